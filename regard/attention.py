@@ -1,0 +1,219 @@
+"""Attention: compare queries with keys, soften the scores into weights, average the values.
+
+Shapes: B batch, H heads, G key/value heads, T queries, S keys, D width, d = D / H.
+A score is a callable (q (..., T, d), k (..., S, d)) -> (..., T, S).
+A mask is boolean and broadcasts to (B, H, T, S); True means "may look". A bias is added to the scores.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .cache import Cache, KeysValues
+from .positions import Turn, rotate
+
+Score = Callable[[Tensor, Tensor], Tensor]
+
+
+# Scores
+
+
+def dot(q: Tensor, k: Tensor) -> Tensor:
+    """q·k, Luong et al. 2015, eq. 8."""
+    return q @ k.mT
+
+
+def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
+    """q·k / √d, Vaswani et al. 2017, eq. 1."""
+    return q @ k.mT / math.sqrt(q.shape[-1])
+
+
+class Additive(nn.Module):
+    """wᵀ tanh(W q + U k), Bahdanau et al. 2015, A.1.2. A score with weights."""
+
+    def __init__(self, q_dim: int, k_dim: int, hidden: int):
+        super().__init__()
+        self.W, self.U = nn.Linear(q_dim, hidden, bias=False), nn.Linear(k_dim, hidden, bias=False)
+        self.w = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.w(torch.tanh(self.W(q)[..., :, None, :] + self.U(k)[..., None, :, :]))[..., 0]
+
+
+class Bilinear(nn.Module):
+    """qᵀ W k, "general" in Luong et al. 2015, eq. 8."""
+
+    def __init__(self, q_dim: int, k_dim: int):
+        super().__init__()
+        self.W = nn.Linear(k_dim, q_dim, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ self.W(k).mT
+
+
+# Kernels of Nadaraya-Watson regression. A score is the kernel's logarithm, since softmax(log K) = K / Σ K.
+
+
+def squared_distance(q: Tensor, k: Tensor) -> Tensor:
+    return (q[..., :, None, :] - k[..., None, :, :]).square().sum(-1)
+
+
+def gaussian(q: Tensor, k: Tensor, width: float = 1.0) -> Tensor:
+    """K(u) = exp(-u²/2), u = |q - k| / width."""
+    return -squared_distance(q, k) / (2 * width**2)
+
+
+def boxcar(q: Tensor, k: Tensor, width: float = 1.0) -> Tensor:
+    """K(u) = 1 where u <= 1, else 0: the plain average of the neighbours."""
+    near = squared_distance(q, k) <= width**2
+    return torch.zeros_like(near, dtype=q.dtype).masked_fill(~near, -math.inf)
+
+
+def epanechnikov(q: Tensor, k: Tensor, width: float = 1.0) -> Tensor:
+    """K(u) = 1 - u² where u < 1, else 0."""
+    u2 = squared_distance(q, k) / width**2
+    far = u2 >= 1
+    return torch.log1p(-u2.masked_fill(far, 0.0)).masked_fill(far, -math.inf)
+
+
+KERNELS = {"gaussian": gaussian, "boxcar": boxcar, "epanechnikov": epanechnikov}
+
+
+# Masks
+
+
+def padding_mask(lengths: Tensor, S: int) -> Tensor:
+    """Real tokens of rows padded on the right, as a mask (B, 1, 1, S) over keys."""
+    return (torch.arange(S, device=lengths.device) < lengths[:, None])[:, None, None, :]
+
+
+def look_ahead_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
+    """No query looks at a later key (T, S); the T queries are the last T of S positions."""
+    return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+
+
+def allowed(T: int, S: int, mask: Tensor | None, causal: bool, device: torch.device) -> Tensor | None:
+    """The padding mask and the look-ahead mask as one."""
+    if not causal or T == 1:  # a lone last query may look at every key
+        return mask
+    triangle = look_ahead_mask(T, S, device)
+    return triangle if mask is None else mask & triangle
+
+
+# Attention
+
+
+def soften(scores: Tensor) -> Tensor:
+    """exp(s) / Σ exp(s); where every score is -inf, nothing is looked at: zeros, never NaN."""
+    top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+    e = torch.exp(scores - top)
+    return e / e.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+
+
+def pool(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    score: Score = scaled_dot,
+) -> tuple[Tensor, Tensor]:
+    """The definition: values averaged by weights (..., T, d), and the weights (..., T, S)."""
+    scores = score(q, k) if bias is None else score(q, k) + bias
+    mask = allowed(q.shape[-2], k.shape[-2], mask, causal, q.device)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = soften(scores)
+    return F.dropout(weights, dropout) @ v, weights
+
+
+def self_attention(x: Tensor) -> Tensor:
+    """Self-attention from nothing: every word becomes the average of all, by likeness; no weights learned."""
+    return pool(x, x, x, score=dot)[0]
+
+
+def fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """pool(score=scaled_dot) in one kernel that never stores the weights; k and v may have fewer heads."""
+    T, S = q.shape[-2], k.shape[-2]
+    # The kernel's own triangle is aligned to the upper left: right only when T == S.
+    plain = causal and T == S and mask is None and bias is None
+    if not plain:
+        mask = allowed(T, S, mask, causal, q.device)
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+    grouped = q.shape[-3] != k.shape[-3]
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, dropout_p=dropout, is_causal=plain, enable_gqa=grouped
+    )
+
+
+class Attention(nn.Module):
+    """Multi-head attention of x over itself, or over `source` when given (cross-attention).
+
+    MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_out, Vaswani et al. 2017, section 3.2.2. With fewer
+    key/value heads than heads, neighbouring heads share them, Ainslie et al. 2023.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int | None = None,
+        *,
+        causal: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads or heads, causal, dropout
+        if dim % heads or heads % self.kv_heads:
+            raise ValueError(f"{dim=} must divide by {heads=}, and heads by kv_heads={self.kv_heads}")
+        d = dim // heads
+        self.q, self.out = nn.Linear(dim, dim, bias), nn.Linear(dim, dim, bias)
+        self.k, self.v = (nn.Linear(dim, self.kv_heads * d, bias) for _ in "kv")
+        self.seen: list[dict[str, Tensor]] | None = None  # trace.py puts a list here; None costs nothing
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        turn: Turn | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        def keys_values() -> KeysValues:
+            s = x if source is None else source
+            return rotate(split(self.k(s), self.kv_heads), turn), split(self.v(s), self.kv_heads)
+
+        dropout = self.dropout if self.training else 0.0
+        q = rotate(split(self.q(x), self.heads), turn)  # (B, H, T, d)
+        k, v = keys_values() if cache is None else cache.extend(keys_values)  # (B, G, S, d)
+        if self.seen is None:
+            heads = fused(q, k, v, mask, bias, self.causal, dropout)  # (B, H, T, d)
+        else:
+            k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))  # (B, H, S, d)
+            heads, weights = pool(q, k, v, mask, bias, self.causal, dropout)
+            self.seen.append({"q": q, "k": k, "v": v, "weights": weights, "heads": heads})
+        y = self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
+        return y
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """(B, T, heads * d) -> (B, heads, T, d)"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)

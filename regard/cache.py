@@ -1,0 +1,67 @@
+"""What a model remembers between two steps of writing.
+
+Shapes: B batch, G key/value heads, S positions read so far, d width of a head.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+KeysValues = tuple[Tensor, Tensor]
+
+
+class Cache(Protocol):
+    def extend(self, new: Callable[[], KeysValues]) -> KeysValues: ...
+
+
+class Growing:
+    """Self-attention's past: keys and values of every position read so far."""
+
+    def __init__(self) -> None:
+        self.kv: KeysValues | None = None
+
+    @property
+    def length(self) -> int:
+        return 0 if self.kv is None else self.kv[0].shape[2]
+
+    def extend(self, new: Callable[[], KeysValues]) -> KeysValues:
+        k, v = new()
+        if self.kv is not None:
+            k, v = torch.cat([self.kv[0], k], dim=2), torch.cat([self.kv[1], v], dim=2)  # (B, G, S, d)
+        self.kv = k, v
+        return self.kv
+
+    def reorder(self, rows: Tensor) -> None:
+        if self.kv is not None:
+            self.kv = self.kv[0][rows], self.kv[1][rows]
+
+
+class Fixed(Growing):
+    """Cross-attention's source: keys and values computed at the first step, then kept."""
+
+    def extend(self, new: Callable[[], KeysValues]) -> KeysValues:
+        if self.kv is None:
+            self.kv = new()
+        return self.kv
+
+
+@dataclass
+class State:
+    """The caches of every layer, and which of the positions read so far hold real tokens (all, if None)."""
+
+    layers: Sequence[Growing]
+    real: Tensor | None = None  # (B, S), False where a row is padded
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].length
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i goes on from what row rows[i] was: beams are chosen, or finished rows dropped."""
+        for layer in self.layers:
+            layer.reorder(rows)
+        if self.real is not None:
+            self.real = self.real[rows]
