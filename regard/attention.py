@@ -110,7 +110,7 @@ def soften(scores: Tensor) -> Tensor:
     """exp(s) / Σ exp(s); where every score is -inf, nothing is looked at: zeros, never NaN."""
     top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     e = torch.exp(scores - top)
-    return e / e.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    return e / e.sum(-1, keepdim=True).clamp(min=1)  # less only in a row of zeros, whose gradient must be 0
 
 
 def pool(

@@ -50,10 +50,10 @@ class Fixed(Growing):
 
 @dataclass
 class State:
-    """The caches of every layer, and which of the positions read so far hold real tokens (all, if None)."""
+    """The caches of every layer, and which positions (B, S) read so far hold real tokens (all, if None)."""
 
     layers: Sequence[Growing]
-    real: Tensor | None = None  # (B, S), False where a row is padded
+    real: Tensor | None = None  # False where a row is padded
 
     @property
     def length(self) -> int:

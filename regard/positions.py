@@ -77,7 +77,7 @@ class Rotary(Positions):
         self.register_buffer("sin", angle.sin(), persistent=False)
 
     def turn(self, pos: Tensor) -> Turn:
-        return self.cos[pos].unsqueeze(-3), self.sin[pos].unsqueeze(-3)  # (B or none, 1, T, d/2) each
+        return self.cos[pos].unsqueeze(-3), self.sin[pos].unsqueeze(-3)  # (..., 1, T, d/2) each
 
 
 def rotate(x: Tensor, turn: Turn | None) -> Tensor:

@@ -1,0 +1,218 @@
+"""The command line. Answers go to standard output, everything else to standard error."""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from . import __version__
+from .errors import Mistake
+
+LINES_AT_ONCE = 64  # of standard input, answered in one batch
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Exit status: 0 fine, 2 the user's mistake, 1 anything else, 130 and 143 for signals."""
+    options = parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: leave(143))  # so that half-written things are tidied away
+    try:
+        options.do(options)
+        sys.stdout.flush()
+    except Mistake as e:
+        fail(str(e))
+    except KeyboardInterrupt:
+        leave(130)
+    except BrokenPipeError:  # whoever read our answers has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave(0)
+    sys.exit(0)
+
+
+def fail(message: str) -> NoReturn:
+    print("regard: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+def leave(status: int) -> NoReturn:
+    sys.stderr.flush()
+    sys.exit(status)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(f"{message} (see {self.prog} --help)")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(prog="regard", description="Every transformer in one small, fast, see-through codebase.")
+    top.add_argument("--version", action="version", version=f"regard {__version__}")
+    verbs = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def verb(name: str, do: Any, about: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+        made.set_defaults(do=do)
+        return made
+
+    p = verb("train", train, "train a model by a recipe")
+    p.add_argument("recipe", nargs="?", metavar="RECIPE", help="a recipe's name, or a .toml file")
+    p.add_argument(
+        "data", nargs="*", metavar="DATA", help="files, folders, - or hf:NAME; else a built-in set"
+    )
+    p.add_argument("--list", action="store_true", help="show the recipes")
+    p.add_argument("--valid", action="append", default=[], metavar="FILE", help="data to measure on")
+    p.add_argument("--out", metavar="RUN", help="the run's folder (runs/RECIPE)")
+    p.add_argument("--from", dest="base", metavar="MODEL", help="a model to start from")
+    p.add_argument("--steps", type=int, metavar="N", help="how many steps to train")
+    p.add_argument("--minutes", type=float, metavar="M", help="how long to train")
+    setting(p)
+    p.add_argument("--resume", action="store_true", help="go on with the run in --out, or begin it")
+
+    p = verb("ask", ask, "use a model: write on from a text")
+    p.add_argument("model", metavar="MODEL", help="a run's folder")
+    p.add_argument("input", nargs="*", metavar="INPUT", help="texts; else one per line of standard input")
+    p.add_argument("--json", action="store_true", help="print one object a line")
+    whole: dict[str, Any] = {"type": int, "metavar": "N"}
+    number: dict[str, Any] = {"type": float, "metavar": "X"}
+    p.add_argument("--max-new-tokens", **whole, help="how much to write")
+    p.add_argument("--temperature", **number, help="0 always takes the likeliest token")
+    p.add_argument("--top-k", **whole, help="only the K likeliest tokens")
+    p.add_argument("--top-p", **number, help="only the likeliest tokens that make up P")
+    p.add_argument("--min-p", **number, help="only tokens at least P times as likely as the likeliest")
+    p.add_argument("--repetition-penalty", **number, help="above 1: what was said becomes less likely")
+    p.add_argument("--no-repeat-ngram-size", **whole, help="never the same N tokens twice")
+    p.add_argument("--num-return-sequences", **whole, help="several answers to each input")
+    p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (repeatable)")
+    p.add_argument("--seed", **whole, help="the same seed, the same answers")
+
+    p = verb("score", score, "measure a model on held-out data")
+    p.add_argument("model", metavar="MODEL")
+    p.add_argument("data", nargs="+", metavar="DATA")
+    p.add_argument("--json", action="store_true", help="print one object")
+
+    p = verb("prepare", prepare, "turn a large corpus into token shards once, in parallel")
+    p.add_argument("data", nargs="+", metavar="DATA")
+    p.add_argument("--out", required=True, metavar="DIR")
+    p.add_argument("--valid", action="append", default=[], metavar="FILE", help="data to measure on")
+    setting(p)
+    return top
+
+
+def setting(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="like model.dim=256")
+
+
+def train(options: argparse.Namespace) -> None:
+    from . import recipe
+
+    if options.list:
+        for name, about in recipe.names().items():
+            print(f"{name:10} {about}")
+        return
+    if options.recipe is None:
+        raise Mistake("train what? give a RECIPE; `regard train --list` shows them")
+    if options.resume and not options.out:
+        raise Mistake("--resume goes on with the run in --out; say which")
+    recipe.read(options.recipe)  # a wrong name is told before torch is loaded
+    changes = recipe.assignments(options.set)
+    from .train import train
+
+    model = train(
+        options.recipe,
+        *options.data,
+        valid=options.valid,
+        out=options.out,
+        base=options.base,
+        steps=options.steps,
+        minutes=options.minutes,
+        set=changes,
+        resume=options.resume,
+    )
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(model.folder)
+
+
+OPTIONS = (
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "num_return_sequences",
+    "stop",
+    "seed",
+)
+
+
+def ask(options: argparse.Namespace) -> None:
+    from .run import load
+
+    model = load(options.model)
+    chosen = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    if not options.input and sys.stdin.isatty():
+        converse(model, chosen)
+        return
+    several = options.num_return_sequences or 1
+    lines = iter(options.input) if options.input else (line.rstrip("\n") for line in sys.stdin)
+    if several == 1 and not options.json and len(options.input) == 1:
+        show(model.stream(options.input[0], **chosen))
+        return
+    while texts := list(itertools.islice(lines, LINES_AT_ONCE)):
+        answers = model.ask(texts, **chosen)
+        for i, answer in enumerate(answers):
+            text = texts[i // several]
+            print(
+                json.dumps({"input": text, "output": answer}, ensure_ascii=False) if options.json else answer
+            )
+        sys.stdout.flush()
+
+
+def show(pieces: Iterable[str]) -> None:
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+
+
+def converse(model: Any, chosen: dict[str, Any]) -> None:
+    """Line by line on a terminal, until its end (Ctrl-D)."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  arrow keys and history for input()
+    for text in typed():
+        show(model.stream(text, **chosen))
+
+
+def typed() -> Iterator[str]:
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print()
+            return
+
+
+def score(options: argparse.Namespace) -> None:
+    from .run import load
+
+    found = load(options.model).score(*options.data)
+    if options.json:
+        print(json.dumps(found))
+    else:
+        for name, value in found.items():
+            print(f"{name:14} {value:.4f}")
+
+
+def prepare(options: argparse.Namespace) -> None:
+    from . import recipe
+    from .data import DataConfig, prepare
+    from .tasks import Write
+
+    sections = recipe.change(recipe.read("write"), recipe.assignments(options.set))
+    config = recipe.fill("data", sections["data"], DataConfig)
+    prepare(options.data, options.out, config, Write.specials, options.valid)
+    print(options.out)

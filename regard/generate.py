@@ -1,0 +1,316 @@
+"""Writing: greedy or sampled, many rows at once, one token of each row at a time.
+
+What a row becomes depends on its prompt, the options and the seed alone, not on its company in the batch.
+Works with every model whose `start` reads prompts and whose `step` reads one more token.
+
+Shapes: B rows still being written, T tokens, V vocabulary.
+"""
+
+import hashlib
+import math
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .errors import Mistake
+
+GREEDY = 1e-6  # temperatures below this are taken for 0
+
+
+class Writer(Protocol):
+    """A model that can write, GPT for one. Its states can `reorder`, its config knows the `context`."""
+
+    config: Any
+
+    def start(self, prompt: Tensor, real: Tensor | None = None) -> tuple[Tensor, Any]: ...
+    def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+def _whole(x: object, low: int) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= low
+
+
+def _number(x: object, low: float, high: float = math.inf) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) and low <= x <= high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen. Names and meaning are those of Hugging Face."""
+
+    max_new_tokens: int = 200
+    temperature: float = 1.0  # 0 is greedy: always the likeliest token
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0  # 0 is off
+    seed: int | None = None  # None: different every time
+
+    def __post_init__(self) -> None:
+        for name, fits, need in (
+            ("max_new_tokens", _whole(self.max_new_tokens, 1), "a whole number from 1 up"),
+            ("temperature", _number(self.temperature, 0), "a number from 0 (always the likeliest token) up"),
+            ("top_k", _whole(self.top_k, 0), "a whole number from 1 up, or 0 for off"),
+            ("top_p", _number(self.top_p, 0, 1), "a number from 0 to 1 (off)"),
+            ("min_p", _number(self.min_p, 0, 1), "a number from 0 (off) to 1"),
+            (
+                "repetition_penalty",
+                _number(self.repetition_penalty, 1e-3, 1e3),
+                "a number from 0.001 to 1000; 1 is off, 1.2 is common",
+            ),
+            (
+                "no_repeat_ngram_size",
+                _whole(self.no_repeat_ngram_size, 0),
+                "a whole number from 1 up, or 0 for off",
+            ),
+            (
+                "seed",
+                self.seed is None or (_whole(self.seed, 0) and self.seed < 2**64),
+                "a whole number from 0 to 2**64 - 1, or none",
+            ),
+        ):
+            if not fits:
+                raise Mistake(f"{name}={getattr(self, name)!r}: give {need}")
+
+
+# From logits (B, V) to logits, -inf for what must not come next
+
+
+def repetition_penalty(logits: Tensor, texts: Sequence[Sequence[int]], penalty: float) -> Tensor:
+    """Makes tokens that the text already has less likely, Keskar et al. 2019, section 4.1."""
+    seen = torch.zeros_like(logits, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        seen[row, list(set(text))] = True
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def no_repeat_ngram(logits: Tensor, texts: Sequence[Sequence[int]], n: int) -> Tensor:
+    """No n tokens come twice in a row's text. Where that leaves nothing to say, all may come."""
+    banned = torch.zeros_like(logits, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        tail = text[len(text) - n + 1 :]
+        ends = range(n - 1, len(text))
+        banned[row, [text[i] for i in ends if text[i - n + 1 : i] == tail]] = True
+    left = logits.masked_fill(banned, -math.inf)
+    return torch.where(left.isneginf().all(-1, keepdim=True), logits, left)
+
+
+def temperature(logits: Tensor, t: float) -> Tensor:
+    """Below 1 the likely tokens become likelier still, above 1 all become more alike."""
+    return logits / t
+
+
+def top_k(logits: Tensor, k: int) -> Tensor:
+    """The k likeliest tokens, and those as likely as the last of them. Fan et al. 2018."""
+    last = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
+    return logits.masked_fill(logits < last, -math.inf)
+
+
+def top_p(logits: Tensor, p: float) -> Tensor:
+    """The fewest tokens that have probability p together, first of equals first, Holtzman et al. 2020."""
+    ascending, order = (x.flip(-1) for x in logits.sort(dim=-1, descending=True, stable=True))
+    out = ascending.softmax(-1).cumsum(-1) <= 1 - p
+    out[:, -1] = False
+    return logits.masked_fill(out.scatter(1, order, out), -math.inf)
+
+
+def min_p(logits: Tensor, p: float) -> Tensor:
+    """The tokens at least p times as likely as the likeliest, Nguyen et al. 2024."""
+    probs = logits.softmax(-1)
+    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), -math.inf)
+
+
+# From logits to a token
+
+
+def dice(seed: int, sample: int, prompt: Sequence[int]) -> np.random.Generator:
+    """A row's own random numbers: from what it is, not from where in a batch it stands.
+
+    The prompt counts too, or else different prompts would be answered alike by the same throws.
+    """
+    what = np.array([seed, sample, *prompt], dtype=np.uint64).astype("<u8").tobytes()
+    key = int.from_bytes(hashlib.blake2b(what, digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def draw(logits: Tensor, uniform: Tensor) -> Tensor:
+    """The first token (B,) at which the probabilities, summed up, pass `uniform` (B,)."""
+    probs = logits.softmax(-1)
+    below = probs.cumsum(-1).masked_fill(probs == 0, 0.0)  # rounding must not lead to a token ruled out
+    mark = uniform.clamp(max=1 - torch.finfo(below.dtype).eps)[:, None] * below.amax(-1, keepdim=True)
+    return (below > mark).int().argmax(-1)
+
+
+def choose(
+    logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling, uniform: Sequence[float]
+) -> list[int]:
+    """The next token of each row, whose text so far is given."""
+    logits = logits.float()
+    sound = logits.amax(-1).isfinite()
+    if s.repetition_penalty != 1:
+        logits = repetition_penalty(logits, texts, s.repetition_penalty)
+    if s.no_repeat_ngram_size:
+        logits = no_repeat_ngram(logits, texts, s.no_repeat_ngram_size)
+    if s.temperature < GREEDY:
+        ids = logits.argmax(-1)
+    else:
+        if s.temperature != 1:  # the highest logit at 0, so that a low temperature cannot overflow
+            logits = temperature(logits - logits.amax(-1, keepdim=True), s.temperature)
+        if s.top_k:
+            logits = top_k(logits, s.top_k)
+        if s.top_p < 1:
+            logits = top_p(logits, s.top_p)
+        if s.min_p:
+            logits = min_p(logits, s.min_p)
+        ids = draw(logits, torch.tensor(uniform, dtype=logits.dtype, device=logits.device))
+    tokens: list[int] = torch.where(sound, ids, -1).tolist()  # the one time a step waits for the device
+    if -1 in tokens:
+        raise ValueError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
+    return tokens
+
+
+# Reading
+
+
+def window(text: Sequence[int], context: int) -> Sequence[int]:
+    """What of a text the model reads: all of it, or its end once it is longer than the context.
+
+    The beginning moves by half a context at a time, so that a cache lasts; where it stands depends on the
+    text's length alone.
+    """
+    hop = context - context // 2
+    return text[-(-max(0, len(text) - context) // hop) * hop :]
+
+
+def read(model: Writer, windows: Sequence[Sequence[int]]) -> tuple[Tensor, Any]:
+    """model.start on rows of any lengths; equal ones are read once."""
+    device = next(model.parameters()).device
+    unique = {tuple(w): i for i, w in enumerate(dict.fromkeys(map(tuple, windows)))}
+    T = max(map(len, unique))
+    ids = torch.tensor([[0] * (T - len(w)) + list(w) for w in unique], device=device)  # (B, T)
+    real = None
+    if any(len(w) < T for w in unique):
+        real = torch.tensor([[i >= T - len(w) for i in range(T)] for w in unique], device=device)
+    logits, state = model.start(ids, real)
+    if len(unique) < len(windows):
+        rows = torch.tensor([unique[tuple(w)] for w in windows], device=device)
+        state.reorder(rows)
+        logits = logits[rows]
+    return logits, state
+
+
+def generate(
+    model: Writer,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    end: int | Collection[int] | None = None,
+    samples: int = 1,
+    cached: bool = True,
+) -> Iterator[list[int | None]]:
+    """Continues each prompt `samples` times: at every step, each row's new token, None where it has ended.
+
+    Rows stand prompt by prompt: sample j of prompt i is row i * samples + j. A row ends at an `end` token,
+    which is not given out itself, or after max_new_tokens; so a row with fewer tokens than that met its end.
+    cached=False reads every row from scratch at every step: slow, and the same.
+    While this is being iterated over, the model is in evaluation mode; closing it puts that back.
+    """
+    for i, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ValueError(f"prompt {i} is empty: give at least one token")
+    if samples < 1:
+        raise Mistake(f"samples={samples}: give a whole number from 1 up")
+    ends = {end} if isinstance(end, int) else set(end or ())
+    texts = [list(prompt) for prompt in prompts for _ in range(samples)]
+    return _generate(model, texts, sampling, ends, samples, cached)
+
+
+@torch.inference_mode()  # between the steps it is off
+def _generate(
+    model: Writer, texts: list[list[int]], sampling: Sampling, ends: set[int], samples: int, cached: bool
+) -> Iterator[list[int | None]]:
+    seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+    throws = [dice(seed, row % samples, text) for row, text in enumerate(texts)]
+    device, context = next(model.parameters()).device, model.config.context
+    live = list(range(len(texts)))  # the rows that go on: row b of the batch writes texts[live[b]]
+    state, length = None, context  # length: of the longest window in the state, padding included
+    training = [m for m in model.modules() if m.training]
+    for m in training:
+        m.training = False
+    try:
+        for _ in range(sampling.max_new_tokens if live else 0):
+            windows = [window(texts[row], context) for row in live]
+            if not cached:
+                logits = torch.cat([read(model, [w])[0] for w in windows])
+            elif length == context:  # nothing is read yet, or the longest row is full
+                logits, state = read(model, windows)
+                length = max(map(len, windows))
+            else:
+                last = torch.tensor([w[-1:] for w in windows], device=device)  # (B, 1)
+                logits, state = model.step(last, state)
+                length += 1
+            uniform = [throws[row].random() for row in live]
+            tokens = choose(logits, [texts[row] for row in live], sampling, uniform)
+
+            going = [b for b, token in enumerate(tokens) if token not in ends]
+            new: list[int | None] = [None] * len(texts)
+            for b in going:
+                texts[live[b]].append(tokens[b])
+                new[live[b]] = tokens[b]
+            if not going:
+                return
+            yield new
+            if len(going) < len(live):  # costs no more than a step's growing of the cache
+                live = [live[b] for b in going]
+                if state is not None:
+                    state.reorder(torch.tensor(going, device=device))
+    finally:
+        for m in training:
+            m.training = True
+
+
+class Stopper:
+    """Lets streamed text through up to the first of the `stops`, whichever begins earliest.
+
+    What may turn out to be the beginning of a stop is held back, so the result does not depend on the pieces.
+    """
+
+    def __init__(self, stops: Sequence[str]):
+        if isinstance(stops, str) or not all(stops):
+            raise Mistake(f"stop={stops!r}: give a list of strings, none of them empty")
+        self.stops, self.held, self.done = list(stops), "", False
+
+    def push(self, piece: str) -> str:
+        """One more piece of text; what of the text is safe to show now."""
+        if self.done:
+            return ""
+        self.held += piece
+        cut, open_ = self._cut(), self._open()
+        self.done = cut < len(self.held) and cut <= open_
+        shown, self.held = self.held[: min(cut, open_)], "" if self.done else self.held[open_:]
+        return shown
+
+    def finish(self) -> str:
+        """The text is over: what was held back, as far as it may be shown."""
+        cut, held = self._cut(), self.held
+        self.done, self.held = self.done or cut < len(held), ""
+        return held[:cut]
+
+    def _cut(self) -> int:
+        """Where the first whole stop begins."""
+        return min((at for at in map(self.held.find, self.stops) if at >= 0), default=len(self.held))
+
+    def _open(self) -> int:
+        """Where the end of the text first agrees with the beginning of a stop that needs more text."""
+        n = len(self.held)
+        first = max(0, n + 1 - max(map(len, self.stops), default=1))
+        tails = ((i, self.held[i:]) for i in range(first, n))
+        return next((i for i, t in tails if any(s.startswith(t) and s != t for s in self.stops)), n)

@@ -1,0 +1,106 @@
+"""Optimizers, and the learning rate's path as a function of where training stands."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Muon(torch.optim.Optimizer):
+    """Steps along the orthogonalised momentum of a matrix, Jordan et al. 2024; Liu et al. 2025 for the scale,
+    with which a learning rate that suits AdamW suits Muon too.
+
+    torch.optim.Muon takes its matrices one by one; here all of one shape go through the products together.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], lr: float, weight_decay: float, momentum: float = 0.95):
+        super().__init__(weights, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            weights = [w for w in group["params"] if w.grad is not None]
+            for w in weights:
+                self.state[w].setdefault("momentum", torch.zeros_like(w))
+            grads, past = [w.grad for w in weights], [self.state[w]["momentum"] for w in weights]
+            torch._foreach_lerp_(past, grads, 1 - group["momentum"])
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            alike = defaultdict(list)
+            for w, ahead in zip(weights, torch._foreach_lerp(grads, past, group["momentum"]), strict=True):
+                wide = w.shape[0] <= w.shape[1]  # tall ones go lying down, together with their transposes
+                alike[tuple(sorted(w.shape))].append((w, ahead if wide else ahead.mT, wide))
+            for (_, longer), rows in alike.items():
+                steps = orthogonal(torch.stack([ahead for _, ahead, _ in rows])).to(rows[0][0].dtype)
+                torch._foreach_add_(
+                    [w for w, _, _ in rows],
+                    [s if wide else s.mT for s, (_, _, wide) in zip(steps, rows, strict=True)],
+                    alpha=-0.2 * math.sqrt(longer) * group["lr"],
+                )
+
+
+def orthogonal(G: Tensor) -> Tensor:
+    """U Vᵀ of G = U S Vᵀ, nearly, for a stack of wide matrices: five Newton-Schulz iterations."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    X = G.bfloat16() if G.is_cuda else G
+    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        A = X @ X.mT
+        X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
+    return X
+
+
+def optimizers(
+    model: nn.Module, name: str, lr: float, weight_decay: float, beta2: float
+) -> list[torch.optim.Optimizer]:
+    """AdamW for everything; or Muon for the matrices inside the blocks and AdamW for the rest.
+
+    Vectors (biases and norms) do not decay.
+    """
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    inside = [p for n, p in named if name == "muon" and p.ndim == 2 and ".blocks." in f".{n}"]
+    taken = set(inside)
+    rest = [p for _, p in named if p not in taken]
+    groups = [
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    made: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=(0.9, beta2), fused=True)
+    ]
+    if inside:
+        made.append(Muon(inside, lr, weight_decay))
+    return made
+
+
+# The learning rate, as a share of its top: `done` is the share of the run behind us, `step` counts from 1.
+
+
+def noam(done: float, step: int, warmup: int) -> float:
+    """Down with 1/√step after a linear warm-up, Vaswani et al. 2017, eq. 3, scaled to 1 at the top."""
+    return math.sqrt(max(1, warmup) / step)
+
+
+def cosine(done: float, step: int, warmup: int) -> float:
+    """Half a cosine wave from 1 to a tenth, Radford et al. 2018."""
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
+
+
+def linear(done: float, step: int, warmup: int) -> float:
+    """A straight line from 1 to 0, Devlin et al. 2019."""
+    return 1 - done
+
+
+def stable(done: float, step: int, warmup: int) -> float:
+    """Warm-up, stable, decay: flat at 1, then down to 0 over the last two fifths, Hu et al. 2024."""
+    return min(1.0, (1 - done) / 0.4)
+
+
+SCHEDULES = {"noam": noam, "cosine": cosine, "linear": linear, "wsd": stable}
+
+
+def rate(schedule: str, done: float, step: int, warmup: int) -> float:
+    if step <= warmup:
+        return step / warmup
+    return SCHEDULES[schedule](min(1.0, done), step, warmup)

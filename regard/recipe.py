@@ -1,0 +1,133 @@
+"""Recipes: a short TOML with [model] [data] [task] [train], and changes to it, checked key by key.
+
+Each part of the program owns a dataclass; a section of the recipe holds its fields.
+"""
+
+import difflib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from .errors import Mistake
+
+RECIPES = Path(__file__).parent / "recipes"
+T = typing.TypeVar("T")
+Sections = dict[str, dict[str, Any]]
+
+
+def names() -> dict[str, str]:
+    """The built-in recipes, each with its line of description."""
+    return {p.stem: tomllib.loads(p.read_text())["about"] for p in sorted(RECIPES.glob("*.toml"))}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for an error: "did you mean x?", or all there is when nothing is near."""
+    known = sorted(known)
+    near = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {near[0]}?" if near else "known are " + ", ".join(known)
+
+
+def read(recipe: str) -> Sections:
+    """A recipe's sections, from its name or its file."""
+    path = RECIPES / f"{recipe}.toml"
+    if not path.is_file():
+        path = Path(recipe)
+        if path.suffix != ".toml":
+            raise Mistake(f"no recipe is called {recipe}; {nearest(recipe, names())} (or give a .toml file)")
+    return read_file(path)
+
+
+def read_file(path: Path) -> Sections:
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Mistake(f"{path}: no such recipe file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise Mistake(f"{path}: not a readable recipe: {e}") from None
+    found.pop("about", None)
+    for name, section in found.items():
+        if name not in ("model", "data", "task", "train") or not isinstance(section, dict):
+            raise Mistake(f"{path}: [{name}] is no part of a recipe; use [model] [data] [task] [train]")
+    return {"model": {}, "data": {}, "task": {}, "train": {}} | found
+
+
+def change(sections: Sections, changes: dict[str, Any]) -> Sections:
+    """The recipe with `section.key` values replaced."""
+    new = {name: dict(section) for name, section in sections.items()}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        if section not in new or not name:
+            raise Mistake(f"{key}: a key is SECTION.NAME, like model.dim; sections are {', '.join(new)}")
+        new[section][name] = value
+    return new
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """KEY=VALUE as people type it: numbers, true and false are themselves, everything else is text."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise Mistake(f"--set {text}: write it as KEY=VALUE, like --set model.dim=256")
+        try:
+            found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key.strip()] = value
+    return found
+
+
+def fill(section: str, values: dict[str, Any], made: type[T], **more: Any) -> T:
+    """The dataclass `made` from a section's values; every key and type is checked and named."""
+    known = {f.name: f for f in fields(made) if f.name not in more}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(made)
+    for name, value in values.items():
+        if name not in known:
+            raise Mistake(f"{section}.{name} is not a setting; {nearest(name, known)}")
+        values = values | {name: fit(f"{section}.{name}", value, hints[name])}
+    for name, f in known.items():
+        if f.default is MISSING and name not in values:
+            raise Mistake(f"{section}.{name} is missing from the recipe; give it with --set")
+    try:
+        return made(**values, **more)
+    except ValueError as e:
+        raise Mistake(f"{section}: {e}") from None
+
+
+def fit(key: str, value: Any, kind: Any) -> Any:
+    """The value as the annotated type, or a Mistake that names the key."""
+    if isinstance(kind, types.UnionType):
+        if value is None:
+            return None
+        (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            hint = nearest(str(value), map(str, choices))
+            raise Mistake(f"{key}={value} is not a choice; {hint}")
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind is str and not isinstance(value, str):
+        return str(value)
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise Mistake(
+            f"{key}={value!r} should be {'true or false' if kind is bool else f'a {kind.__name__}'}"
+        )
+    return value
+
+
+def to_toml(sections: Sections) -> str:
+    """Sections of plain values as TOML; JSON spells strings, numbers, booleans and lists the same way."""
+    lines = []
+    for name, section in sections.items():
+        lines += [f"[{name}]"]
+        lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in section.items() if v is not None]
+        lines += [""]
+    return "\n".join(lines)

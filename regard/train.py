@@ -1,0 +1,189 @@
+"""Training: a recipe and data in, a run's folder out."""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import distributed, recipe, run
+from .data import DataConfig
+from .errors import Mistake
+from .models import MODELS
+from .tasks import TASKS
+from .text import Tokenizer
+from .trainer import TrainConfig, Trainer
+
+# What may differ when a run is resumed: none of these changes what a step computes.
+FREE = {"steps", "minutes", "micro", "evaluate", "save", "keep", "patience", "log", "tensorboard"} | {
+    "device",
+    "compile",
+    "parallel",
+}
+
+
+def train(
+    name: str = "write",
+    *data: str,
+    valid: str | Sequence[str] = (),
+    out: str | Path | None = None,
+    base: str | Path | None = None,
+    steps: int | None = None,
+    minutes: float | None = None,
+    set: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> run.Model:
+    """Train by the recipe called `name`, or in a .toml file; `base` is a model to start from."""
+    changes = dict(set or {})
+    if steps is not None:
+        changes["train.steps"] = steps
+    if minutes is not None:
+        changes["train.minutes"] = minutes
+    sections = recipe.change(recipe.read(name), changes)
+    if "train.minutes" in changes and "train.steps" not in changes:
+        sections["train"].pop("steps", None)  # the recipe's own budget gives way
+    folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
+    going_on = resume and (folder / run.RECIPE).is_file()
+    if going_on:
+        sections, data, valid = resumed(folder, sections, changes, data, valid)
+        base = None
+    elif folder.is_dir() and any(folder.iterdir()):
+        if (folder / run.RECIPE).is_file():
+            raise Mistake(f"{folder} already holds a run; go on with --resume, or choose another --out")
+        raise Mistake(f"{folder} exists and is not empty; choose another --out")
+    valid = [valid] if isinstance(valid, str) else list(valid)
+
+    config = recipe.fill("train", sections["train"], TrainConfig)
+    device = choose_device(config.device)
+    with distributed.together(device), tidied(folder):
+        trainer = assemble(folder, sections, config, list(data), valid, base, going_on, device)
+        trainer.run()
+    return run.load(folder, device)
+
+
+def free_folder(folder: Path) -> Path:
+    """The folder, or its name with the first number that is free."""
+    taken, n = folder, 1
+    while taken.exists():
+        n += 1
+        taken = folder.with_name(f"{folder.name}-{n}")
+    return taken
+
+
+def resumed(
+    folder: Path, new: recipe.Sections, changes: Mapping[str, Any], data: Sequence[str], valid: Any
+) -> tuple[recipe.Sections, Any, Any]:
+    """The run's own recipe and data; only what a step's result does not depend on may be asked to differ."""
+    old = recipe.read_file(folder / run.RECIPE)
+    for key in changes:
+        section, _, name = key.partition(".")
+        if section == "train" and name in FREE:
+            old["train"][name] = changes[key]
+        elif name != "preset" and old[section].get(name, new[section][name]) != new[section][name]:
+            was, now = old[section].get(name), new[section][name]
+            raise Mistake(
+                f"{key}: {folder} was begun with {was}, not {now}; leave it out, or begin a new run"
+            )
+    files, held_out = old["data"].pop("files", []), old["data"].pop("valid", [])
+    return old, data or files, valid or held_out
+
+
+def choose_device(name: str) -> torch.device:
+    device = run.best_device() if name == "auto" else torch.device(name)
+    if device.type != "cpu" and not getattr(torch, device.type).is_available():
+        raise Mistake(f"train.device={name}: torch finds no such device here; use train.device=auto")
+    if device.type == "cuda":
+        device = torch.device("cuda", distributed.LOCAL)
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high")
+    return device
+
+
+@contextlib.contextmanager
+def tidied(folder: Path) -> Iterator[None]:
+    """What the machine refuses becomes one line of advice; a run that never came to a save leaves nothing."""
+    existed = folder.is_dir() and any(folder.iterdir())
+    try:
+        yield
+    except BaseException as e:
+        if not existed and not (folder / run.WEIGHTS).exists() and distributed.RANK == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise Mistake(f"{folder}: {e.strerror or e}; make room and go on with --resume") from None
+        short = ("out of memory", "can't allocate memory", "not enough memory")
+        if isinstance(e, MemoryError) or (
+            isinstance(e, RuntimeError) and any(words in str(e).lower() for words in short)
+        ):
+            raise Mistake(
+                "out of memory; take fewer sequences at a time (--set train.micro=4, same result), "
+                "or make model.context or model.dim smaller"
+            ) from None
+        raise
+
+
+def assemble(
+    folder: Path,
+    sections: recipe.Sections,
+    config: TrainConfig,
+    data: list[str],
+    valid: list[str],
+    base: str | Path | None,
+    going_on: bool,
+    device: torch.device,
+) -> "Trainer":
+    """Everything that a run needs, checked before the folder is made."""
+    task_name = sections["task"].get("name")
+    if task_name not in TASKS:
+        raise Mistake(f"task.name={task_name} is not a task; {recipe.nearest(str(task_name), TASKS)}")
+    task_class, task_config = TASKS[task_name]
+    kind = sections["model"].get("kind")
+    if kind not in MODELS:
+        raise Mistake(f"model.kind={kind} is not a model; {recipe.nearest(str(kind), MODELS)}")
+    made, model_config, presets = MODELS[kind]
+
+    parent = run.load(base, "cpu") if base else None
+    tokenizer = parent.tokenizer if parent else None
+    if going_on:
+        tokenizer = Tokenizer.load(folder / run.TOKENIZER)
+    settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
+    if (preset := sections["model"].get("preset")) is not None:
+        if preset not in presets:
+            raise Mistake(f"model.preset={preset} is not a preset; {recipe.nearest(str(preset), presets)}")
+        settings = presets[preset] | settings
+    recipe.fill("model", settings, model_config, vocab=1)  # mistakes before the data are read
+    files = data or [str(Path(__file__).parent / "builtin" / f"{task_name}.txt")]
+    corpus = task_class.read(files, valid, recipe.fill("data", sections["data"], DataConfig), tokenizer)
+
+    torch.manual_seed(config.seed)
+    if parent is not None:
+        model = parent.model
+        for key, value in settings.items():
+            if getattr(model.config, key) != value:
+                raise Mistake(f"model.{key}={value}: the model in {base} has {getattr(model.config, key)}")
+    else:
+        try:
+            model = made(recipe.fill("model", settings, model_config, vocab=corpus.tokenizer.vocab))
+        except ValueError as e:
+            raise Mistake(f"model: {e}") from None
+    model.to(device).train()
+    task = task_class(
+        recipe.fill("task", sections["task"], task_config),
+        corpus.tokenizer,
+        model.config.context,  # type: ignore[union-attr, arg-type]
+    )
+    resolved = {
+        "model": {"kind": kind} | {f: v for f, v in vars(model.config).items() if f != "vocab"},
+        "task": sections["task"],
+        "data": vars(recipe.fill("data", sections["data"], DataConfig))
+        | {"files": [os.path.abspath(p) if os.path.exists(p) else p for p in files]}
+        | {"valid": [os.path.abspath(p) if os.path.exists(p) else p for p in valid]},
+        "train": vars(config),
+    }
+    if distributed.RANK == 0 and not going_on:
+        run.begin(folder, model, task, resolved)
+    distributed.most(0)  # the others go on when the folder is there
+    return Trainer(folder, task, model, corpus, config, device)

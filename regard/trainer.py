@@ -1,0 +1,417 @@
+"""The training loop: stoppable at any moment and resumed bit for bit.
+
+Everything that happens at a step is a function of the weights, the optimizer's state, the seed and the step's
+number: which samples are read, which random numbers dropout draws. So a checkpoint needs no more than these.
+"""
+
+import contextlib
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from . import checkpoint, distributed, meter, optim, run
+from .curve import curve_svg
+from .data import Corpus
+from .display import Display, Silent, display
+from .errors import Mistake
+from .log import Log
+from .tasks import Batch, targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    steps: int | None = None
+    minutes: float | None = None
+    batch: int = 12  # sequences a step, over all processes
+    micro: int | None = None  # sequences at a time in one process: less memory, the same result
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = 1e-3
+    warmup: int = 100
+    schedule: Literal["noam", "cosine", "linear", "wsd"] = "cosine"
+    weight_decay: float = 0.1
+    beta2: float = 0.99
+    clip: float = 1.0
+    seed: int = 1337
+    evaluate: int = 250  # every how many steps
+    save: int = 250
+    keep: int = 2  # checkpoints
+    patience: int | None = None  # evaluations without a better one before training stops early
+    log: int = 10
+    tensorboard: bool = False
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.minutes is None:
+            raise ValueError("give train.steps or train.minutes")
+        for name in (
+            "steps",
+            "minutes",
+            "batch",
+            "micro",
+            "lr",
+            "evaluate",
+            "save",
+            "keep",
+            "patience",
+            "log",
+        ):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be more than 0")
+        for name in ("warmup", "weight_decay", "clip", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+
+
+class Objective(nn.Module):
+    """A model and its task's loss as one module, so that it can be compiled and spread as one."""
+
+    def __init__(self, model: nn.Module, task: Any):
+        super().__init__()
+        self.model, self.loss = model, task.loss
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.loss(self.model, *batch)
+
+
+class Trainer:
+    def __init__(
+        self,
+        folder: Path,
+        task: Any,
+        model: nn.Module,
+        corpus: Corpus,
+        config: TrainConfig,
+        device: torch.device,
+    ):
+        c = config
+        self.folder, self.task, self.model, self.corpus, self.config = folder, task, model, corpus, c
+        self.device = device
+        self.samples = task.training(corpus.train, c.seed)
+        self.rows = c.micro or max(1, c.batch // distributed.WORLD)
+        bf16 = c.precision == "bf16" or (
+            c.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+        )
+        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+        self.objective = Objective(model, task)
+        self.pace = meter.Pace(meter.flops(self.objective, self.batch(0, slice(0, 1))), device, bf16)
+        if c.parallel == "fsdp" and c.optimizer == "muon" and distributed.WORLD > 1:
+            raise Mistake("train.optimizer=muon needs whole matrices; use it with train.parallel=ddp")
+        self.spread = distributed.spread(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
+        self.fast = self.compiled()
+        self.optimizers = optim.optimizers(model, c.optimizer, c.lr, c.weight_decay, c.beta2)
+        self.signal: int | None = None
+        self.first = 0  # the step that this sitting begins with
+        # what a checkpoint holds besides weights and optimizer
+        self.step, self.before = 0, 0.0  # steps done, and seconds spent on them in earlier sittings
+        self.evaluated, self.worse = 0, 0  # the last step with an evaluation; how many since the best one
+        self.best: dict[str, float] | None = None
+        self.saved: int | None = None
+
+    def compiled(self) -> nn.Module:
+        c = self.config
+        long = (c.steps or 0) >= 500 or (c.minutes or 0) >= 3
+        if c.compile == "on" or (c.compile == "auto" and self.device.type == "cuda" and long):
+            return torch.compile(self.spread)  # type: ignore[return-value]
+        return self.spread
+
+    # one step
+
+    def batch(self, step: int, part: slice) -> Batch:
+        """Rows of this process's share of a step's batch."""
+        size = self.config.batch
+        rows = distributed.share(np.arange(step * size, (step + 1) * size))
+        return self.task.batch(self.samples, rows[part])
+
+    def to_device(self, batch: Batch) -> Batch:
+        if self.device.type == "cuda":
+            batch = tuple(t.pin_memory() for t in batch)
+        return tuple(t.to(self.device, non_blocking=True) for t in batch)
+
+    def train_step(self) -> tuple[Tensor, Tensor] | None:
+        """Loss and gradient norm of one step; None when a signal broke it off, and nothing has changed."""
+        mine = self.config.batch // distributed.WORLD
+        starts = range(0, mine, self.rows)
+        batches = [self.batch(self.step, slice(i, i + self.rows)) for i in starts]
+        count = float(distributed.total(torch.tensor(float(sum(map(targets, batches))))))
+        loss = torch.zeros((), device=self.device)
+        for i, batch in enumerate(batches):
+            if self.signal and distributed.WORLD == 1:
+                self.zero_grad()
+                return None
+            seed = np.random.SeedSequence([self.config.seed, self.step, i, distributed.RANK])
+            torch.manual_seed(int(seed.generate_state(1)[0]))
+            with distributed.waiting(self.spread, last=i == len(batches) - 1):
+                with self.autocast:
+                    part = self.forward(*self.to_device(batch))
+                # processes average their gradients, and the batch's mean is what is wanted
+                (part * (distributed.WORLD / count)).backward()
+            loss += part.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float("inf"))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr()
+            optimizer.step()
+        self.zero_grad()
+        self.step += 1
+        return loss / count, norm
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        if self.fast is self.spread or self.step > self.first:
+            return self.fast(*batch)
+        try:
+            return self.fast(*batch)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # no compiler here, or one that gives up: the plain path does the same
+            self.fast = self.spread
+            return self.fast(*batch)
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def done(self) -> float:
+        """The share of the budget that is used up."""
+        c = self.config
+        by_steps = self.step / c.steps if c.steps else 0.0
+        by_time = self.elapsed() / (60 * c.minutes) if c.minutes else 0.0
+        return max(by_steps, by_time)
+
+    def lr(self) -> float:
+        c = self.config
+        return c.lr * optim.rate(c.schedule, self.done(), self.step + 1, c.warmup)
+
+    def elapsed(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    # the whole run
+
+    def run(self) -> None:
+        c, first = self.config, distributed.RANK == 0
+        self.started = time.monotonic()
+        restored = self.restore()
+        self.first = self.step
+        title = f"{self.folder}: {self.describe()}"
+        self.show: Display = display(c.steps, c.minutes, title) if first else Silent()
+        self.log = Log(self.folder / run.LOG, self.step, c.tensorboard) if first else None
+        with self.show, signals(self), self.log or contextlib.nullcontext():
+            for line in restored:
+                self.show.say(line)
+            over = self.finished()
+            if not over and self.due(c.evaluate):
+                self.evaluate()
+            self.pace.start()
+            while not over:
+                result = self.train_step()
+                interrupted, out_of_time = distributed.most(self.signal or 0, self.done() >= 1)
+                if result is None or interrupted:
+                    self.signal = self.signal or int(interrupted)
+                    break
+                over = bool(out_of_time)
+                self.report(over, *result)
+                if self.due(c.evaluate) or over:
+                    self.evaluate()
+                    over = over or self.finished()
+                if self.step % c.save == 0 and not self.signal and not over:
+                    self.save()
+            if over and self.evaluated != self.step:
+                self.evaluate()
+            if self.saved != self.step:
+                self.save()
+            if first:
+                self.finish()
+            distributed.most(0)  # nobody leaves before everything is written
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signal:
+            raise SystemExit(128 + self.signal)
+
+    def describe(self) -> str:
+        n = sum(p.numel() for p in self.model.parameters())
+        tokens, held = len(self.corpus.train), len(self.corpus.valid or ())
+        return (
+            f"{type(self.model).__name__} of {n:,} weights on {tokens:,} tokens"
+            f" ({held:,} held out), {self.device.type}"
+        )
+
+    def finished(self) -> bool:
+        c = self.config
+        return self.done() >= 1 or bool(c.patience and self.worse >= c.patience)
+
+    def due(self, every: int) -> bool:
+        return self.step > 0 and self.step % every == 0 and self.evaluated != self.step
+
+    def report(self, last: bool, loss: Tensor, norm: Tensor) -> None:
+        c = self.config
+        self.pace.add(c.batch * self.samples.width)
+        if self.step % c.log and self.step != 1 and not last:
+            return
+        row = {
+            "step": self.step,
+            "loss": float(distributed.total(loss)),
+            "lr": self.optimizers[0].param_groups[0]["lr"],
+            "grad_norm": float(distributed.whole(norm)),
+            "elapsed": self.elapsed(),
+        } | self.pace.rates()
+        if not np.isfinite(row["loss"]):
+            raise Mistake(f"the loss became {row['loss']} at step {self.step}; lower train.lr (now {c.lr})")
+        done = self.done()
+        if self.log:
+            self.log.add(row)
+        self.show.log(row | {"eta": self.elapsed() * (1 - done) / done if done else None})
+
+    def evaluate(self) -> None:
+        """The whole validation set; the best weights so far become the run's model."""
+        valid = self.corpus.valid
+        if valid is None:
+            self.evaluated = self.step
+            return
+        alone = self.config.parallel == "fsdp"  # its processes must all take every part in the same order
+        loss, count = torch.zeros((), device=self.device, dtype=torch.float64), 0
+        self.model.eval()
+        with torch.no_grad(), self.autocast:
+            for i, batch in enumerate(self.task.in_order(valid, 2 * self.rows)):
+                if self.signal and distributed.WORLD == 1:
+                    self.model.train()
+                    return
+                if alone or i % distributed.WORLD == distributed.RANK:
+                    loss += self.objective(*self.to_device(batch))
+                    count += targets(batch)
+        self.model.train()
+        if not alone:
+            loss, count = distributed.total(loss), int(distributed.total(torch.tensor(count)))
+        self.evaluated = self.step
+        metrics = {"step": self.step} | {
+            f"valid_{k}": v for k, v in self.task.metrics(float(loss), count, valid).items()
+        }
+        better = self.best is None or metrics["valid_loss"] < self.best["valid_loss"]
+        self.worse = 0 if better else self.worse + 1
+        if better:
+            self.best = metrics
+            self.keep_weights()
+        if self.log:
+            self.log.add(metrics)
+            checkpoint.write_text(self.folder / "curve.svg", curve_svg(self.log.rows, str(self.folder.name)))
+        self.show.evaluated(metrics | {"best": better})
+        if isinstance(self.show, Silent) or self.config.parallel == "fsdp":
+            return
+        opening = self.task.opening(valid)
+        writer = run.Model(self.model, self.task, self.task.generation)
+        self.show.sample(opening + writer.ask(opening, max_new_tokens=120, seed=self.step))
+        self.pace.start()
+
+    # keeping it
+
+    def keep_weights(self) -> None:
+        weights = {name: distributed.whole(t) for name, t in self.model.state_dict().items()}
+        if distributed.RANK == 0:
+            checkpoint.write_tensors(self.folder / run.WEIGHTS, weights)
+
+    def save(self) -> None:
+        weights = {name: distributed.whole(t) for name, t in self.model.state_dict().items()}
+        state = {
+            f"{name}/{key}": distributed.whole(value)
+            for name, p in self.model.named_parameters()
+            for optimizer in self.optimizers
+            for key, value in optimizer.state.get(p, {}).items()
+        }
+        self.saved = self.step
+        if distributed.RANK:
+            return
+        if self.corpus.valid is None or not (self.folder / run.WEIGHTS).exists():
+            checkpoint.write_tensors(self.folder / run.WEIGHTS, weights)
+        about = {
+            "step": self.step,
+            "seed": self.config.seed,
+            "elapsed": self.elapsed(),
+            "evaluated": self.evaluated,
+            "best": self.best,
+            "worse": self.worse,
+            "data": self.corpus.train.fingerprint(),
+        }
+        if self.log:
+            self.log.flush()
+        folder = self.folder / "checkpoints"
+        path = checkpoint.save(folder, self.step, weights, state, about)
+        checkpoint.tidy(folder, self.config.keep)
+        self.show.say(f"saved {path}")
+        self.pace.start()
+
+    def restore(self) -> list[str]:
+        """Go on from the last whole checkpoint, if there is one; what to tell people about it."""
+        folder = self.folder / "checkpoints"
+        path, damaged = checkpoint.newest(folder)
+        told = [f"{p} is damaged; going back to the one before it" for p in damaged]
+        distributed.most(0)  # all have looked before one of them tidies up
+        if distributed.RANK == 0:
+            for broken in damaged:
+                shutil.rmtree(broken)
+        if path is None:
+            return told
+        weights, state, about = checkpoint.load(path)
+        if about["data"] != self.corpus.train.fingerprint():
+            raise Mistake(f"the data are not those that {self.folder} was begun with; give the same files")
+        for name, t in self.model.state_dict().items():
+            t.copy_(distributed.shared_like(weights[name], t))
+        owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        for name, p in self.model.named_parameters():
+            owners[p].state[p] = {
+                key.removeprefix(f"{name}/"): distributed.shared_like(v, p) if v.ndim else v.to(p.device)
+                for key, v in state.items()
+                if key.startswith(f"{name}/")
+            }
+        self.step, self.before = about["step"], about["elapsed"]
+        self.evaluated, self.best, self.worse = about["evaluated"], about["best"], about["worse"]
+        self.saved = self.step
+        return told + [f"going on from {path}"]
+
+    def finish(self) -> None:
+        """The picture and the card that people see first."""
+        assert self.log
+        checkpoint.write_text(self.folder / "curve.svg", curve_svg(self.log.rows, str(self.folder.name)))
+        scores = "".join(f"| {k} | {v:.4f} |\n" for k, v in (self.best or {}).items() if k != "step")
+        reached = f"at step {self.best['step']:.0f}" if self.best else "without a validation set"
+        card = (
+            f"# {self.folder.name}\n\n{self.describe()}; {self.step} steps of [this recipe](recipe.toml)"
+            f" in {self.elapsed():.0f} s.\n\n![loss](curve.svg)\n\n"
+            f"| best, {reached} | |\n|---|---|\n{scores}\n"
+            f'```\nregard ask {self.folder} "..."\nregard score {self.folder} FILE\n```\n'
+        )
+        checkpoint.write_text(self.folder / "README.md", card)
+        if self.best:
+            self.show.say(
+                f"best valid {self.best['valid_loss']:.4f} at step {self.best['step']}: {self.folder}"
+            )
+
+
+@contextlib.contextmanager
+def signals(trainer: Trainer) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask the trainer to save and stop; a second Ctrl-C stops at once."""
+
+    def ask(number: int, frame: Any) -> None:
+        if trainer.signal == signal.SIGINT == number:
+            raise KeyboardInterrupt
+        trainer.signal = number
+
+    try:
+        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever runs us looks after signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
