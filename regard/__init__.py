@@ -1,6 +1,8 @@
 """Regard: every transformer in one small, fast, see-through codebase."""
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -52,9 +54,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = found  # over the submodule of the same name, where there is one
-    return found
+class _Package(ModuleType):
+    """`regard.train` is the function, also after Python has loaded the file train.py."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'regard' has no attribute {name!r}")
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -124,7 +124,9 @@ def pool(
     score: Score = scaled_dot,
 ) -> tuple[Tensor, Tensor]:
     """The definition: values averaged by weights (..., T, d), and the weights (..., T, S)."""
-    scores = score(q, k) if bias is None else score(q, k) + bias
+    scores = score(q, k)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
     mask = allowed(q.shape[-2], k.shape[-2], mask, causal, q.device)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
@@ -152,13 +154,15 @@ def fused(
     plain = causal and T == S and mask is None and bias is None
     if not plain:
         mask = allowed(T, S, mask, causal, q.device)
+    both = mask
     if bias is not None:
         bias = bias.to(q.dtype)
-        mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+        both = bias if mask is None else bias.masked_fill(~mask, -math.inf)
     grouped = q.shape[-3] != k.shape[-3]
-    return F.scaled_dot_product_attention(
-        q, k, v, mask, dropout_p=dropout, is_causal=plain, enable_gqa=grouped
-    )
+    y = F.scaled_dot_product_attention(q, k, v, both, dropout_p=dropout, is_causal=plain, enable_gqa=grouped)
+    if mask is not None and q.is_cuda:  # where a query may look nowhere, some of its kernels give no zeros
+        y = y.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    return y
 
 
 class Attention(nn.Module):

@@ -143,14 +143,12 @@ def init_bert(model: nn.Module, std: float = 0.02) -> None:
 
 
 def init_t5(model: nn.Module) -> None:
-    """Embeddings N(0, 1), the rest by fan-in; queries take over the scores' 1/√d; Raffel et al. 2020."""
-    queries = {m.q: m.heads for m in model.modules() if isinstance(m, Attention)}
+    """Embeddings N(0, 1), the rest N(0, 1 / fan-in), Raffel et al. 2020.
+
+    There, queries start 1/√d smaller and the scores are not divided by √d; here they are, which is the same.
+    """
     for m in _weights(model):
-        if isinstance(m, nn.Embedding):
-            init.normal_(m.weight)
-        else:
-            d = m.out_features // queries[m] if m in queries else 1
-            init.normal_(m.weight, std=(m.in_features * d) ** -0.5)
+        init.normal_(m.weight, std=1.0 if isinstance(m, nn.Embedding) else m.in_features**-0.5)
 
 
 def _is_branch(m: nn.Module) -> bool:

@@ -287,9 +287,7 @@ def test_bert_start() -> None:
 def test_t5_start() -> None:
     whole = model()
     init_t5(whole)
-    for p in named(whole, "q.weight"):
-        spread(p, (128 * 32) ** -0.5)
-    for p in named(whole, "k.weight", "v.weight", "out.weight", "up.weight"):
+    for p in named(whole, "q.weight", "k.weight", "v.weight", "out.weight", "up.weight"):
         spread(p, 128**-0.5)
     for p in named(whole, "down.weight"):
         spread(p, 512**-0.5)

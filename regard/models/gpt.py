@@ -90,6 +90,7 @@ class GPT(nn.Module):
             raise ValueError(f"{S} tokens do not fit context={self.config.context}")
         pos, mask = torch.arange(past, S, device=ids.device), None
         if state is not None and state.real is not None:  # padded rows start counting at their first token
+            state.real = F.pad(state.real, (0, S - state.real.shape[1]), value=True)
             pos = (state.real.cumsum(1) - 1).clamp(min=0)[:, past:]
             mask = state.real[:, None, None, :]
         x = self.drop(self.positions.add(self.embed(ids), pos))  # (B, T, D)
@@ -106,11 +107,11 @@ class GPT(nn.Module):
 
     def start(self, prompt: Tensor, real: Tensor | None = None) -> tuple[Tensor, State]:
         """Read prompts (B, T), padded on the left where not `real`; the next token's logits (B, vocab)."""
+        if real is not None and not real[:, -1].all():
+            raise ValueError("prompts of unequal length are padded on the left; the last column must be real")
         state = State([Growing() for _ in self.blocks], real)
         return F.linear(self.hidden(prompt, state)[:, -1], self.output), state
 
     def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
         """Read one more token (B, 1) of each row; the next one's logits (B, vocab)."""
-        if state.real is not None:
-            state.real = F.pad(state.real, (0, ids.shape[1]), value=True)
         return F.linear(self.hidden(ids, state)[:, -1], self.output), state
