@@ -159,6 +159,10 @@ def fused(
         bias = bias.to(q.dtype)
         both = bias if mask is None else bias.masked_fill(~mask, -math.inf)
     grouped = q.shape[-3] != k.shape[-3]
+    if q.dtype == torch.bfloat16 and not q.is_cuda and S <= 512:  # there the kernel's backward is slow
+        if grouped:
+            k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], dim=-3) for t in (k, v))
+        return pool(q, k, v, mask, bias, causal, dropout)[0]
     y = F.scaled_dot_product_attention(q, k, v, both, dropout_p=dropout, is_causal=plain, enable_gqa=grouped)
     if mask is not None and q.is_cuda:  # where a query may look nowhere, some of its kernels give no zeros
         y = y.masked_fill(~mask.any(-1, keepdim=True), 0.0)

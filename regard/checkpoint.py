@@ -85,7 +85,7 @@ def read_tensors(path: Path) -> Tensors:
         raise Mistake(f"{path}: damaged or not safetensors ({e})") from None
     if "sha256" in told and told["sha256"] != digest(tensors):
         raise Mistake(
-            f"{path}: damaged, its content does not match its SHA-256; copy it again or train --resume"
+            f"{path}: damaged, its content does not match its SHA-256; copy it again, or take a checkpoint's"
         )
     return tensors
 
@@ -176,6 +176,9 @@ def load(path: Path) -> tuple[Tensors, Tensors, dict[str, Any]]:
 def tidy(folder: Path, keep: int) -> None:
     """Remove what a kill left half-written, and all but the last `keep` checkpoints."""
     for path in folder.glob(".*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
     for step in steps(folder)[:-keep]:
         shutil.rmtree(folder / f"step-{step}")

@@ -30,11 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # whoever read our answers has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         leave(0)
+    except OSError as e:  # a folder that may not be written, a name that is too long
+        if e.filename is None:
+            raise
+        fail(f"{e.filename}: {e.strerror or e}")
     sys.exit(0)
 
 
 def fail(message: str) -> NoReturn:
-    print("regard: " + " ".join(message.split()), file=sys.stderr)
+    sys.stderr.write("regard: " + " ".join(message.split()) + "\n")  # at once: other processes may speak too
     sys.exit(2)
 
 
@@ -158,10 +162,12 @@ def ask(options: argparse.Namespace) -> None:
     if not options.input and sys.stdin.isatty():
         converse(model, chosen)
         return
-    several = options.num_return_sequences or 1
-    lines = iter(options.input) if options.input else (line.rstrip("\n") for line in sys.stdin)
+    several = chosen.get("num_return_sequences", 1)
+    if several < 1:
+        raise Mistake(f"num_return_sequences={several}: give a whole number from 1 up")
+    lines = given(options.input) if options.input else piped()
     if several == 1 and not options.json and len(options.input) == 1:
-        show(model.stream(options.input[0], **chosen))
+        show(model.stream(next(lines), **chosen))
         return
     while texts := list(itertools.islice(lines, LINES_AT_ONCE)):
         answers = model.ask(texts, **chosen)
@@ -171,6 +177,24 @@ def ask(options: argparse.Namespace) -> None:
                 json.dumps({"input": text, "output": answer}, ensure_ascii=False) if options.json else answer
             )
         sys.stdout.flush()
+
+
+def given(texts: Iterable[str]) -> Iterator[str]:
+    for n, text in enumerate(texts, 1):
+        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise Mistake(f"INPUT {n} is not UTF-8; convert it, or set the terminal to UTF-8")
+        yield text
+
+
+def piped() -> Iterator[str]:
+    """The lines of standard input, whatever the locale."""
+    for n, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as e:
+            raise Mistake(
+                f"standard input:{n}: byte 0x{line[e.start]:02x} is not UTF-8; convert it"
+            ) from None
 
 
 def show(pieces: Iterable[str]) -> None:

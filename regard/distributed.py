@@ -87,7 +87,8 @@ def shared_like(t: Tensor, like: Tensor) -> Tensor:
         return t.to(like.device)
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(t.to(like.device), like.device_mesh, like.placements)  # type: ignore[attr-defined]
+    # every process has all of t: none needs to hear from another
+    return distribute_tensor(t.to(like.device), like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
 def share(rows: Any) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from . import distributed
+
 
 class Muon(torch.optim.Optimizer):
     """Steps along the orthogonalised momentum of a matrix, Jordan et al. 2024; Liu et al. 2025 for the scale,
@@ -15,8 +17,9 @@ class Muon(torch.optim.Optimizer):
     torch.optim.Muon takes its matrices one by one; here all of one shape go through the products together.
     """
 
-    def __init__(self, weights: Sequence[Tensor], lr: float, weight_decay: float, momentum: float = 0.95):
-        super().__init__(weights, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+    def __init__(self, weights: Sequence[Tensor], lr: float, weight_decay: float, bf16: bool = False):
+        super().__init__(weights, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
+        self.dtype = torch.bfloat16 if bf16 else torch.float32  # of the products: they need no precision
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -29,22 +32,21 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
             alike = defaultdict(list)
             for w, ahead in zip(weights, torch._foreach_lerp(grads, past, group["momentum"]), strict=True):
+                ahead = distributed.whole(ahead)
                 wide = w.shape[0] <= w.shape[1]  # tall ones go lying down, together with their transposes
                 alike[tuple(sorted(w.shape))].append((w, ahead if wide else ahead.mT, wide))
             for (_, longer), rows in alike.items():
-                steps = orthogonal(torch.stack([ahead for _, ahead, _ in rows])).to(rows[0][0].dtype)
-                torch._foreach_add_(
-                    [w for w, _, _ in rows],
-                    [s if wide else s.mT for s, (_, _, wide) in zip(steps, rows, strict=True)],
-                    alpha=-0.2 * math.sqrt(longer) * group["lr"],
-                )
+                stacked = torch.stack([ahead for _, ahead, _ in rows])
+                steps = orthogonal(stacked.to(self.dtype)).to(stacked.dtype)
+                scale = -0.2 * math.sqrt(longer) * group["lr"]
+                for step, (w, _, wide) in zip(steps, rows, strict=True):
+                    w.add_(distributed.shared_like(step if wide else step.mT, w), alpha=scale)
 
 
 def orthogonal(G: Tensor) -> Tensor:
     """U Vᵀ of G = U S Vᵀ, nearly, for a stack of wide matrices: five Newton-Schulz iterations."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    X = G.bfloat16() if G.is_cuda else G
-    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    X = G / G.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         A = X @ X.mT
         X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
@@ -52,7 +54,7 @@ def orthogonal(G: Tensor) -> Tensor:
 
 
 def optimizers(
-    model: nn.Module, name: str, lr: float, weight_decay: float, beta2: float
+    model: nn.Module, name: str, lr: float, weight_decay: float, beta2: float, bf16: bool = False
 ) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices inside the blocks and AdamW for the rest.
 
@@ -70,7 +72,7 @@ def optimizers(
         torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=(0.9, beta2), fused=True)
     ]
     if inside:
-        made.append(Muon(inside, lr, weight_decay))
+        made.append(Muon(inside, lr, weight_decay, bf16))
     return made
 
 

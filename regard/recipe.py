@@ -22,14 +22,14 @@ Sections = dict[str, dict[str, Any]]
 
 def names() -> dict[str, str]:
     """The built-in recipes, each with its line of description."""
-    return {p.stem: tomllib.loads(p.read_text())["about"] for p in sorted(RECIPES.glob("*.toml"))}
+    return {p.stem: tomllib.loads(p.read_text("utf-8"))["about"] for p in sorted(RECIPES.glob("*.toml"))}
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], section: str = "") -> str:
     """A hint for an error: "did you mean x?", or all there is when nothing is near."""
     known = sorted(known)
     near = difflib.get_close_matches(word, known, 1)
-    return f"did you mean {near[0]}?" if near else "known are " + ", ".join(known)
+    return f"did you mean {section}{near[0]}?" if near else "known are " + ", ".join(known)
 
 
 def read(recipe: str) -> Sections:
@@ -75,9 +75,10 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise Mistake(f"--set {text}: write it as KEY=VALUE, like --set model.dim=256")
         try:
-            found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+            read = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            found[key.strip()] = value
+            read = value
+        found[key.strip()] = read if isinstance(read, bool | int | float | str) else value
     return found
 
 
@@ -87,10 +88,10 @@ def fill(section: str, values: dict[str, Any], made: type[T], **more: Any) -> T:
     hints = typing.get_type_hints(made)
     for name, value in values.items():
         if name not in known:
-            raise Mistake(f"{section}.{name} is not a setting; {nearest(name, known)}")
+            raise Mistake(f"{section}.{name} is not a setting; {nearest(name, known, f'{section}.')}")
         values = values | {name: fit(f"{section}.{name}", value, hints[name])}
     for name, f in known.items():
-        if f.default is MISSING and name not in values:
+        if f.default is f.default_factory is MISSING and name not in values:
             raise Mistake(f"{section}.{name} is missing from the recipe; give it with --set")
     try:
         return made(**values, **more)
@@ -100,7 +101,7 @@ def fill(section: str, values: dict[str, Any], made: type[T], **more: Any) -> T:
 
 def fit(key: str, value: Any, kind: Any) -> Any:
     """The value as the annotated type, or a Mistake that names the key."""
-    if isinstance(kind, types.UnionType):
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
         if value is None:
             return None
         (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
@@ -124,10 +125,17 @@ def fit(key: str, value: Any, kind: Any) -> Any:
 
 
 def to_toml(sections: Sections) -> str:
-    """Sections of plain values as TOML; JSON spells strings, numbers, booleans and lists the same way."""
+    """Sections of plain values as TOML."""
     lines = []
     for name, section in sections.items():
         lines += [f"[{name}]"]
-        lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in section.items() if v is not None]
+        lines += [f"{key} = {spelt(value)}" for key, value in section.items() if value is not None]
         lines += [""]
     return "\n".join(lines)
+
+
+def spelt(value: Any) -> str:
+    """JSON spells most values as TOML does, but not infinity and not the delete character."""
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

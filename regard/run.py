@@ -56,7 +56,8 @@ class Model:
         known = [f.name for f in fields(Sampling)]
         for name in options:
             if name not in known:
-                raise Mistake(f"{name} is not an option; {recipe.nearest(name, known)}")
+                hint = recipe.nearest(name, [*known, "stop", "num_return_sequences"])
+                raise Mistake(f"{name} is not an option; {hint}")
         texts = [text] if isinstance(text, str) else text
         stops = [stop] if isinstance(stop, str) else stop
         for pieces in self.task.ask(self.model, texts, Sampling(**options), stops, samples):
@@ -64,13 +65,15 @@ class Model:
 
     def ask(self, text: str | Sequence[str], **options: Any) -> Any:
         """The answer to a text; for several texts or `num_return_sequences`, a list of answers."""
-        if isinstance(text, str) and options.get("num_return_sequences", 1) == 1:
-            return "".join(self.stream(text, **options))
-        answers = ["".join(pieces) for pieces in zip(*self.stream(text, **options), strict=True)]
-        return answers
+        pieces = list(self.stream(text, **options))
+        if all(isinstance(piece, str) for piece in pieces):
+            return "".join(pieces)
+        return ["".join(row) for row in zip(*pieces, strict=True)]
 
     def score(self, *paths: str) -> dict[str, float]:
         """How well it does on held-out data, whole and in order."""
+        if not paths:
+            raise Mistake("there is nothing to score on; give at least one file or folder")
         stream = self.task.held_out(paths)
         device = next(self.model.parameters()).device
         size = max(1, 8192 // self.task.context)
@@ -94,8 +97,8 @@ def begin(folder: Path, model: nn.Module, task: Any, sections: recipe.Sections) 
     ends = {} if task.tokenizer.end is None else {"eos_token_id": task.tokenizer.end}
     beside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
     try:
+        beside.mkdir(parents=True)
         (beside / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         (beside / GENERATION).write_text(
             json.dumps(ends | task.generation, indent=2) + "\n", encoding="utf-8"
@@ -109,6 +112,8 @@ def begin(folder: Path, model: nn.Module, task: Any, sections: recipe.Sections) 
     except OSError as e:
         if e.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise Mistake(f"{folder} holds another run that began just now; choose another --out") from None
+        if e.errno == errno.ENOTDIR:
+            raise Mistake(f"{folder} is a file, or below one; choose another --out") from None
         raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -119,15 +124,18 @@ def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
     folder = Path(folder)
     made = _json(folder / CONFIG)
     kind = str(made.pop("model_type", "")).removeprefix("regard-")
-    if kind not in MODELS or "task" not in made:
+    section = made.pop("task", None)
+    if kind not in MODELS or not isinstance(section, dict) or str(section.get("name")) not in TASKS:
         raise Mistake(f"{folder / CONFIG}: not a model of Regard's (model_type is {kind or 'missing'!r})")
     if not (folder / WEIGHTS).is_file():
         raise Mistake(f"{folder}: no {WEIGHTS} yet; train it first, or go on with --resume")
-    section = made.pop("task")
     made.pop("architectures", None)
     module, config, _ = MODELS[kind]
     task_class, task_config = TASKS[section["name"]]
-    model = module(recipe.fill("model", made, config))
+    try:
+        model = module(recipe.fill("model", made, config))
+    except ValueError as e:
+        raise Mistake(f"{folder / CONFIG}: {e}") from None
     fit_weights(model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     model.to(device or best_device()).eval()
     tokenizer = Tokenizer.load(folder / TOKENIZER)

@@ -7,16 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import Mistake
-
-T = TypeVar("T")
 
 ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", "[SEP]")
 PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by piece
@@ -196,7 +194,7 @@ def _bpe(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.To
     """Byte-pair encoding over bytes, as GPT-2 has it (Sennrich et al. 2016; Radford et al. 2019)."""
     inner = _byte_level(models.BPE())
     inner.train_from_iterator(
-        texts,
+        chain.from_iterable(map(pieces, texts)),
         trainers.BpeTrainer(
             vocab_size=vocab, special_tokens=specials, initial_alphabet=list(BYTES), show_progress=False
         ),
@@ -222,7 +220,7 @@ def _wordpiece(texts: Iterable[str], vocab: int, specials: list[str]) -> tokeniz
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    learner.train_from_iterator(texts, trainer)
+    learner.train_from_iterator(chain.from_iterable(map(pieces, texts)), trainer)
     inner = _bert_level(models.WordPiece(learner.get_vocab(with_added_tokens=True), unk_token="[UNK]"))
     inner.add_special_tokens(specials)
     return inner
@@ -237,7 +235,7 @@ def _unigram(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizer
         initial_alphabet=list(BYTES),
         show_progress=False,
     )
-    inner.train_from_iterator(texts, trainer)
+    inner.train_from_iterator(chain.from_iterable(map(pieces, texts)), trainer)
     learnt = {
         piece: score if score is not None and math.isfinite(score) else 0.0
         for piece, score in json.loads(inner.to_str())["model"]["vocab"]
@@ -282,16 +280,6 @@ KINDS: dict[str, Callable[[Iterable[str], int, list[str]], tokenizers.Tokenizer]
 }
 
 
-class Again(Generic[T]):
-    """What a function iterates over, from its beginning each time that it is asked for."""
-
-    def __init__(self, start: Callable[[], Iterator[T]]) -> None:
-        self.start = start
-
-    def __iter__(self) -> Iterator[T]:
-        return self.start()
-
-
 def train_tokenizer(kind: str, texts: Iterable[str], vocab: int, specials: Sequence[str]) -> Tokenizer:
     """Trains one of KINDS; the same texts give the same tokenizer. The special tokens get the lowest ids.
 
@@ -299,5 +287,4 @@ def train_tokenizer(kind: str, texts: Iterable[str], vocab: int, specials: Seque
     """
     if iter(texts) is texts:
         texts = list(texts)  # some kinds read them twice
-    cut = Again(lambda: (piece for text in texts for piece in pieces(text)))
-    return Tokenizer(KINDS[kind](cut, vocab, list(dict.fromkeys(specials))))
+    return Tokenizer(KINDS[kind](texts, vocab, list(dict.fromkeys(specials))))

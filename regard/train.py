@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import distributed, recipe, run
+from . import checkpoint, distributed, recipe, run
 from .data import DataConfig
 from .errors import Mistake
 from .models import MODELS
@@ -49,12 +49,17 @@ def train(
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
     going_on = resume and (folder / run.RECIPE).is_file()
     if going_on:
-        sections, data, valid = resumed(folder, sections, changes, data, valid)
+        sections, data, valid = resumed(folder, changes, data, valid)
         base = None
     elif folder.is_dir() and any(folder.iterdir()):
         if (folder / run.RECIPE).is_file():
             raise Mistake(f"{folder} already holds a run; go on with --resume, or choose another --out")
         raise Mistake(f"{folder} exists and is not empty; choose another --out")
+    elif folder.exists() and not folder.is_dir():
+        raise Mistake(f"{folder} is a file; choose another --out")
+    elif base is not None:  # whose sizes hold; the recipe's give way, but what is asked for must agree
+        asked = {key.removeprefix("model."): v for key, v in changes.items() if key.startswith("model.")}
+        sections["model"] = {"kind": sections["model"].get("kind")} | asked
     valid = [valid] if isinstance(valid, str) else list(valid)
 
     config = recipe.fill("train", sections["train"], TrainConfig)
@@ -75,21 +80,28 @@ def free_folder(folder: Path) -> Path:
 
 
 def resumed(
-    folder: Path, new: recipe.Sections, changes: Mapping[str, Any], data: Sequence[str], valid: Any
+    folder: Path, changes: Mapping[str, Any], data: Sequence[str], valid: Any
 ) -> tuple[recipe.Sections, Any, Any]:
     """The run's own recipe and data; only what a step's result does not depend on may be asked to differ."""
     old = recipe.read_file(folder / run.RECIPE)
-    for key in changes:
+    chosen = preset(MODELS[old["model"]["kind"]][2], changes.get("model.preset"))
+    changes = {f"model.{name}": value for name, value in chosen.items()} | dict(changes)
+    for key, now in changes.items():
         section, _, name = key.partition(".")
         if section == "train" and name in FREE:
-            old["train"][name] = changes[key]
-        elif name != "preset" and old[section].get(name, new[section][name]) != new[section][name]:
-            was, now = old[section].get(name), new[section][name]
+            old["train"][name] = now
+        elif name != "preset" and (was := old[section].get(name)) != now:
             raise Mistake(
                 f"{key}: {folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
     files, held_out = old["data"].pop("files", []), old["data"].pop("valid", [])
     return old, data or files, valid or held_out
+
+
+def preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[str, Any]:
+    if name is not None and name not in presets:
+        raise Mistake(f"model.preset={name} is not a preset; {recipe.nearest(str(name), presets)}")
+    return presets[name] if name else {}
 
 
 def choose_device(name: str) -> torch.device:
@@ -150,11 +162,11 @@ def assemble(
     if going_on:
         tokenizer = Tokenizer.load(folder / run.TOKENIZER)
     settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
-    if (preset := sections["model"].get("preset")) is not None:
-        if preset not in presets:
-            raise Mistake(f"model.preset={preset} is not a preset; {recipe.nearest(str(preset), presets)}")
-        settings = presets[preset] | settings
-    recipe.fill("model", settings, model_config, vocab=1)  # mistakes before the data are read
+    settings = preset(presets, sections["model"].get("preset")) | settings
+    sizes = vars(recipe.fill("model", settings, model_config, vocab=1))  # mistakes before the data are read
+    for name, size in sizes.items():
+        if type(size) is int and size < 1:
+            raise Mistake(f"model.{name}={size} must be more than 0")
     files = data or [str(Path(__file__).parent / "builtin" / f"{task_name}.txt")]
     corpus = task_class.read(files, valid, recipe.fill("data", sections["data"], DataConfig), tokenizer)
 
@@ -186,4 +198,9 @@ def assemble(
     if distributed.RANK == 0 and not going_on:
         run.begin(folder, model, task, resolved)
     distributed.most(0)  # the others go on when the folder is there
-    return Trainer(folder, task, model, corpus, config, device)
+    trainer = Trainer(folder, task, model, corpus, config, device)
+    if going_on:
+        trainer.restore()
+        if distributed.RANK == 0:  # what may differ holds from now on
+            checkpoint.write_text(folder / run.RECIPE, recipe.to_toml(resolved))
+    return trainer

@@ -72,6 +72,8 @@ class TrainConfig:
         for name in ("warmup", "weight_decay", "clip", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+        if not 0 <= self.beta2 < 1:
+            raise ValueError(f"beta2={self.beta2} must be from 0 to less than 1")
 
 
 class Objective(nn.Module):
@@ -106,13 +108,13 @@ class Trainer:
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
         self.objective = Objective(model, task)
         self.pace = meter.Pace(meter.flops(self.objective, self.batch(0, slice(0, 1))), device, bf16)
-        if c.parallel == "fsdp" and c.optimizer == "muon" and distributed.WORLD > 1:
-            raise Mistake("train.optimizer=muon needs whole matrices; use it with train.parallel=ddp")
         self.spread = distributed.spread(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
         self.fast = self.compiled()
-        self.optimizers = optim.optimizers(model, c.optimizer, c.lr, c.weight_decay, c.beta2)
+        self.optimizers = optim.optimizers(model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16)
         self.signal: int | None = None
         self.first = 0  # the step that this sitting begins with
+        self.norm: Tensor | None = None  # of the last step's gradient
+        self.told: list[str] = []  # by `restore`, for the display
         # what a checkpoint holds besides weights and optimizer
         self.step, self.before = 0, 0.0  # steps done, and seconds spent on them in earlier sittings
         self.evaluated, self.worse = 0, 0  # the last step with an evaluation; how many since the best one
@@ -121,8 +123,9 @@ class Trainer:
 
     def compiled(self) -> nn.Module:
         c = self.config
-        long = (c.steps or 0) >= 500 or (c.minutes or 0) >= 3
-        if c.compile == "on" or (c.compile == "auto" and self.device.type == "cuda" and long):
+        long = (c.steps or 0) >= 1000 or (c.minutes or 0) >= 3
+        pays = long and (self.device.type == "cuda" or c.precision == "bf16")
+        if c.compile == "on" or (c.compile == "auto" and pays):
             return torch.compile(self.spread)  # type: ignore[return-value]
         return self.spread
 
@@ -150,8 +153,7 @@ class Trainer:
             if self.signal and distributed.WORLD == 1:
                 self.zero_grad()
                 return None
-            seed = np.random.SeedSequence([self.config.seed, self.step, i, distributed.RANK])
-            torch.manual_seed(int(seed.generate_state(1)[0]))
+            self.dice(i)
             with distributed.waiting(self.spread, last=i == len(batches) - 1):
                 with self.autocast:
                     part = self.forward(*self.to_device(batch))
@@ -159,13 +161,22 @@ class Trainer:
                 (part * (distributed.WORLD / count)).backward()
             loss += part.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float("inf"))
+        self.norm, lr = norm, self.lr()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = self.lr()
+                group["lr"] = lr
             optimizer.step()
         self.zero_grad()
         self.step += 1
         return loss / count, norm
+
+    def dice(self, part: int) -> None:
+        """What dropout draws depends on seed, step, part and process alone, not on what came before."""
+        numbers = np.random.SeedSequence([self.config.seed, self.step, part, distributed.RANK])
+        seed = int(numbers.generate_state(1)[0])
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a small model's layer
+        if self.device.type != "cpu":
+            getattr(torch, self.device.type).manual_seed(seed)
 
     def forward(self, *batch: Tensor) -> Tensor:
         if self.fast is self.spread or self.step > self.first:
@@ -187,7 +198,7 @@ class Trainer:
         c = self.config
         by_steps = self.step / c.steps if c.steps else 0.0
         by_time = self.elapsed() / (60 * c.minutes) if c.minutes else 0.0
-        return max(by_steps, by_time)
+        return distributed.most(max(by_steps, by_time))[0] if c.minutes else by_steps
 
     def lr(self) -> float:
         c = self.config
@@ -201,13 +212,11 @@ class Trainer:
     def run(self) -> None:
         c, first = self.config, distributed.RANK == 0
         self.started = time.monotonic()
-        restored = self.restore()
-        self.first = self.step
         title = f"{self.folder}: {self.describe()}"
         self.show: Display = display(c.steps, c.minutes, title) if first else Silent()
-        self.log = Log(self.folder / run.LOG, self.step, c.tensorboard) if first else None
+        self.log = Log(self.folder / run.LOG, self.step, c.tensorboard, self.evaluated) if first else None
         with self.show, signals(self), self.log or contextlib.nullcontext():
-            for line in restored:
+            for line in self.told:
                 self.show.say(line)
             over = self.finished()
             if not over and self.due(c.evaluate):
@@ -216,15 +225,16 @@ class Trainer:
             while not over:
                 result = self.train_step()
                 interrupted, out_of_time = distributed.most(self.signal or 0, self.done() >= 1)
+                self.signal = self.signal or int(interrupted) or None
+                if result is not None:
+                    over = bool(out_of_time)
+                    self.report(over, *result)
                 if result is None or interrupted:
-                    self.signal = self.signal or int(interrupted)
                     break
-                over = bool(out_of_time)
-                self.report(over, *result)
                 if self.due(c.evaluate) or over:
                     self.evaluate()
                     over = over or self.finished()
-                if self.step % c.save == 0 and not self.signal and not over:
+                if self.step % c.save == 0 and not over:
                     self.save()
             if over and self.evaluated != self.step:
                 self.evaluate()
@@ -265,15 +275,21 @@ class Trainer:
             "grad_norm": float(distributed.whole(norm)),
             "elapsed": self.elapsed(),
         } | self.pace.rates()
-        if not np.isfinite(row["loss"]):
-            raise Mistake(f"the loss became {row['loss']} at step {self.step}; lower train.lr (now {c.lr})")
+        self.sound()
         done = self.done()
         if self.log:
             self.log.add(row)
         self.show.log(row | {"eta": self.elapsed() * (1 - done) / done if done else None})
 
+    def sound(self) -> None:
+        """Weights that a gradient without end has spoilt are neither measured nor kept."""
+        if self.norm is not None and not np.isfinite(norm := float(distributed.whole(self.norm))):
+            lr = self.config.lr
+            raise Mistake(f"the gradient became {norm} at step {self.step}; lower train.lr (now {lr})")
+
     def evaluate(self) -> None:
         """The whole validation set; the best weights so far become the run's model."""
+        self.sound()
         valid = self.corpus.valid
         if valid is None:
             self.evaluated = self.step
@@ -319,7 +335,13 @@ class Trainer:
         if distributed.RANK == 0:
             checkpoint.write_tensors(self.folder / run.WEIGHTS, weights)
 
+    def fingerprints(self) -> list[str]:
+        return [
+            stream.fingerprint() for stream in (self.corpus.train, self.corpus.valid) if stream is not None
+        ]
+
     def save(self) -> None:
+        self.sound()
         weights = {name: distributed.whole(t) for name, t in self.model.state_dict().items()}
         state = {
             f"{name}/{key}": distributed.whole(value)
@@ -339,7 +361,7 @@ class Trainer:
             "evaluated": self.evaluated,
             "best": self.best,
             "worse": self.worse,
-            "data": self.corpus.train.fingerprint(),
+            "data": self.fingerprints(),
         }
         if self.log:
             self.log.flush()
@@ -349,19 +371,19 @@ class Trainer:
         self.show.say(f"saved {path}")
         self.pace.start()
 
-    def restore(self) -> list[str]:
-        """Go on from the last whole checkpoint, if there is one; what to tell people about it."""
+    def restore(self) -> None:
+        """Go on from the last whole checkpoint, if there is one."""
         folder = self.folder / "checkpoints"
         path, damaged = checkpoint.newest(folder)
-        told = [f"{p} is damaged; going back to the one before it" for p in damaged]
+        self.told = [f"{p} is damaged; going back to the one before it" for p in damaged]
         distributed.most(0)  # all have looked before one of them tidies up
         if distributed.RANK == 0:
             for broken in damaged:
                 shutil.rmtree(broken)
         if path is None:
-            return told
+            return
         weights, state, about = checkpoint.load(path)
-        if about["data"] != self.corpus.train.fingerprint():
+        if about["data"] != self.fingerprints():
             raise Mistake(f"the data are not those that {self.folder} was begun with; give the same files")
         for name, t in self.model.state_dict().items():
             t.copy_(distributed.shared_like(weights[name], t))
@@ -374,8 +396,8 @@ class Trainer:
             }
         self.step, self.before = about["step"], about["elapsed"]
         self.evaluated, self.best, self.worse = about["evaluated"], about["best"], about["worse"]
-        self.saved = self.step
-        return told + [f"going on from {path}"]
+        self.saved = self.first = self.step
+        self.told += [f"going on from {path}"]
 
     def finish(self) -> None:
         """The picture and the card that people see first."""

@@ -1,0 +1,148 @@
+"""Streams and windows: everything once, in an order that nothing but the seed decides."""
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from mistakes import mistake
+
+from regard.data.sampling import Stream, Windows, in_order, keys, shuffled
+
+
+def test_a_stream_reads_across_its_parts():
+    whole = np.arange(23)
+    narrow, wide = whole.astype(np.uint16), whole.astype(np.uint32)
+    stream = Stream([narrow[:5], narrow[5:5], wide[5:6], whole[6:]], bytes=99)
+    assert len(stream) == 23
+    assert stream.bytes == 99
+    for start, stop in itertools.combinations(range(25), 2):
+        ids = stream.read(start, stop)
+        assert ids.dtype == np.int64
+        assert ids.tolist() == whole[start:stop].tolist()
+    assert len(Stream([], 0)) == 0
+    assert Stream([], 0).read(0, 3).tolist() == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 63, 64, 65, 66, 256, 257, 1000, 4096, 4097])
+def test_shuffling_is_a_bijection(n):
+    named = [keys(seed, np.array([epoch])) for seed in (0, -5) for epoch in (0, 1)]
+    orders = [shuffled(np.arange(n), n, key) for key in named]
+    for order in orders:
+        assert sorted(order.tolist()) == list(range(n))
+    if n > 60:
+        assert len({tuple(order.tolist()) for order in orders}) == len(orders)
+        assert all((order == np.arange(n)).mean() < 0.2 for order in orders)
+
+
+def surprise(counts, expected):
+    """How many standard deviations the chi-square statistic of these counts lies from what it should be."""
+    freedom = len(counts) - 1
+    return (sum((count - expected) ** 2 / expected for count in counts) - freedom) / math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_every_order_of_few_is_as_likely(n):
+    times = 5000
+    key = keys(7, np.repeat(np.arange(times), n))
+    found = shuffled(np.tile(np.arange(n), times), n, key)
+    counts = Counter(map(tuple, found.reshape(times, n).tolist()))
+    expected = times / math.factorial(n)
+    assert abs(surprise([counts[order] for order in itertools.permutations(range(n))], expected)) < 5
+
+
+@pytest.mark.parametrize("n", [65, 100, 1023])
+def test_every_place_of_many_is_as_likely_even_in_pairs(n):
+    times = 20_000
+    key = keys(3, np.arange(times))
+    first, second = (shuffled(np.full(times, index), n, key) for index in (0, 1))
+    assert abs(surprise(np.bincount(first, minlength=n), times / n)) < 5
+    bins = np.bincount(first * 8 // n * 8 + second * 8 // n, minlength=64)  # of about equal size
+    sizes = np.bincount(np.arange(n) * 8 // n) / n
+    expected = times * np.outer(sizes, sizes).ravel()
+    assert (np.abs(bins - expected) < 6 * np.sqrt(expected)).all()
+
+
+def test_shuffling_needs_no_memory_for_enormous_ranges():
+    index = np.array([0, 1, 2**59, 2**60 - 1])
+    found = shuffled(index, 2**60, keys(0, np.array([0])))
+    assert len(set(found.tolist())) == 4
+    assert found.min() >= 0
+    assert found.max() < 2**60
+
+
+def test_a_fingerprint_tells_streams_apart():
+    whole = np.arange(5000)
+    prints = {Stream([whole[:cut], whole[cut:]], 1).fingerprint() for cut in (0, 7, 4999)}
+    assert len(prints) == 1  # however it lies in parts
+    assert Stream([whole[:-1]], 1).fingerprint() not in prints
+    assert Stream([whole[::-1]], 1).fingerprint() not in prints
+
+
+def numbered(n):
+    return Stream([np.arange(n // 3, dtype=np.uint16), np.arange(n // 3, n, dtype=np.uint16)], n)
+
+
+@pytest.mark.parametrize(("n", "context"), [(1009, 13), (53, 13), (27, 13), (26, 13), (1000, 7)])
+def test_every_window_once_an_epoch(n, context):
+    windows = Windows(numbered(n), context, seed=11)
+    offsets, orders = set(), set()
+    for epoch in range(20):
+        batch = windows.batch(np.arange(windows.count) + epoch * windows.count)
+        assert batch.shape == (windows.count, context + 1)
+        assert batch.dtype == np.int64
+        assert (np.diff(batch, axis=1) == 1).all()  # consecutive tokens
+        starts = sorted(batch[:, 0].tolist())
+        assert np.diff(starts).tolist() == [context] * (windows.count - 1)  # each once, none shared
+        offsets.add(starts[0])
+        orders.add(tuple((batch[:, 0] - starts[0]).tolist()))
+        assert starts[-1] + context < n
+    assert windows.count == max(1, (n - 1) // context - 1)
+    assert len(offsets) > 1 or windows.slack == 0
+    if windows.count > 50:
+        assert len(orders) == 20
+
+
+def test_every_offset_comes():
+    windows = Windows(numbered(20), 7, seed=0)  # a single window: from 0 up to the last that fits
+    assert {int(start) for start in windows.batch(np.arange(500))[:, 0]} == set(range(13))
+
+
+def test_a_batch_depends_on_its_positions_only():
+    windows, other = Windows(numbered(509), 11, seed=3), Windows(numbered(509), 11, seed=4)
+    positions = np.array([5000, 3, 17, 10**12, 3])
+    batch = windows.batch(positions)
+    windows.batch(np.arange(100))
+    assert (Windows(numbered(509), 11, seed=3).batch(positions) == batch).all()
+    assert (windows.batch(positions[::-1]) == batch[::-1]).all()
+    assert all((windows.batch(positions[i : i + 1])[0] == batch[i]).all() for i in range(5))
+    assert (batch[1] == batch[4]).all()
+    assert not (other.batch(np.arange(40)) == windows.batch(np.arange(40))).all()
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_windows_of_tiny_texts(n):
+    windows = Windows(numbered(n), 100, seed=0)
+    assert windows.count == 1
+    assert windows.batch(np.arange(3)).tolist() == [list(range(n))] * 3
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_too_little_to_learn_from(n):
+    mistake(lambda: Windows(Stream([np.arange(n)], n), 8, 0), "at least two tokens")
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 9, 15, 50, 57, 58])
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_in_order_every_token_is_a_target_once(n, batch):
+    context = 7
+    rows = list(in_order(numbered(n), context, batch))
+    assert [t for _, targets in rows for t in targets.ravel().tolist()] == list(range(1, n))
+    for inputs, targets in rows:
+        assert inputs.shape == targets.shape
+        assert inputs.dtype == targets.dtype == np.int64
+        assert (inputs + 1 == targets).all()
+        assert len(inputs) <= batch
+        assert inputs.shape[1] == context or len(inputs) == 1
+    assert all(inputs.shape[1] == context for inputs, _ in rows[:-1])

@@ -1,0 +1,123 @@
+"""What the task of writing makes of a text, and of a model."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from mistakes import mistake
+
+from regard.data import DataConfig, Stream
+from regard.generate import Sampling
+from regard.models import GPT, GPTConfig
+from regard.tasks import TASKS, Write, WriteConfig, targets
+from regard.text import train_tokenizer
+
+TEXT = "abcdefghij" * 7 + "\n"
+CONTEXT = 7
+
+
+@pytest.fixture
+def task():
+    return Write(WriteConfig(name="write"), train_tokenizer("char", [TEXT], 100, Write.specials), CONTEXT)
+
+
+@pytest.fixture
+def stream(task):
+    return Stream([np.array(task.tokenizer.encode(TEXT))], len(TEXT.encode()))
+
+
+@pytest.fixture
+def model(task):
+    return GPT(GPTConfig(vocab=task.tokenizer.vocab, context=CONTEXT, dim=6, depth=1, heads=1)).eval()
+
+
+def test_a_task_has_its_name():
+    for name, (_, config) in TASKS.items():
+        assert config(name=name).name == name
+
+
+def test_a_batch_asks_for_what_follows(task, stream):
+    ids, following = task.batch(task.training(stream, seed=3), np.arange(5))
+    assert ids.shape == following.shape == (5, CONTEXT)
+    assert torch.equal(ids[:, 1:], following[:, :-1])
+    for row in torch.cat([ids, following[:, -1:]], dim=1):
+        assert task.tokenizer.decode(row.tolist()) in TEXT
+    assert targets((ids, following)) == 5 * CONTEXT
+
+
+def test_a_position_has_its_sample_at_any_time(task, stream):
+    samples = task.training(stream, seed=3)
+    ids, _ = task.batch(samples, np.array([17, 4]))
+    again, _ = task.batch(task.training(stream, seed=3), np.array([4]))
+    assert torch.equal(ids[1:], again)
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_in_order_asks_for_everything_once(task, stream, size):
+    asked = torch.cat([following.flatten() for _, following in task.in_order(stream, size)])
+    assert asked.tolist() == stream.read(1, len(stream)).tolist()
+
+
+def test_the_loss_is_the_sum_of_cross_entropies(task, stream, model):
+    ids, following = task.batch(task.training(stream, seed=3), np.arange(5))
+    wanted = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), following.flatten(), reduction="sum")
+    torch.testing.assert_close(task.loss(model, ids, following), wanted)
+
+
+def test_metrics(task, stream):
+    found = task.metrics(70 * math.log(4), 70, stream)
+    assert found == pytest.approx({"loss": math.log(4), "perplexity": 4.0, "bits_per_byte": 140 / 71})
+    assert task.metrics(1e9, 1, stream)["perplexity"] < math.inf  # JSON knows no infinity
+
+
+def test_reading_holds_out_and_brings_the_tokenizer(tmp_path, task):
+    (tmp_path / "a.txt").write_text(TEXT)
+    found = Write.read([str(tmp_path / "a.txt")], [], DataConfig(holdout=0.25))
+    assert len(found.train) + len(found.valid) == len(TEXT)
+    assert found.tokenizer.end is not None
+    given = Write.read([str(tmp_path / "a.txt")], [], DataConfig(), task.tokenizer)
+    assert given.tokenizer is task.tokenizer
+
+
+def test_all_of_a_text_is_scored_on(tmp_path, task):
+    (tmp_path / "a.txt").write_text(TEXT)
+    assert len(task.held_out([str(tmp_path / "a.txt")])) == len(TEXT)
+    (tmp_path / "short.txt").write_text("a")
+    mistake(lambda: task.held_out([str(tmp_path / "short.txt")]), tmp_path / "short.txt")
+
+
+def test_the_opening_is_from_the_data(task, stream):
+    assert TEXT.startswith(task.opening(stream))
+    assert task.opening(stream)
+
+
+def answers(task, model, texts, stop=(), samples=1, **options):
+    pieces = task.ask(model, texts, Sampling(**options), stop, samples)
+    return ["".join(row) for row in zip(*pieces, strict=True)]
+
+
+def test_asked_alone_or_together(task, model):
+    texts = ["abc", "j", "defghijabc"]
+    together = answers(task, model, texts, max_new_tokens=9, seed=5)
+    assert together == [answers(task, model, [t], max_new_tokens=9, seed=5)[0] for t in texts]
+    assert all(together)
+
+
+def test_samples_stand_text_by_text(task, model):
+    several = answers(task, model, ["abc", "j"], samples=3, max_new_tokens=9, seed=5)
+    assert len(several) == 6
+    assert several[:3] == answers(task, model, ["abc"], samples=3, max_new_tokens=9, seed=5)
+    assert len(set(several)) > 1
+
+
+def test_an_empty_text_can_be_gone_on_from(task, model):
+    assert answers(task, model, [""], max_new_tokens=4, seed=1)[0]
+
+
+def test_every_row_ends_before_its_stop(task, model):
+    free = answers(task, model, ["abc", "j"], max_new_tokens=30, seed=5)
+    stop = free[0][2]
+    assert answers(task, model, ["abc", "j"], stop=[stop], max_new_tokens=30, seed=5) == [
+        row.split(stop)[0] for row in free
+    ]
