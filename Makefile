@@ -4,7 +4,10 @@ BIN := .venv/bin
 
 .PHONY: demo test lint
 demo: .venv/ready
-	$(BIN)/regard train write --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+	run=$$($(BIN)/regard train write --steps 500 --set model.dropout=0.2 --set train.evaluate=100) && \
+	printf '\nThe old lighthouse keeper' && \
+	$(BIN)/regard ask $$run "The old lighthouse keeper" --temperature 0.6 --max-new-tokens 300 --seed 1 && \
+	printf '\nTry: .venv/bin/regard ask %s "The fox"\n' $$run
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest

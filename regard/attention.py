@@ -107,10 +107,9 @@ def allowed(T: int, S: int, mask: Tensor | None, causal: bool, device: torch.dev
 
 
 def soften(scores: Tensor) -> Tensor:
-    """exp(s) / Σ exp(s); where every score is -inf, nothing is looked at: zeros, never NaN."""
-    top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
-    e = torch.exp(scores - top)
-    return e / e.sum(-1, keepdim=True).clamp(min=1)  # less only in a row of zeros, whose gradient must be 0
+    """softmax: exp(s) / Σ exp(s); where every score is -inf, nothing is looked at: zeros, never NaN."""
+    nowhere = scores.detach().amax(-1, keepdim=True) == -math.inf
+    return scores.masked_fill(nowhere, 0.0).softmax(-1).masked_fill(nowhere, 0.0)
 
 
 def pool(

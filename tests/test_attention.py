@@ -382,3 +382,19 @@ def test_fixed_cache_reads_the_source_once() -> None:
     steps = [attention(x[:, t : t + 1], source, cache=cache) for t in range(3)]
     assert calls == ["k", "v"]
     assert_close(torch.cat(steps, dim=1), attention(x, source))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch has deprecated
+def test_compiled_in_bfloat16() -> None:
+    """A compiler keeps more digits than are written down; weights and gradients must stand that.
+
+    Scores as large as trained models have them, in the precision that `train.precision=bf16` uses.
+    """
+    q, k, v = (torch.randn(2, 3, 11, 8, dtype=torch.bfloat16) * scale for scale in (7, 7, 1))
+    exact = [t.double().requires_grad_() for t in (q, k, v)]
+    want = torch.autograd.grad(pool(*exact, causal=True)[0].square().sum(), exact)
+    rough = [t.clone().requires_grad_() for t in (q, k, v)]
+    compiled = torch.compile(lambda *t: pool(*t, causal=True)[0])
+    got = torch.autograd.grad(compiled(*rough).square().sum(), rough)
+    for mine, true in zip(got, want, strict=True):
+        assert (mine.double() - true).norm() < 0.05 * true.norm()
