@@ -163,10 +163,7 @@ def assemble(
         tokenizer = Tokenizer.load(folder / run.TOKENIZER)
     settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
     settings = preset(presets, sections["model"].get("preset")) | settings
-    sizes = vars(recipe.fill("model", settings, model_config, vocab=1))  # mistakes before the data are read
-    for name, size in sizes.items():
-        if type(size) is int and size < 1:
-            raise Mistake(f"model.{name}={size} must be more than 0")
+    recipe.fill("model", settings, model_config, vocab=1)  # mistakes before the data are read
     files = data or [str(Path(__file__).parent / "builtin" / f"{task_name}.txt")]
     corpus = task_class.read(files, valid, recipe.fill("data", sections["data"], DataConfig), tokenizer)
 

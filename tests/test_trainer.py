@@ -259,3 +259,23 @@ def test_a_device_that_is_not_there(text, tmp_path):
 
 def test_targets_are_counted_without_those_left_out():
     assert targets((torch.zeros(2, 3), torch.tensor([[1, 2, -100], [3, -100, -100]]))) == 3
+
+
+# ------------------------------------------------------------------------------------------------ compiling
+
+
+def test_a_compiler_that_fails_is_done_without(text, tmp_path, monkeypatch):
+    def broken(module):
+        def call(*batch):
+            raise RuntimeError("no compiler here")
+
+        return call
+
+    tiny(text, tmp_path / "plain", steps=3)
+    monkeypatch.setattr("regard.trainer.torch.compile", broken)
+    tiny(text, tmp_path / "broken", steps=3, train__compile="on")
+    close(tmp_path / "plain", tmp_path / "broken", rtol=0, atol=0)
+    with stopped(Trainer, "train_step", at_step(2)):  # also where a run is taken up again
+        tiny(text, tmp_path / "again", steps=3, train__compile="on")
+    tiny(text, tmp_path / "again", steps=3, train__compile="on", resume=True)
+    close(tmp_path / "plain", tmp_path / "again", rtol=0, atol=0)

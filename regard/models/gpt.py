@@ -32,6 +32,15 @@ class GPTConfig:
     tied: bool = True  # the output layer is the embedding, transposed
     dropout: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name in ("vocab", "context", "dim", "depth", "heads", "kv_heads", "hidden"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ValueError(f"{name}={size} must be more than 0")
+        if self.dim % self.heads:
+            raise ValueError(f"dim={self.dim} must divide by heads={self.heads}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must be from 0 to less than 1")
+
 
 GPT2: dict[str, Any] = {
     "positions": "learned",
