@@ -19,11 +19,8 @@ from .text import Tokenizer
 from .trainer import TrainConfig, Trainer
 
 # What may differ when a run is resumed: none of these changes what a step computes.
-FREE = {"steps", "minutes", "micro", "evaluate", "save", "keep", "patience", "log", "tensorboard"} | {
-    "device",
-    "compile",
-    "parallel",
-}
+BUDGET = {"steps", "minutes", "patience"}
+FREE = BUDGET | {"micro", "evaluate", "save", "keep", "log", "tensorboard", "device", "compile", "parallel"}
 
 
 def train(

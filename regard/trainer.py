@@ -5,6 +5,7 @@ number: which samples are read, which random numbers dropout draws. So a checkpo
 """
 
 import contextlib
+import functools
 import shutil
 import signal
 import time
@@ -316,7 +317,7 @@ class Trainer:
         self.worse = 0 if better else self.worse + 1
         if better:
             self.best = metrics
-            self.keep_weights()
+            self.publish(self.weights())
         if self.log:
             self.log.add(metrics)
             checkpoint.write_text(self.folder / "curve.svg", curve_svg(self.log.rows, str(self.folder.name)))
@@ -330,19 +331,21 @@ class Trainer:
 
     # keeping it
 
-    def keep_weights(self) -> None:
-        weights = {name: distributed.whole(t) for name, t in self.model.state_dict().items()}
+    def weights(self) -> dict[str, Tensor]:
+        return {name: distributed.whole(t) for name, t in self.model.state_dict().items()}
+
+    def publish(self, weights: dict[str, Tensor]) -> None:
+        """These weights are the run's model from now on."""
         if distributed.RANK == 0:
             checkpoint.write_tensors(self.folder / run.WEIGHTS, weights)
 
+    @functools.cached_property
     def fingerprints(self) -> list[str]:
-        return [
-            stream.fingerprint() for stream in (self.corpus.train, self.corpus.valid) if stream is not None
-        ]
+        return [data.fingerprint() for data in (self.corpus.train, self.corpus.valid) if data is not None]
 
     def save(self) -> None:
         self.sound()
-        weights = {name: distributed.whole(t) for name, t in self.model.state_dict().items()}
+        weights = self.weights()
         state = {
             f"{name}/{key}": distributed.whole(value)
             for name, p in self.model.named_parameters()
@@ -353,7 +356,7 @@ class Trainer:
         if distributed.RANK:
             return
         if self.corpus.valid is None or not (self.folder / run.WEIGHTS).exists():
-            checkpoint.write_tensors(self.folder / run.WEIGHTS, weights)
+            self.publish(weights)
         about = {
             "step": self.step,
             "seed": self.config.seed,
@@ -361,7 +364,7 @@ class Trainer:
             "evaluated": self.evaluated,
             "best": self.best,
             "worse": self.worse,
-            "data": self.fingerprints(),
+            "data": self.fingerprints,
         }
         if self.log:
             self.log.flush()
@@ -383,7 +386,7 @@ class Trainer:
         if path is None:
             return
         weights, state, about = checkpoint.load(path)
-        if about["data"] != self.fingerprints():
+        if about["data"] != self.fingerprints:
             raise Mistake(f"the data are not those that {self.folder} was begun with; give the same files")
         for name, t in self.model.state_dict().items():
             t.copy_(distributed.shared_like(weights[name], t))

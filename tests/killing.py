@@ -113,7 +113,7 @@ def watch(fatal: int | None) -> None:
     ):
         patched(owner, name, deadly)
     patched(Trainer, "save", marked("save"))
-    patched(Trainer, "keep_weights", marked("keep"))
+    patched(Trainer, "publish", marked("keep"))
     patched(trainer, "curve_svg", marked("curve"))
     patched(run, "begin", marked("begin"))
     patched(log.Log, "__init__", marked("log"))
