@@ -89,6 +89,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--min-p", **number, help="only tokens at least P times as likely as the likeliest")
     p.add_argument("--repetition-penalty", **number, help="above 1: what was said becomes less likely")
     p.add_argument("--no-repeat-ngram-size", **whole, help="never the same N tokens twice")
+    p.add_argument("--num-beams", **whole, help="the most likely answer by beam search, N wide")
+    p.add_argument("--length-penalty", **number, help="of beam search: above 0 likes long answers")
     p.add_argument("--num-return-sequences", **whole, help="several answers to each input")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (repeatable)")
     p.add_argument("--seed", **whole, help="the same seed, the same answers")
@@ -149,6 +151,8 @@ OPTIONS = (
     "repetition_penalty",
     "no_repeat_ngram_size",
     "num_return_sequences",
+    "num_beams",
+    "length_penalty",
     "stop",
     "seed",
 )

@@ -53,6 +53,8 @@ class Sampling:
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0  # 0 is off
     seed: int | None = None  # None: different every time
+    num_beams: int = 1  # more: the best answer found by beam search, nothing is drawn
+    length_penalty: float = 1.0  # of beam search: above 0 likes long answers, below 0 short ones
 
     def __post_init__(self) -> None:
         for name, fits, need in (
@@ -76,6 +78,8 @@ class Sampling:
                 self.seed is None or (_whole(self.seed, 0) and self.seed < 2**64),
                 "a whole number from 0 to 2**64 - 1, or none",
             ),
+            ("num_beams", _whole(self.num_beams, 1), "a whole number from 1 up"),
+            ("length_penalty", _number(self.length_penalty, -100, 100), "a number from -100 to 100"),
         ):
             if not fits:
                 raise Mistake(f"{name}={getattr(self, name)!r}: give {need}")

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .beam import NOTHING, beam_search
 from .data import Corpus, DataConfig, Stream, Windows, corpus, in_order
 from .errors import Mistake
-from .generate import Sampling, Stopper, generate
+from .generate import Sampling, Stopper, generate, read
 from .loss import IGNORED, cross_entropy
 from .text import Tokenizer
 
@@ -105,6 +106,9 @@ class Write:
     ) -> Iterator[list[str]]:
         """The new text of every row, piece by piece; row i * samples + j is sample j of text i."""
         prompts = [self.tokenizer.encode(text) or self._blank() for text in texts]
+        if sampling.num_beams > 1:
+            yield self._best(model, prompts, sampling, stop, samples)
+            return
         written = [(self.tokenizer.decoder(), Stopper(stop)) for _ in range(len(texts) * samples)]
         for tokens in generate(
             model, prompts, sampling, end=self.tokenizer.end, samples=samples, cached=cached
@@ -117,10 +121,33 @@ class Write:
                 return
         yield [stopper.push(decoder.finish()) + stopper.finish() for decoder, stopper in written]
 
+    def _best(
+        self, model: Any, prompts: list[list[int]], sampling: Sampling, stop: Sequence[str], samples: int
+    ) -> list[str]:
+        """The most likely answers, whole; beams can't outgrow the context, as a row that is sampled can."""
+        beams, longest, end = sampling.num_beams, sampling.max_new_tokens, self.tokenizer.end
+        if longest >= self.context:
+            raise Mistake(f"max_new_tokens={longest}: with beams, less than the context of {self.context}")
+        if samples > beams:
+            raise Mistake(f"num_return_sequences={samples}: no more than num_beams={beams}")
+        with torch.inference_mode():
+            logits, state = read(model, [prompt[longest - self.context :] for prompt in prompts])
+        found = beam_search(
+            model.step,
+            logits,
+            state,
+            beams=beams,
+            end=NOTHING if end is None else end,
+            max_new_tokens=longest,
+            length_penalty=sampling.length_penalty,
+        )
+        texts = [self.tokenizer.decode(h.tokens) for hypotheses in found for h in hypotheses[:samples]]
+        stoppers = [(Stopper(stop), text) for text in texts]
+        return [stopper.push(text) + stopper.finish() for stopper, text in stoppers]
+
     def _blank(self) -> list[int]:
-        """What stands before the first word: the end of an earlier text, or else a new line."""
-        end = self.tokenizer.end
-        return [end] if end is not None else self.tokenizer.encode("\n") or [0]
+        """What stands before the first word: a new line, or else the end of an earlier text."""
+        return self.tokenizer.encode("\n") or [self.tokenizer.end or 0]
 
 
 TASKS = {"write": (Write, WriteConfig)}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from mistakes import mistake
 
+from regard.beam import beam_search
 from regard.data import DataConfig, Stream
 from regard.generate import Sampling
 from regard.models import GPT, GPTConfig
@@ -121,3 +122,22 @@ def test_every_row_ends_before_its_stop(task, model):
     assert answers(task, model, ["abc", "j"], stop=[stop], max_new_tokens=30, seed=5) == [
         row.split(stop)[0] for row in free
     ]
+
+
+def test_the_best_answer_by_beams(task, model):
+    prompts, texts = [[5], [7, 3]], []
+    for prompt in prompts:
+        texts.append(task.tokenizer.decode(prompt))
+        logits, state = model.start(torch.tensor([prompt]))
+        options = {"beams": 4, "end": task.tokenizer.end, "max_new_tokens": 5, "length_penalty": 0.5}
+        (found,) = beam_search(model.step, logits, state, **options)
+        texts.append([task.tokenizer.decode(h.tokens) for h in found])
+    options = {"num_beams": 4, "max_new_tokens": 5, "length_penalty": 0.5}
+    assert answers(task, model, texts[::2], **options) == [texts[1][0], texts[3][0]]
+    assert answers(task, model, texts[::2], samples=3, **options) == texts[1][:3] + texts[3][:3]
+    stop = texts[1][0][1]
+    assert answers(task, model, texts[:1], stop=[stop], **options) == [texts[1][0].split(stop)[0]]
+    mistake(lambda: answers(task, model, ["a"], num_beams=4), "max_new_tokens=200", "context of 7")
+    mistake(
+        lambda: answers(task, model, ["a"], samples=5, **options), "num_return_sequences=5", "num_beams=4"
+    )
