@@ -17,7 +17,7 @@ FLOORS = [
     ["attention"],
     ["layers", "recurrent"],
     ["models"],
-    ["trace", "generate", "fast", "checkpoint", "convert"],
+    ["trace", "generate", "beam", "fast", "checkpoint", "convert"],
     [
         *("text", "data", "recipe", "tasks", "loss", "optim", "distributed"),
         *("log", "meter", "display", "curve", "run", "trainer", "train"),
