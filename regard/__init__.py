@@ -19,6 +19,10 @@ _HOMES = {
     "SwiGLU": "layers",
     "GPT": "models",
     "GPTConfig": "models",
+    "Seq2Seq": "models",
+    "Seq2SeqConfig": "models",
+    "Transformer": "models",
+    "TransformerConfig": "models",
     "Sampling": "generate",
     "generate": "generate",
     "Tokenizer": "text",
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from .errors import Mistake
     from .generate import Sampling, generate
     from .layers import Block, FeedForward, SwiGLU
-    from .models import GPT, GPTConfig
+    from .models import GPT, GPTConfig, Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
     from .run import Model, load
     from .text import Tokenizer
     from .trace import trace
@@ -45,8 +49,12 @@ __all__ = [
     "Mistake",
     "Model",
     "Sampling",
+    "Seq2Seq",
+    "Seq2SeqConfig",
     "SwiGLU",
     "Tokenizer",
+    "Transformer",
+    "TransformerConfig",
     "generate",
     "load",
     "trace",

@@ -40,7 +40,11 @@ class Additive(nn.Module):
         self.w = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return self.w(torch.tanh(self.W(q)[..., :, None, :] + self.U(k)[..., None, :, :]))[..., 0]
+        return self.compare(q, self.U(k))
+
+    def compare(self, q: Tensor, Uk: Tensor) -> Tensor:
+        """The score with U k at hand, which many queries share."""
+        return self.w(torch.tanh(self.W(q)[..., :, None, :] + Uk[..., None, :, :]))[..., 0]
 
 
 class Bilinear(nn.Module):

@@ -50,10 +50,15 @@ class Fixed(Growing):
 
 @dataclass
 class State:
-    """The caches of every layer, and which positions (B, S) read so far hold real tokens (all, if None)."""
+    """The caches of every layer, and which positions (B, S) read so far hold real tokens (all, if None).
+
+    A decoder that looks at a source also keeps every layer's view of that, and which of it is real.
+    """
 
     layers: Sequence[Growing]
     real: Tensor | None = None  # False where a row is padded
+    source: Sequence[Fixed] = ()
+    source_real: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -61,7 +66,9 @@ class State:
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on from what row rows[i] was: beams are chosen, or finished rows dropped."""
-        for layer in self.layers:
+        for layer in (*self.layers, *self.source):
             layer.reorder(rows)
         if self.real is not None:
             self.real = self.real[rows]
+        if self.source_real is not None:
+            self.source_real = self.source_real[rows]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import distributed
+from .layers import Block
 
 
 class Muon(torch.optim.Optimizer):
@@ -60,10 +61,10 @@ def optimizers(
 
     Vectors (biases and norms) do not decay.
     """
-    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    inside = [p for n, p in named if name == "muon" and p.ndim == 2 and ".blocks." in f".{n}"]
+    blocks = [m for m in model.modules() if isinstance(m, Block)] if name == "muon" else []
+    inside = [p for block in blocks for p in block.parameters() if p.requires_grad and p.ndim == 2]
     taken = set(inside)
-    rest = [p for _, p in named if p not in taken]
+    rest = [p for p in model.parameters() if p.requires_grad and p not in taken]
     groups = [
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},

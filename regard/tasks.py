@@ -35,6 +35,7 @@ class WriteConfig:
 class Write:
     """Predict the next token of running text, and so go on writing."""
 
+    kinds = ("gpt",)  # of models that can do it
     specials = ("<|endoftext|>",)
 
     def __init__(self, config: WriteConfig, tokenizer: Tokenizer, context: int):

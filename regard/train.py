@@ -149,9 +149,9 @@ def assemble(
     if task_name not in TASKS:
         raise Mistake(f"task.name={task_name} is not a task; {recipe.nearest(str(task_name), TASKS)}")
     task_class, task_config = TASKS[task_name]
-    kind = sections["model"].get("kind")
-    if kind not in MODELS:
-        raise Mistake(f"model.kind={kind} is not a model; {recipe.nearest(str(kind), MODELS)}")
+    kind = str(sections["model"].get("kind"))
+    if kind not in task_class.kinds:
+        raise Mistake(f"model.kind={kind} cannot {task_name}; {recipe.nearest(kind, task_class.kinds)}")
     made, model_config, presets = MODELS[kind]
 
     parent = run.load(base, "cpu") if base else None

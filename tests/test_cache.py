@@ -66,3 +66,15 @@ def test_state_reorders_every_layer_and_what_is_real() -> None:
     assert state.real is not None
     assert torch.equal(state.real, real[rows])
     State([Growing()]).reorder(rows)
+
+
+def test_state_reorders_the_source() -> None:
+    past, source, (k, v) = Growing(), Fixed(), keys_values()
+    past.extend(keys_values)
+    source.extend(lambda: (k, v))
+    real, rows = torch.rand(B, S) > 0.5, torch.tensor([2, 0, 0, 1])
+    state = State([past], source=[source], source_real=real)
+    state.reorder(rows)
+    assert_close(source.kv, (k[rows], v[rows]))
+    assert torch.equal(state.source_real, real[rows])
+    assert state.real is None

@@ -14,6 +14,7 @@ from ..attention import Attention
 from ..cache import Growing, State
 from ..layers import FEED_FORWARDS, NORMS, Block, init_gpt2
 from ..positions import POSITIONS
+from .sizes import check_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +34,9 @@ class GPTConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "context", "dim", "depth", "heads", "kv_heads", "hidden"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise ValueError(f"{name}={size} must be more than 0")
+        check_sizes(self, "vocab", "context", "dim", "depth", "heads", "kv_heads", "hidden")
         if self.dim % self.heads:
             raise ValueError(f"dim={self.dim} must divide by heads={self.heads}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must be from 0 to less than 1")
 
 
 GPT2: dict[str, Any] = {

@@ -257,6 +257,14 @@ def test_gradients_through_padding_are_finite() -> None:
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters()), positions
 
 
+@torch.no_grad()
+def test_reading_goes_on_from_a_state() -> None:
+    model, ids = build(kv_heads=2), torch.randint(61, (3, 17))
+    _, state = model.start(ids[:, :5])
+    rest = [model(chunk, state) for chunk in ids[:, 5:].split([7, 1, 4], dim=1)]
+    assert_close(torch.cat(rest, dim=1), model(ids)[:, 5:], atol=1e-5, rtol=1e-4)
+
+
 def test_reordered_state_goes_on_as_another_row() -> None:
     model, prompts = build(kv_heads=2), [torch.randint(61, (n,)) for n in (5, 11, 1)]
     with torch.no_grad():
