@@ -6,7 +6,7 @@ DEMO := --set model.dropout=0.1 --set train.weight_decay=2 --set train.lr=6e-3 -
 
 .PHONY: demo test lint
 demo: .venv/ready
-	run=$$($(BIN)/regard train write --steps 700 $(DEMO)) && \
+	@run=$$($(BIN)/regard train write --steps 700 $(DEMO)) && \
 	printf '\nThe old lighthouse keeper' && \
 	$(BIN)/regard ask $$run "The old lighthouse keeper" --temperature 0.6 --max-new-tokens 300 --seed 1 && \
 	printf '\nTry: .venv/bin/regard ask %s "The fox"\n' $$run
