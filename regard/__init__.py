@@ -20,7 +20,9 @@ _HOMES = {
     "GPT": "models",
     "GPTConfig": "models",
     "Seq2Seq": "models",
-    "Seq2SeqConfig": "models",
+    "RNNConfig": "models",
+    "GRUConfig": "models",
+    "LSTMConfig": "models",
     "Transformer": "models",
     "TransformerConfig": "models",
     "Sampling": "generate",
@@ -34,7 +36,16 @@ if TYPE_CHECKING:
     from .errors import Mistake
     from .generate import Sampling, generate
     from .layers import Block, FeedForward, SwiGLU
-    from .models import GPT, GPTConfig, Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
+    from .models import (
+        GPT,
+        GPTConfig,
+        GRUConfig,
+        LSTMConfig,
+        RNNConfig,
+        Seq2Seq,
+        Transformer,
+        TransformerConfig,
+    )
     from .run import Model, load
     from .text import Tokenizer
     from .trace import trace
@@ -46,11 +57,13 @@ __all__ = [
     "Block",
     "FeedForward",
     "GPTConfig",
+    "GRUConfig",
+    "LSTMConfig",
     "Mistake",
     "Model",
+    "RNNConfig",
     "Sampling",
     "Seq2Seq",
-    "Seq2SeqConfig",
     "SwiGLU",
     "Tokenizer",
     "Transformer",

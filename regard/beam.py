@@ -33,11 +33,13 @@ def beam_search(
     end: int,
     max_new_tokens: int,
     length_penalty: float = 1.0,
+    allowed: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> list[list[Hypothesis]]:
     """The best answers for each row of what `model.start` gave, best first; `step` is the model's own.
 
     An answer's length counts its end token. One that reaches max_new_tokens without an end counts as it is.
     A row is over when none of its unfinished beams can still beat the worst of its finished ones.
+    `allowed` may change the log-probabilities (B, K, V) of what follows texts (B, K, t) of the rows (B,).
     """
     B, V = logits.shape
     K = beams
@@ -50,6 +52,8 @@ def beam_search(
     texts = torch.empty(B, K, 0, dtype=torch.long, device=logits.device)  # (B, K, t)
     done, scores = texts, torch.full_like(sums, -math.inf)  # the finished ones
     for t in range(1, max_new_tokens + 1):
+        if allowed is not None:
+            new = allowed(new, texts, rows)
         # Twice as many candidates as beams, so that enough are left if half of them end here.
         top, place = (sums[:, :, None] + new).flatten(1).topk(min(2 * K, K * V))  # (B, C)
         parents, tokens = place // V, place % V  # (B, C)
@@ -81,6 +85,8 @@ def beam_search(
         rows, sums, texts, done, scores = (x[going] for x in (rows, sums, texts, done, scores))
         logits, state = step(texts[:, :, -1].reshape(-1, 1), state)
         new = logits.float().log_softmax(-1).view(len(going), K, V)
+    if not all(found):
+        raise ValueError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
     return found
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,17 @@ def load(path: Path) -> tuple[Tensors, Tensors, dict[str, Any]]:
     """Model, optimizer and state of a whole checkpoint."""
     state = json.loads((path / "state.json").read_text(encoding="utf-8"))
     return read_tensors(path / "model.safetensors"), read_tensors(path / "optimizer.safetensors"), state
+
+
+def average(many: Iterable[Tensors]) -> Tensors:
+    """The mean of several checkpoints of a model (Vaswani et al. 2017, 6.1); what has none, of the last."""
+    count, sums = 0, Tensors()  # of float64: many small steps don't drown in a large sum
+    for last in many:
+        count += 1
+        for name, t in last.items():
+            if t.is_floating_point():
+                sums[name] = sums[name].add_(t) if name in sums else t.to(torch.float64, copy=True)
+    return last | {name: (total / count).to(last[name].dtype) for name, total in sums.items()}
 
 
 def tidy(folder: Path, keep: int) -> None:

@@ -13,8 +13,6 @@ from typing import Any, NoReturn
 from . import __version__
 from .errors import Mistake
 
-LINES_AT_ONCE = 64  # of standard input, answered in one batch
-
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Exit status: 0 fine, 2 the user's mistake, 1 anything else, 130 and 143 for signals."""
@@ -76,29 +74,21 @@ def parser() -> argparse.ArgumentParser:
     setting(p)
     p.add_argument("--resume", action="store_true", help="go on with the run in --out, or begin it")
 
-    p = verb("ask", ask, "use a model: write on from a text")
+    p = verb("ask", ask, "use a model: write on from a text, translate, answer")
     p.add_argument("model", metavar="MODEL", help="a run's folder")
     p.add_argument("input", nargs="*", metavar="INPUT", help="texts; else one per line of standard input")
     p.add_argument("--json", action="store_true", help="print one object a line")
-    whole: dict[str, Any] = {"type": int, "metavar": "N"}
-    number: dict[str, Any] = {"type": float, "metavar": "X"}
-    p.add_argument("--max-new-tokens", **whole, help="how much to write")
-    p.add_argument("--temperature", **number, help="0 always takes the likeliest token")
-    p.add_argument("--top-k", **whole, help="only the K likeliest tokens")
-    p.add_argument("--top-p", **number, help="only the likeliest tokens that make up P")
-    p.add_argument("--min-p", **number, help="only tokens at least P times as likely as the likeliest")
-    p.add_argument("--repetition-penalty", **number, help="above 1: what was said becomes less likely")
-    p.add_argument("--no-repeat-ngram-size", **whole, help="never the same N tokens twice")
-    p.add_argument("--num-beams", **whole, help="the most likely answer by beam search, N wide")
-    p.add_argument("--length-penalty", **number, help="of beam search: above 0 likes long answers")
-    p.add_argument("--num-return-sequences", **whole, help="several answers to each input")
-    p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (repeatable)")
-    p.add_argument("--seed", **whole, help="the same seed, the same answers")
+    asking(p)
 
     p = verb("score", score, "measure a model on held-out data")
     p.add_argument("model", metavar="MODEL")
     p.add_argument("data", nargs="+", metavar="DATA")
     p.add_argument("--json", action="store_true", help="print one object")
+    p.add_argument("--against", metavar="MODEL", help="another model: is the difference more than chance?")
+    asking(p)
+
+    p = verb("demo", demo, "train a chatbot in about a minute, ask it, and see what it looked at")
+    p.add_argument("--out", metavar="RUN", help="the run's folder (runs/demo)")
 
     p = verb("prepare", prepare, "turn a large corpus into token shards once, in parallel")
     p.add_argument("data", nargs="+", metavar="DATA")
@@ -110,6 +100,33 @@ def parser() -> argparse.ArgumentParser:
 
 def setting(p: argparse.ArgumentParser) -> None:
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="like model.dim=256")
+
+
+def asking(p: argparse.ArgumentParser) -> None:
+    """How answers are found."""
+    whole: dict[str, Any] = {"type": int, "metavar": "N"}
+    number: dict[str, Any] = {"type": float, "metavar": "X"}
+    p.add_argument(
+        "--with",
+        dest="others",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="ask both as one (repeatable)",
+    )
+    p.add_argument("--max-new-tokens", **whole, help="how much to write")
+    p.add_argument("--temperature", **number, help="0 always takes the likeliest token")
+    p.add_argument("--top-k", **whole, help="only the K likeliest tokens")
+    p.add_argument("--top-p", **number, help="only the likeliest tokens that make up P")
+    p.add_argument("--min-p", **number, help="only tokens at least P times as likely as the likeliest")
+    p.add_argument("--repetition-penalty", **number, help="above 1: what was said becomes less likely")
+    p.add_argument("--no-repeat-ngram-size", **whole, help="never the same N tokens twice")
+    p.add_argument("--num-beams", **whole, help="the most likely answer by beam search, N wide")
+    p.add_argument("--length-penalty", **number, help="of beam search: above 0 likes long answers")
+    p.add_argument("--num-return-sequences", **whole, help="several answers to each input")
+    p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (repeatable)")
+    p.add_argument("--prefix", metavar="TEXT", help="how a translation or a reply begins")
+    p.add_argument("--seed", **whole, help="the same seed, the same answers")
 
 
 def train(options: argparse.Namespace) -> None:
@@ -154,32 +171,39 @@ OPTIONS = (
     "num_beams",
     "length_penalty",
     "stop",
+    "prefix",
     "seed",
 )
 
 
-def ask(options: argparse.Namespace) -> None:
-    from .run import load
+def opened(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """The model, or several as one, and how it is to be asked."""
+    from .run import ensemble, load
 
     model = load(options.model)
-    chosen = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    if options.others:
+        model = ensemble([model, *map(load, options.others)])
+    return model, {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+
+
+def ask(options: argparse.Namespace) -> None:
+    model, chosen = opened(options)
     if not options.input and sys.stdin.isatty():
+        if chosen.get("num_return_sequences", 1) > 1:
+            raise Mistake("--num-return-sequences is for INPUT or lines from a pipe; a conversation has one")
         converse(model, chosen)
         return
-    several = chosen.get("num_return_sequences", 1)
-    if several < 1:
-        raise Mistake(f"num_return_sequences={several}: give a whole number from 1 up")
     lines = given(options.input) if options.input else piped()
-    if several == 1 and not options.json and len(options.input) == 1:
+    if chosen.get("num_return_sequences", 1) == 1 and not options.json and len(options.input) == 1:
         show(model.stream(next(lines), **chosen))
         return
-    while texts := list(itertools.islice(lines, LINES_AT_ONCE)):
-        answers = model.ask(texts, **chosen)
-        for i, answer in enumerate(answers):
-            text = texts[i // several]
-            print(
-                json.dumps({"input": text, "output": answer}, ensure_ascii=False) if options.json else answer
-            )
+    while texts := list(itertools.islice(lines, model.task.at_once)):
+        for text, answers in zip(texts, model.answers(texts, **chosen), strict=True):
+            for answer in answers:
+                row = {"input": text, "output": answer.text}
+                if answer.score is not None:
+                    row["score"] = answer.score
+                print(json.dumps(row, ensure_ascii=False) if options.json else answer.text)
         sys.stdout.flush()
 
 
@@ -201,18 +225,35 @@ def piped() -> Iterator[str]:
             ) from None
 
 
-def show(pieces: Iterable[str]) -> None:
+def show(pieces: Iterable[str]) -> str:
+    whole = ""
     for piece in pieces:
         print(piece, end="", flush=True)
+        whole += piece
     print()
+    return whole
 
 
 def converse(model: Any, chosen: dict[str, Any]) -> None:
     """Line by line on a terminal, until its end (Ctrl-D)."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  arrow keys and history for input()
+    turns: list[str] = []  # of a conversation that the model remembers
     for text in typed():
-        show(model.stream(text, **chosen))
+        word, _, rest = text.strip().partition(" ")
+        if word == "/reset":
+            turns.clear()
+        elif word == "/seed" and rest.strip().isdecimal():
+            chosen["seed"] = int(rest)
+        elif word.startswith("/") and word[1:].isalpha():
+            print(
+                "/reset forgets the conversation, /seed N draws other answers, Ctrl-D ends", file=sys.stderr
+            )
+        elif model.task.talks:
+            answer = show(model.stream("\n".join([*turns, text]) if text.strip() else "", **chosen))
+            turns += [text, answer.replace("\n", " ")]  # a turn is a line
+        else:
+            show(model.stream(text, **chosen))
 
 
 def typed() -> Iterator[str]:
@@ -227,12 +268,19 @@ def typed() -> Iterator[str]:
 def score(options: argparse.Namespace) -> None:
     from .run import load
 
-    found = load(options.model).score(*options.data)
+    model, chosen = opened(options)
+    found = model.score(*options.data, against=load(options.against) if options.against else None, **chosen)
     if options.json:
         print(json.dumps(found))
     else:
         for name, value in found.items():
-            print(f"{name:14} {value:.4f}")
+            print(f"{name:14} {value}" if isinstance(value, str) else f"{name:14} {value:.4f}")
+
+
+def demo(options: argparse.Namespace) -> None:
+    from .demo import demo
+
+    demo(options.out)
 
 
 def prepare(options: argparse.Namespace) -> None:

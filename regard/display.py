@@ -7,7 +7,7 @@ the command line imports this file before it knows whether anything will be show
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
@@ -21,6 +21,8 @@ Row = Mapping[str, Any]  # one line of log.jsonl
 
 SAMPLE_LINES = 6
 CURVE_LINES = 3
+# Light to dark in the palette of 256 colours, the same on terminals of any ground.
+HEAT_COLOURS = (231, 195, 153, 117, 75, 33, 27, 20, 18, 17)
 
 
 def display(total_steps: int | None, minutes: float | None, title: str) -> "Display":
@@ -253,6 +255,94 @@ def hills(values: list[float], width: int, height: int, ink: str) -> list[str]:
         "".join(ink[min(max(level - below * full, 0), full)] for level in levels)
         for below in reversed(range(height))
     ]
+
+
+def heat(
+    weights: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    width: int = 80,
+    colour: bool = False,
+    ascii_only: bool = False,
+) -> str:
+    """Attention as a picture: what each row, a target's word, looks at in the columns, the source's words.
+
+    The darker, the larger, up to the largest of all; the word that a row looks at most stands at its end.
+    Columns that do not fit beside each other go on below.
+    """
+    from rich.cells import cell_len
+
+    rows, columns = ([_label(text, ascii_only) for text in texts] for texts in (rows, columns))
+    if not columns or not rows:
+        return ""
+    width = max(width, 1)
+    peak = max((weight for looks in weights for weight in looks if weight > 0), default=1.0)
+    left = min(max(map(cell_len, rows)), width // 3)
+    margin = left + 1 if left else 0
+    longest = max(map(cell_len, columns))
+    # Wide enough for short words side by side, if there is room for these and the words at the rows' ends.
+    free = (width - margin - 2 - min(longest, 12)) // len(columns)
+    cell = longest + 1 if 3 <= longest + 1 <= min(free, 5) else 3 if free >= 3 else 2
+    cell = min(cell, width - margin)
+    many = (width - margin) // cell  # columns side by side
+
+    def ink(weight: float) -> str:
+        share = weight / peak if weight > 0 else 0.0  # NaN is not
+        if colour:
+            shade = HEAT_COLOURS[min(int(share * len(HEAT_COLOURS)), len(HEAT_COLOURS) - 1)]
+            return f"\x1b[48;5;{shade}m{' ' * cell}\x1b[0m"
+        shades = " .:*#" if ascii_only else " ░▒▓█"
+        return shades[min(int(share * len(shades)), len(shades) - 1)] * cell
+
+    lines = []
+    for a in range(0, len(columns), many):
+        here = columns[a : a + many]
+        room = width - margin - cell * len(here) - 2
+        lines += [" " * margin + line for line in _slope(here, cell, width - margin, ascii_only)]
+        for word, looks in zip(rows, weights, strict=True):
+            line = _shortened(word, left, ascii_only)
+            line = " " * (left - cell_len(line)) + line + " " * (margin - left)
+            line += "".join(ink(weight) for _, weight in zip(here, looks[a : a + many], strict=True))
+            most = max(range(len(columns)), key=lambda i: looks[i]) - a
+            if 0 <= most < len(here) and room >= min(longest, 4):
+                line += "  " + _shortened(here[most], room, ascii_only)
+            lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _slope(words: Sequence[str], cell: int, width: int, ascii_only: bool) -> list[str]:
+    """The words above their columns, higher where the next ones are in the way; bars lead down from them."""
+    from rich.cells import cell_len
+
+    words = [_shortened(word, width - i * cell, ascii_only) for i, word in enumerate(words)]
+    heights = [0] * len(words)
+    for i in reversed(range(len(words))):
+        covered = heights[i + 1 : i + 1 + cell_len(words[i]) // cell]
+        heights[i] = max(covered, default=-1) + 1
+    lines = []
+    for level in reversed(range(max(heights) + 1)):
+        line, at = "", 0
+        for i, word in enumerate(words):
+            if heights[i] >= level:
+                mark = word if heights[i] == level else "|" if ascii_only else "│"
+                line += " " * (i * cell - at) + mark
+                at = i * cell + cell_len(mark)
+        lines.append(line)
+    return lines
+
+
+def _label(text: str, ascii_only: bool) -> str:
+    """A word for a picture: on one line, and never blank."""
+    text = visible(text.strip(" ") or "_").replace("\n", "\\n")
+    return text.encode("ascii", "backslashreplace").decode() if ascii_only else text
+
+
+def _shortened(text: str, room: int, ascii_only: bool) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= room:
+        return text
+    return set_cell_size(text, room - 1).rstrip() + ("~" if ascii_only else "…") if room > 0 else ""
 
 
 def visible(text: str) -> str:

@@ -12,8 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .errors import Mistake
-
 RANK = int(os.environ.get("RANK", 0))
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 LOCAL = int(os.environ.get("LOCAL_RANK", 0))
@@ -92,7 +90,5 @@ def shared_like(t: Tensor, like: Tensor) -> Tensor:
 
 
 def share(rows: Any) -> Any:
-    """This process's rows of a batch."""
-    if len(rows) % WORLD:
-        raise Mistake(f"train.batch={len(rows)} must divide by the number of processes, {WORLD}")
+    """This process's rows of a batch: as many as another's, or one fewer."""
     return rows[RANK::WORLD]

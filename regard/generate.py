@@ -1,7 +1,8 @@
 """Writing: greedy or sampled, many rows at once, one token of each row at a time.
 
 What a row becomes depends on its prompt, the options and the seed alone, not on its company in the batch.
-Works with every model whose `start` reads prompts and whose `step` reads one more token.
+Works with every model whose `start` reads prompts, and sources before them if it has an encoder, and whose
+`step` reads one more token.
 
 Shapes: B rows still being written, T tokens, V vocabulary.
 """
@@ -9,7 +10,7 @@ Shapes: B rows still being written, T tokens, V vocabulary.
 import hashlib
 import math
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,7 +28,8 @@ class Writer(Protocol):
 
     config: Any
 
-    def start(self, prompt: Tensor, real: Tensor | None = None) -> tuple[Tensor, Any]: ...
+    @property
+    def start(self) -> Callable[..., tuple[Tensor, Any]]: ...
     def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]: ...
     def modules(self) -> Iterator[nn.Module]: ...
     def parameters(self) -> Iterator[nn.Parameter]: ...
@@ -132,6 +134,34 @@ def min_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), -math.inf)
 
 
+def allowed(
+    s: Sampling, prompts: Sequence[Sequence[int]]
+) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """What the options keep beams from saying again, for `beam_search`; None if they don't."""
+    if s.repetition_penalty == 1 and not s.no_repeat_ngram_size:
+        return None
+
+    def change(logits: Tensor, texts: Tensor, rows: Tensor) -> Tensor:
+        flat = logits.flatten(0, 1)
+        wholes = [
+            [*prompts[row], *text]
+            for row, beams in zip(rows.tolist(), texts.tolist(), strict=True)
+            for text in beams
+        ]
+        return forbid(flat, wholes, s).view_as(logits)
+
+    return change
+
+
+def forbid(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) -> Tensor:
+    """The options that look back at the text."""
+    if s.repetition_penalty != 1:
+        logits = repetition_penalty(logits, texts, s.repetition_penalty)
+    if s.no_repeat_ngram_size:
+        logits = no_repeat_ngram(logits, texts, s.no_repeat_ngram_size)
+    return logits
+
+
 # From logits to a token
 
 
@@ -159,10 +189,7 @@ def choose(
     """The next token of each row, whose text so far is given."""
     logits = logits.float()
     sound = logits.amax(-1).isfinite()
-    if s.repetition_penalty != 1:
-        logits = repetition_penalty(logits, texts, s.repetition_penalty)
-    if s.no_repeat_ngram_size:
-        logits = no_repeat_ngram(logits, texts, s.no_repeat_ngram_size)
+    logits = forbid(logits, texts, s)
     if s.temperature < GREEDY:
         ids = logits.argmax(-1)
     else:
@@ -194,21 +221,39 @@ def window(text: Sequence[int], context: int) -> Sequence[int]:
     return text[-(-max(0, len(text) - context) // hop) * hop :]
 
 
-def read(model: Writer, windows: Sequence[Sequence[int]]) -> tuple[Tensor, Any]:
-    """model.start on rows of any lengths; equal ones are read once."""
+def read(
+    model: Writer, windows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
+) -> tuple[Tensor, Any]:
+    """model.start on rows of any lengths, equal ones read once; with sources, windows are equally long."""
     device = next(model.parameters()).device
-    unique = {tuple(w): i for i, w in enumerate(dict.fromkeys(map(tuple, windows)))}
-    T = max(map(len, unique))
-    ids = torch.tensor([[0] * (T - len(w)) + list(w) for w in unique], device=device)  # (B, T)
-    real = None
-    if any(len(w) < T for w in unique):
-        real = torch.tensor([[i >= T - len(w) for i in range(T)] for w in unique], device=device)
-    logits, state = model.start(ids, real)
-    if len(unique) < len(windows):
-        rows = torch.tensor([unique[tuple(w)] for w in windows], device=device)
+    keys = [(tuple(s), tuple(w)) for s, w in zip(sources or [()] * len(windows), windows, strict=True)]
+    unique = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    prompt, real = padded([w for _, w in unique], device, left=True)
+    if sources is None:
+        logits, state = model.start(prompt, real)
+    else:
+        if real is not None:
+            raise ValueError("targets that begin with unequal numbers of tokens can't be read together")
+        source, real = padded([s for s, _ in unique], device)
+        logits, state = model.start(source, prompt, real)
+    if len(unique) < len(keys):
+        rows = torch.tensor([unique[key] for key in keys], device=device)
         state.reorder(rows)
         logits = logits[rows]
     return logits, state
+
+
+def padded(
+    rows: Sequence[Sequence[int]], device: torch.device, left: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Rows as one tensor (B, T), and where it holds real tokens; None if everywhere."""
+    T = max(map(len, rows))
+    gaps = [[0] * (T - len(row)) for row in rows]
+    ids = [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
+    if not any(gaps):
+        return torch.tensor(ids, device=device), None
+    real = [[i >= len(gap) if left else i < T - len(gap) for i in range(T)] for gap in gaps]
+    return torch.tensor(ids, device=device), torch.tensor(real, device=device)
 
 
 def generate(
@@ -216,12 +261,14 @@ def generate(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
+    sources: Sequence[Sequence[int]] | None = None,
     end: int | Collection[int] | None = None,
     samples: int = 1,
     cached: bool = True,
 ) -> Iterator[list[int | None]]:
     """Continues each prompt `samples` times: at every step, each row's new token, None where it has ended.
 
+    An encoder-decoder continues it in view of its source; there, a row also ends when the context is full.
     Rows stand prompt by prompt: sample j of prompt i is row i * samples + j. A row ends at an `end` token,
     which is not given out itself, or after max_new_tokens; so a row with fewer tokens than that met its end.
     cached=False reads every row from scratch at every step: slow, and the same.
@@ -234,28 +281,41 @@ def generate(
         raise Mistake(f"samples={samples}: give a whole number from 1 up")
     ends = {end} if isinstance(end, int) else set(end or ())
     texts = [list(prompt) for prompt in prompts for _ in range(samples)]
-    return _generate(model, texts, sampling, ends, samples, cached)
+    given = None if sources is None else [source for source in sources for _ in range(samples)]
+    return _generate(model, texts, given, sampling, ends, samples, cached)
 
 
 @torch.inference_mode()  # between the steps it is off
 def _generate(
-    model: Writer, texts: list[list[int]], sampling: Sampling, ends: set[int], samples: int, cached: bool
+    model: Writer,
+    texts: list[list[int]],
+    sources: list[Sequence[int]] | None,
+    sampling: Sampling,
+    ends: set[int],
+    samples: int,
+    cached: bool,
 ) -> Iterator[list[int | None]]:
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-    throws = [dice(seed, row % samples, text) for row, text in enumerate(texts)]
+    asked = texts if sources is None else [[*s, *t] for s, t in zip(sources, texts, strict=True)]
+    throws = [dice(seed, row % samples, text) for row, text in enumerate(asked)]
     device, context = next(model.parameters()).device, model.config.context
+    most = sampling.max_new_tokens
+    if sources is not None:
+        most = min(most, 1 + context - max(map(len, texts), default=0))
     live = list(range(len(texts)))  # the rows that go on: row b of the batch writes texts[live[b]]
     state, length = None, context  # length: of the longest window in the state, padding included
     training = [m for m in model.modules() if m.training]
     for m in training:
         m.training = False
     try:
-        for _ in range(sampling.max_new_tokens if live else 0):
+        for _ in range(most if live else 0):
             windows = [window(texts[row], context) for row in live]
+            given = None if sources is None else [sources[row] for row in live]
             if not cached:
-                logits = torch.cat([read(model, [w])[0] for w in windows])
+                alone = [(w, given and [given[b]]) for b, w in enumerate(windows)]
+                logits = torch.cat([read(model, [w], source)[0] for w, source in alone])
             elif length == context:  # nothing is read yet, or the longest row is full
-                logits, state = read(model, windows)
+                logits, state = read(model, windows, given)
                 length = max(map(len, windows))
             else:
                 last = torch.tensor([w[-1:] for w in windows], device=device)  # (B, 1)

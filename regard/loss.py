@@ -11,21 +11,29 @@ IGNORED = -100  # a target that does not count
 LOGITS_AT_ONCE = 2**27  # numbers; above this, chunks cost no speed and save gigabytes
 
 
-def cross_entropy(x: Tensor, W: Tensor, targets: Tensor) -> Tensor:
-    """-Σ log softmax(x Wᵀ)[target] over the positions that count; the mean is the caller's to take."""
+def cross_entropy(x: Tensor, W: Tensor | None, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """-Σ log p[target] over the positions that count, p = softmax(x Wᵀ); the mean is the caller's to take.
+
+    With smoothing ε a target is (1-ε) of itself and ε/V of every word (Szegedy et al. 2016, section 7):
+    -Σ [(1-ε) log p[target] + ε/V Σ_v log p[v]]. Without W, x are the logits.
+    """
     x, targets = x.flatten(0, -2), targets.flatten()  # (N, D), (N,)
-    if len(targets) * len(W) > LOGITS_AT_ONCE:
+    if W is not None and len(targets) * len(W) > LOGITS_AT_ONCE:
         # GPU matrix units want round sizes: 50257 words were a tenth slower than 50304
-        return chunked_cross_entropy(x, W, targets, max(1, LOGITS_AT_ONCE // len(W)), 64 if x.is_cuda else 1)
-    logits = F.linear(x, W)
+        rows, multiple = max(1, LOGITS_AT_ONCE // len(W)), 64 if x.is_cuda else 1
+        return chunked_cross_entropy(x, W, targets, rows, multiple, smoothing)
+    logits = x if W is None else F.linear(x, W)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
 
 
-def chunked_cross_entropy(x: Tensor, W: Tensor, targets: Tensor, rows: int, multiple: int = 1) -> Tensor:
+def chunked_cross_entropy(
+    x: Tensor, W: Tensor, targets: Tensor, rows: int, multiple: int = 1, smoothing: float = 0.0
+) -> Tensor:
     """The same by `rows` positions at a time: only so many rows of logits exist at any moment.
 
-    The vocabulary is filled up to a multiple of `multiple` with words that are never likely.
+    The vocabulary is filled up to a multiple of `multiple` with words that are never likely,
+    and that take no part in the smoothing.
     """
     kind = x.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
@@ -33,15 +41,18 @@ def chunked_cross_entropy(x: Tensor, W: Tensor, targets: Tensor, rows: int, mult
         x, W = x.to(dtype), W.to(dtype)
     V = len(W)
     W = F.pad(W, (0, 0, 0, -V % multiple))
-    loss: Tensor = _Chunked.apply(x, W, targets, V, rows, torch.is_grad_enabled())
+    loss: Tensor = _Chunked.apply(x, W, targets, V, rows, smoothing, torch.is_grad_enabled())
     return loss
 
 
 class _Chunked(torch.autograd.Function):
-    """Gradients are made while a chunk's logits are at hand: d loss / d logits = softmax - one-hot."""
+    """Gradients are made while a chunk's logits are at hand.
+
+    d loss / d logits = softmax - (1-ε) one-hot - ε/V
+    """
 
     @staticmethod
-    def forward(ctx, x, W, targets, V, rows, learning):
+    def forward(ctx, x, W, targets, V, rows, smoothing, learning):
         wide = torch.promote_types(x.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=x.device)
         learning = learning and any(ctx.needs_input_grad)  # which torch.no_grad() leaves as they are
@@ -53,11 +64,15 @@ class _Chunked(torch.autograd.Function):
             t = t.where(counts, 0)
             logits = F.linear(x_, W).to(wide)
             logits[:, V:] = -torch.inf
-            total = logits.logsumexp(-1, keepdim=True)
-            loss += ((total - logits.gather(1, t)) * counts).sum()
+            total, aim = logits.logsumexp(-1, keepdim=True), logits.gather(1, t)
+            if smoothing:
+                aim = aim.lerp(logits[:, :V].mean(-1, keepdim=True), smoothing)
+            loss += ((total - aim) * counts).sum()
             if dx is not None and dW is not None:
                 slope = (logits - total).exp_()
-                slope.scatter_add_(1, t, torch.full_like(total, -1.0))
+                slope.scatter_add_(1, t, torch.full_like(total, smoothing - 1.0))
+                if smoothing:
+                    slope[:, :V].sub_(smoothing / V)
                 slope = (slope * counts).to(x.dtype)
                 dx[i : i + rows] = slope @ W
                 dW += slope.mT @ x_
@@ -68,4 +83,4 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         dx, dW = ctx.saved_tensors
-        return dx * grad.to(dx.dtype), dW * grad.to(dW.dtype), None, None, None, None
+        return dx * grad.to(dx.dtype), dW * grad.to(dW.dtype), None, None, None, None, None

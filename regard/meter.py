@@ -1,6 +1,7 @@
 """How fast training is, and how much of the device's real peak it uses."""
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 
@@ -13,11 +14,17 @@ from . import distributed
 
 
 def flops(objective: nn.Module, batch: Sequence[Tensor]) -> float:
-    """Floating-point operations to train on one target: a pass over shapes alone, nothing is computed."""
+    """Floating-point operations to train on one target: a pass over shapes alone, nothing is computed.
+
+    NaN for models that need numbers to know their shapes: recurrent ones pack rows by their lengths.
+    """
     tensors = itertools.chain(objective.named_parameters(), objective.named_buffers())
     shapes = {n: torch.empty_like(t, device="meta", requires_grad=t.requires_grad) for n, t in tensors}
     with FlopCounterMode(display=False) as counter:
-        functional_call(objective, shapes, tuple(t.to("meta") for t in batch)).backward()
+        try:
+            functional_call(objective, shapes, tuple(t.to("meta") for t in batch)).backward()
+        except NotImplementedError:
+            return math.nan
     return counter.get_total_flops() / batch[-1].numel()
 
 
@@ -59,4 +66,5 @@ class Pace:
         wait(self.device)
         rate = self.tokens / (time.perf_counter() - self.since)
         self.start()
-        return {"tokens_per_second": rate, "mfu": rate * self.flops / (self.peak * distributed.WORLD)}
+        mfu = rate * self.flops / (self.peak * distributed.WORLD)
+        return {"tokens_per_second": rate} | ({} if math.isnan(mfu) else {"mfu": mfu})

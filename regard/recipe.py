@@ -102,7 +102,7 @@ def fill(section: str, values: dict[str, Any], made: type[T], **more: Any) -> T:
 def fit(key: str, value: Any, kind: Any) -> Any:
     """The value as the annotated type, or a Mistake that names the key."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        if value is None:
+        if value is None or value == "none":  # TOML has no word for it
             return None
         (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
     if typing.get_origin(kind) is typing.Literal:

@@ -35,14 +35,15 @@ class RecurrentState:
 
     hidden: Hidden
     source: Tensor  # of every source token; or the one context vector of a decoder without attention
-    keys: Tensor  # what queries are compared with
+    keys: Tensor | None = None  # what queries are compared with, from the decoder's first step on
     real: Tensor | None = None  # False where a source is padded
     length: int = 0
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on from what row rows[i] was: beams are chosen, or finished rows dropped."""
         self.hidden = tuple(h[:, rows] for h in self.hidden)
-        self.source, self.keys = self.source[rows], self.keys[rows]
+        self.source = self.source[rows]
+        self.keys = None if self.keys is None else self.keys[rows]
         self.real = None if self.real is None else self.real[rows]
 
 
@@ -106,6 +107,8 @@ class Look(nn.Module):
         return source if self.score is None else self.score.W(source)
 
     def forward(self, q: Tensor, state: RecurrentState) -> Tensor:
+        if state.keys is None:
+            state.keys = self.keys(state.source)
         q, k, v = (x[:, None] for x in (q, state.keys, state.source))  # one head
         mask = None if state.real is None else state.real[:, None, None, :]
         score = self.score.compare if isinstance(self.score, Additive) else dot
@@ -135,8 +138,9 @@ class Decoder(nn.Module):
     def start(self, source: Tensor, hidden: Hidden, real: Tensor | None = None) -> RecurrentState:
         if self.look is None:
             context = hidden[0][-1][:, None]  # (B, 1, D)
-            return RecurrentState(hidden, context, context)
-        return RecurrentState(hidden, source, self.look.keys(source), real)
+            return RecurrentState(hidden, context)
+        # The keys are made in `forward`: where weights are shared out (FSDP), they are whole only there.
+        return RecurrentState(hidden, source, real=real)
 
     def forward(self, y: Tensor, state: RecurrentState) -> Tensor:
         """Read words y (B, T, D), many or one, and move the state on."""

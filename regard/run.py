@@ -12,18 +12,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import recipe
+from . import recipe, scoring
 from .checkpoint import read_tensors
 from .display import progress
+from .ensemble import Ensemble
 from .errors import Mistake
 from .generate import Sampling
 from .models import MODELS
-from .tasks import TASKS, targets
+from .tasks import TASKS, Answer, targets
 from .text import Tokenizer
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+TARGET_TOKENIZER = "target_tokenizer.json"  # where what is written has a vocabulary of its own
 GENERATION = "generation_config.json"
 RECIPE = "recipe.toml"
 LOG = "log.jsonl"
@@ -46,44 +48,83 @@ class Model:
     def tokenizer(self) -> Tokenizer:
         return self.task.tokenizer
 
+    @property
+    def tokenizers(self) -> list[Tokenizer]:
+        """The tokenizer; or the source's and the target's, where these differ."""
+        other = getattr(self.task, "target_tokenizer", None)
+        return [self.tokenizer] if other is None else [self.tokenizer, other]
+
     def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:
         """The answer as it comes, piece by piece; for several texts, a list of pieces at a time.
 
-        Options are those of `generate.Sampling`, `stop` (a string or several) and `num_return_sequences`.
+        Options are those of `generate.Sampling`, `stop` (a string or several), `num_return_sequences` and
+        what the task has of its own: `prefix` says how a translation or a reply begins.
         """
-        options = self.generation | {k: v for k, v in options.items() if v is not None}
-        stop, samples = options.pop("stop", ()), options.pop("num_return_sequences", 1)
-        known = [f.name for f in fields(Sampling)]
-        for name in options:
-            if name not in known:
-                hint = recipe.nearest(name, [*known, "stop", "num_return_sequences"])
-                raise Mistake(f"{name} is not an option; {hint}")
-        texts = [text] if isinstance(text, str) else text
-        stops = [stop] if isinstance(stop, str) else stop
-        for pieces in self.task.ask(self.model, texts, Sampling(**options), stops, samples):
-            yield pieces[0] if isinstance(text, str) and samples == 1 else pieces
+        texts, chosen = [text] if isinstance(text, str) else text, self._chosen(options)
+        for pieces in self.task.ask(self.model, texts, **chosen):
+            yield pieces[0] if isinstance(text, str) and chosen["samples"] == 1 else pieces
 
     def ask(self, text: str | Sequence[str], **options: Any) -> Any:
         """The answer to a text; for several texts or `num_return_sequences`, a list of answers."""
-        pieces = list(self.stream(text, **options))
-        if all(isinstance(piece, str) for piece in pieces):
-            return "".join(pieces)
-        return ["".join(row) for row in zip(*pieces, strict=True)]
+        found = self.answers(text, **options)
+        if isinstance(text, str) and len(found[0]) == 1:
+            return found[0][0].text
+        return [answer.text for several in found for answer in several]
 
-    def score(self, *paths: str) -> dict[str, float]:
-        """How well it does on held-out data, whole and in order."""
+    def answers(self, text: str | Sequence[str], **options: Any) -> list[list[Answer]]:
+        """Answers with their scores, if beams found them: `num_return_sequences` to each text."""
+        texts = [text] if isinstance(text, str) else text
+        return self.task.answers(self.model, texts, **self._chosen(options))
+
+    def _chosen(self, options: dict[str, Any]) -> dict[str, Any]:
+        options = self.generation | {k: v for k, v in options.items() if v is not None}
+        stop, samples = options.pop("stop", ()), options.pop("num_return_sequences", 1)
+        own = {name: options.pop(name) for name in self.task.extras if name in options}
+        known = [f.name for f in fields(Sampling)]
+        for name in options:
+            if name not in known:
+                hint = recipe.nearest(name, [*known, "stop", "num_return_sequences", *self.task.extras])
+                raise Mistake(f"{name} is not an option; {hint}")
+        if not isinstance(samples, int) or samples < 1:
+            raise Mistake(f"num_return_sequences={samples}: give a whole number from 1 up")
+        stops = [stop] if isinstance(stop, str) else stop
+        return {"sampling": Sampling(**options), "stop": stops, "samples": samples} | own
+
+    def score(self, *paths: str, against: "Model | None" = None, **options: Any) -> dict[str, Any]:
+        """How well it does on held-out data, whole; and how sure it is that it is not as `against`.
+
+        Where answers are compared with references, options are those of `ask`.
+        """
         if not paths:
             raise Mistake("there is nothing to score on; give at least one file or folder")
-        stream = self.task.held_out(paths)
+        if (samples := self._chosen(options)["samples"]) > 1:
+            raise Mistake(f"num_return_sequences={samples}: only one answer to each text can be scored")
+        data = self.task.held_out(paths)
         device = next(self.model.parameters()).device
-        size = max(1, 8192 // self.task.context)
         loss, count = 0.0, 0
-        with torch.inference_mode(), progress("scoring", len(stream)) as advance:
-            for batch in self.task.in_order(stream, size):
+        with torch.inference_mode(), progress("scoring", len(data)) as advance:
+            for batch in self.task.in_order(data, 8192):
                 loss += float(self.task.loss(self.model, *(t.to(device) for t in batch)))
                 count += targets(batch)
-                advance(targets(batch))
-        return self.task.metrics(loss, count, stream)
+                advance(self.task.covered(batch))
+        found: dict[str, Any] = self.task.metrics(loss, count, data)
+        if not hasattr(self.task, "judged"):
+            if against is not None:
+                raise Mistake("--against compares answers with references; this model's task has none")
+            return found
+        answers = self._answers_to(data.sources, options)
+        found |= self.task.judged(answers, data.targets)
+        if against is not None:
+            found |= scoring.compare(answers, against._answers_to(data.sources, options), data.targets)
+        return found
+
+    def _answers_to(self, sources: Sequence[str], options: dict[str, Any]) -> list[str]:
+        answers: list[str] = []
+        with progress("answering", len(sources)) as advance:
+            for i in range(0, len(sources), self.task.at_once):
+                answers += self.ask(sources[i : i + self.task.at_once], **options)
+                advance(len(answers) - i)
+        return answers
 
 
 def begin(folder: Path, model: nn.Module, task: Any, sections: recipe.Sections) -> None:
@@ -106,6 +147,8 @@ def begin(folder: Path, model: nn.Module, task: Any, sections: recipe.Sections) 
         (beside / RECIPE).write_text(recipe.to_toml(sections), encoding="utf-8")
         (beside / LOG).touch()
         task.tokenizer.save(beside / TOKENIZER)
+        if getattr(task, "target_tokenizer", None):
+            task.target_tokenizer.save(beside / TARGET_TOKENIZER)
         if folder.is_dir():
             folder.rmdir()  # empty, or the caller would not have come here
         os.rename(beside, folder)
@@ -138,11 +181,33 @@ def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
         raise Mistake(f"{folder / CONFIG}: {e}") from None
     fit_weights(model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     model.to(device or best_device()).eval()
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
-    task = task_class(recipe.fill("task", section, task_config), tokenizer, model.config.context)
+    tokenizer, *other = load_tokenizers(folder)
+    task = task_class(recipe.fill("task", section, task_config), tokenizer, model.config.context, *other)
     generation = _json(folder / GENERATION) if (folder / GENERATION).exists() else {}
     generation.pop("eos_token_id", None)
     return Model(model, task, task.generation | generation, folder)
+
+
+def ensemble(models: Sequence[Model]) -> Model:
+    """Several models of one task as one, whose expectations are the mean of theirs."""
+    first = models[0]
+    digests = [[t.digest for t in model.tokenizers] for model in models]
+    for model, digest in zip(models, digests, strict=True):
+        if type(model.task) is not type(first.task) or digest != digests[0]:
+            raise Mistake(
+                f"{model.folder}: another task or vocabulary than {first.folder}; train it with "
+                f"--set data.tokenizer={(first.folder or Path('RUN')) / TOKENIZER}"
+            )
+    module = Ensemble([model.model for model in models]).eval()
+    other = first.tokenizers[1:]
+    task = type(first.task)(first.task.config, first.tokenizer, module.config.context, *other)
+    return Model(module, task, first.generation, first.folder)
+
+
+def load_tokenizers(folder: Path) -> list[Tokenizer]:
+    """The tokenizer; and the target's own, if it has one."""
+    names = [TOKENIZER] + ([TARGET_TOKENIZER] if (folder / TARGET_TOKENIZER).exists() else [])
+    return [Tokenizer.load(folder / name) for name in names]
 
 
 def fit_weights(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:

@@ -114,8 +114,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         return self.inner.decode([int(id) for id in ids], skip_special_tokens=True)
 
-    def decoder(self) -> "Decoder":
-        return Decoder(self)
+    def decoder(self, begun: Sequence[int] = ()) -> "Decoder":
+        return Decoder(self, begun)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """A readable piece for every id: its text, or its bytes where they are but a part of a character."""
@@ -134,9 +134,9 @@ class Tokenizer:
 class Decoder:
     """Decodes ids that come one by one; all that it gives, joined, is what `decode` gives for all of them."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, begun: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
-        self.given: list[int] = []  # the last that made text: the space after it may depend on it
+        self.given = list(begun)  # the last that made text: the space after it may depend on it
         self.held: list[int] = []  # those whose text is not complete
 
     def push(self, id: int) -> str:

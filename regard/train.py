@@ -5,17 +5,17 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import checkpoint, distributed, recipe, run
-from .data import DataConfig
 from .errors import Mistake
 from .models import MODELS
+from .recurrent import CELLS
 from .tasks import TASKS
-from .text import Tokenizer
 from .trainer import TrainConfig, Trainer
 
 # What may differ when a run is resumed: none of these changes what a step computes.
@@ -41,6 +41,11 @@ def train(
     if minutes is not None:
         changes["train.minutes"] = minutes
     sections = recipe.change(recipe.read(name), changes)
+    kind = changes.get("model.kind", sections["model"].get("kind"))
+    if kind != recipe.read(name)["model"].get("kind"):  # the recipe's settings are for another model
+        sections["model"] = {
+            k: v for k, v in sections["model"].items() if f"model.{k}" in changes or k == "preset"
+        }
     if "train.minutes" in changes and "train.steps" not in changes:
         sections["train"].pop("steps", None)  # the recipe's own budget gives way
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
@@ -155,14 +160,22 @@ def assemble(
     made, model_config, presets = MODELS[kind]
 
     parent = run.load(base, "cpu") if base else None
-    tokenizer = parent.tokenizer if parent else None
-    if going_on:
-        tokenizer = Tokenizer.load(folder / run.TOKENIZER)
+    tokenizers = parent.tokenizers if parent else run.load_tokenizers(folder) if going_on else []
     settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
     settings = preset(presets, sections["model"].get("preset")) | settings
-    recipe.fill("model", settings, model_config, vocab=1)  # mistakes before the data are read
-    files = data or [str(Path(__file__).parent / "builtin" / f"{task_name}.txt")]
-    corpus = task_class.read(files, valid, recipe.fill("data", sections["data"], DataConfig), tokenizer)
+    vocabularies = {f.name: 1 for f in fields(model_config) if f.name in ("vocab", "target_vocab")}
+    first = recipe.fill("model", settings, model_config, **vocabularies)  # mistakes before the data are read
+    context = parent.model.config.context if parent else first.context  # type: ignore[union-attr]
+    if not data:
+        here = Path(__file__).parent / "builtin"
+        data, held = ([str(here / name) for name in names] for names in task_class.builtin)
+        valid = valid or held
+    data_config = recipe.fill("data", sections["data"], task_class.data)
+    asked = recipe.fill("task", sections["task"], task_config)
+    if getattr(asked, "forcing", 1) < 1 and kind not in CELLS:
+        raise Mistake("task.forcing is for recurrent models; leave it out, or set model.kind=gru")
+    corpus = task_class.read(data, valid, data_config, asked, context, tokenizers)
+    sections["task"] = corpus.found | sections["task"]
 
     torch.manual_seed(config.seed)
     if parent is not None:
@@ -172,20 +185,25 @@ def assemble(
                 raise Mistake(f"model.{key}={value}: the model in {base} has {getattr(model.config, key)}")
     else:
         try:
-            model = made(recipe.fill("model", settings, model_config, vocab=corpus.tokenizer.vocab))
+            if "target_vocab" in vocabularies:
+                other = corpus.target_tokenizer
+                vocabularies["target_vocab"] = other and other.vocab
+            vocabularies["vocab"] = corpus.tokenizer.vocab
+            model = made(recipe.fill("model", settings, model_config, **vocabularies))
         except ValueError as e:
             raise Mistake(f"model: {e}") from None
     model.to(device).train()
     task = task_class(
         recipe.fill("task", sections["task"], task_config),
         corpus.tokenizer,
-        model.config.context,  # type: ignore[union-attr, arg-type]
+        context,
+        corpus.target_tokenizer,
     )
     resolved = {
-        "model": {"kind": kind} | {f: v for f, v in vars(model.config).items() if f != "vocab"},
+        "model": {"kind": kind} | {f: v for f, v in vars(model.config).items() if f not in vocabularies},
         "task": sections["task"],
-        "data": vars(recipe.fill("data", sections["data"], DataConfig))
-        | {"files": [os.path.abspath(p) if os.path.exists(p) else p for p in files]}
+        "data": vars(data_config)
+        | {"files": [os.path.abspath(p) if os.path.exists(p) else p for p in data]}
         | {"valid": [os.path.abspath(p) if os.path.exists(p) else p for p in valid]},
         "train": vars(config),
     }

@@ -6,6 +6,7 @@ number: which samples are read, which random numbers dropout draws. So a checkpo
 
 import contextlib
 import functools
+import itertools
 import shutil
 import signal
 import time
@@ -24,7 +25,7 @@ from .data import Corpus
 from .display import Display, Silent, display
 from .errors import Mistake
 from .log import Log
-from .tasks import Batch, targets
+from .tasks import Batch, idle, targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class TrainConfig:
     steps: int | None = None
     minutes: float | None = None
     batch: int = 12  # sequences a step, over all processes
+    tokens: int | None = None  # a step, padding included, instead of a number of sequences
     micro: int | None = None  # sequences at a time in one process: less memory, the same result
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
@@ -44,6 +46,7 @@ class TrainConfig:
     evaluate: int = 250  # every how many steps
     save: int = 250
     keep: int = 2  # checkpoints
+    average: int = 1  # of how many of the last checkpoints the mean is tried as the model in the end
     patience: int | None = None  # evaluations without a better one before training stops early
     log: int = 10
     tensorboard: bool = False
@@ -59,11 +62,13 @@ class TrainConfig:
             "steps",
             "minutes",
             "batch",
+            "tokens",
             "micro",
             "lr",
             "evaluate",
             "save",
             "keep",
+            "average",
             "patience",
             "log",
         ):
@@ -101,14 +106,14 @@ class Trainer:
         c = config
         self.folder, self.task, self.model, self.corpus, self.config = folder, task, model, corpus, c
         self.device = device
-        self.samples = task.training(corpus.train, c.seed)
-        self.rows = c.micro or max(1, c.batch // distributed.WORLD)
+        self.samples = task.training(corpus.train, c.seed, c.batch, c.tokens)
         bf16 = c.precision == "bf16" or (
             c.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
         )
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
         self.objective = Objective(model, task)
-        self.pace = meter.Pace(meter.flops(self.objective, self.batch(0, slice(0, 1))), device, bf16)
+        one = task.batch(self.samples, self.samples.rows(0)[:1])
+        self.pace = meter.Pace(meter.flops(self.objective, one), device, bf16)
         self.spread = distributed.spread(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
         self.fast = self.compiled()
         self.optimizers = optim.optimizers(model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16)
@@ -121,6 +126,7 @@ class Trainer:
         self.evaluated, self.worse = 0, 0  # the last step with an evaluation; how many since the best one
         self.best: dict[str, float] | None = None
         self.saved: int | None = None
+        self.averaged: int | None = None  # the step at whose end the mean was tried
 
     def compiled(self) -> nn.Module:
         c = self.config
@@ -132,11 +138,14 @@ class Trainer:
 
     # one step
 
-    def batch(self, step: int, part: slice) -> Batch:
-        """Rows of this process's share of a step's batch."""
-        size = self.config.batch
-        rows = distributed.share(np.arange(step * size, (step + 1) * size))
-        return self.task.batch(self.samples, rows[part])
+    def batches(self, step: int) -> list[Batch]:
+        """This process's share of a step's batch, in as many parts as the others have."""
+        rows = self.samples.rows(step)
+        mine, most = distributed.share(rows), -(-len(rows) // distributed.WORLD)
+        size = self.config.micro or most
+        parts = [mine[i : i + size] for i in range(0, most, size)]
+        batches = [self.task.batch(self.samples, part if len(part) else rows[:1]) for part in parts]
+        return [batch if len(part) else idle(batch) for batch, part in zip(batches, parts, strict=True)]
 
     def to_device(self, batch: Batch) -> Batch:
         if self.device.type == "cuda":
@@ -145,9 +154,7 @@ class Trainer:
 
     def train_step(self) -> tuple[Tensor, Tensor] | None:
         """Loss and gradient norm of one step; None when a signal broke it off, and nothing has changed."""
-        mine = self.config.batch // distributed.WORLD
-        starts = range(0, mine, self.rows)
-        batches = [self.batch(self.step, slice(i, i + self.rows)) for i in starts]
+        batches = self.batches(self.step)
         count = float(distributed.total(torch.tensor(float(sum(map(targets, batches))))))
         loss = torch.zeros((), device=self.device)
         for i, batch in enumerate(batches):
@@ -169,6 +176,7 @@ class Trainer:
             optimizer.step()
         self.zero_grad()
         self.step += 1
+        self.pace.add(int(count))
         return loss / count, norm
 
     def dice(self, part: int) -> None:
@@ -217,7 +225,7 @@ class Trainer:
         self.show: Display = display(c.steps, c.minutes, title) if first else Silent()
         self.log = Log(self.folder / run.LOG, self.step, c.tensorboard, self.evaluated) if first else None
         with self.show, signals(self), self.log or contextlib.nullcontext():
-            for line in self.told:
+            for line in [*self.corpus.notes, *self.samples.notes, *self.told]:
                 self.show.say(line)
             over = self.finished()
             if not over and self.due(c.evaluate):
@@ -239,6 +247,8 @@ class Trainer:
                     self.save()
             if over and self.evaluated != self.step:
                 self.evaluate()
+            if over and self.evaluated == self.step != self.averaged:
+                self.average()
             if self.saved != self.step:
                 self.save()
             if first:
@@ -251,9 +261,9 @@ class Trainer:
 
     def describe(self) -> str:
         n = sum(p.numel() for p in self.model.parameters())
-        tokens, held = len(self.corpus.train), len(self.corpus.valid or ())
+        held = len(self.corpus.valid or ())
         return (
-            f"{type(self.model).__name__} of {n:,} weights on {tokens:,} tokens"
+            f"{type(self.model).__name__} of {n:,} weights on {self.corpus.train.describe()}"
             f" ({held:,} held out), {self.device.type}"
         )
 
@@ -266,7 +276,6 @@ class Trainer:
 
     def report(self, last: bool, loss: Tensor, norm: Tensor) -> None:
         c = self.config
-        self.pace.add(c.batch * self.samples.width)
         if self.step % c.log and self.step != 1 and not last:
             return
         row = {
@@ -295,41 +304,82 @@ class Trainer:
         if valid is None:
             self.evaluated = self.step
             return
+        measured = self.measured(valid)
+        if measured is None:
+            return
+        self.evaluated = self.step
+        metrics = {"step": self.step} | measured
+        better = self.kept(metrics)
+        self.worse = 0 if better else self.worse + 1
+        if self.log:
+            checkpoint.write_text(self.folder / "curve.svg", curve_svg(self.log.rows, str(self.folder.name)))
+        if isinstance(self.show, Silent) or self.config.parallel == "fsdp":
+            return
+        self.show.sample(self.task.sample(self.model, valid, self.step))
+        self.pace.start()
+
+    def measured(self, valid: Any) -> dict[str, float] | None:
+        """What the model makes of the validation set; None when a signal broke it off."""
+        c = self.config
+        tokens = c.tokens or (c.micro or max(1, c.batch // distributed.WORLD)) * self.task.context
         alone = self.config.parallel == "fsdp"  # its processes must all take every part in the same order
         loss, count = torch.zeros((), device=self.device, dtype=torch.float64), 0
         self.model.eval()
         with torch.no_grad(), self.autocast:
-            for i, batch in enumerate(self.task.in_order(valid, 2 * self.rows)):
+            for i, batch in enumerate(self.task.in_order(valid, 2 * tokens)):
                 if self.signal and distributed.WORLD == 1:
                     self.model.train()
-                    return
+                    return None
                 if alone or i % distributed.WORLD == distributed.RANK:
                     loss += self.objective(*self.to_device(batch))
                     count += targets(batch)
         self.model.train()
         if not alone:
             loss, count = distributed.total(loss), int(distributed.total(torch.tensor(count)))
-        self.evaluated = self.step
-        metrics = {"step": self.step} | {
-            f"valid_{k}": v for k, v in self.task.metrics(float(loss), count, valid).items()
-        }
+        return {f"valid_{k}": v for k, v in self.task.metrics(float(loss), count, valid).items()}
+
+    def kept(self, metrics: dict[str, float]) -> bool:
+        """Whether these are the best so far; then the weights become the run's model."""
         better = self.best is None or metrics["valid_loss"] < self.best["valid_loss"]
-        self.worse = 0 if better else self.worse + 1
         if better:
             self.best = metrics
             self.publish(self.weights())
         if self.log:
             self.log.add(metrics)
-            checkpoint.write_text(self.folder / "curve.svg", curve_svg(self.log.rows, str(self.folder.name)))
         self.show.evaluated(metrics | {"best": better})
-        if isinstance(self.show, Silent) or self.config.parallel == "fsdp":
+        return better
+
+    def average(self) -> None:
+        """Try the mean of the last checkpoints and the weights now as the model, Vaswani et al. 2017, 6.1."""
+        valid, self.averaged = self.corpus.valid, self.step
+        distributed.most(0)  # the first process has written what all read now
+        folder = self.folder / "checkpoints"
+        steps = [step for step in self.planned() if checkpoint.whole(folder / f"step-{step}")]
+        if not steps or valid is None:
             return
-        opening = self.task.opening(valid)
-        writer = run.Model(self.model, self.task, self.task.generation)
-        self.show.sample(opening + writer.ask(opening, max_new_tokens=120, seed=self.step))
-        self.pace.start()
+        now = {name: t.clone() for name, t in self.weights().items()}
+        files = (folder / f"step-{step}" / "model.safetensors" for step in steps)
+        device = self.device
+        each = ({n: t.to(device) for n, t in checkpoint.read_tensors(file).items()} for file in files)
+        self.fill(checkpoint.average(itertools.chain(each, [now])))
+        if (measured := self.measured(valid)) is not None:
+            self.show.say(f"the mean of the last {len(steps) + 1} checkpoints:")
+            self.kept({"step": self.step, "averaged": len(steps) + 1} | measured)
+        else:
+            self.evaluated = self.step - 1  # the next sitting evaluates again, and then comes here
+        self.fill(now)
+
+    def planned(self) -> list[int]:
+        """The checkpoints that are averaged with the last one: none that only a stop has left."""
+        before, every = self.config.average - 1, self.config.save
+        steps = checkpoint.steps(self.folder / "checkpoints") if before else []
+        return [step for step in steps if step < self.step and step % every == 0][-before:]
 
     # keeping it
+
+    def fill(self, weights: dict[str, Tensor]) -> None:
+        for name, t in self.model.state_dict().items():
+            t.copy_(distributed.shared_like(weights[name], t))
 
     def weights(self) -> dict[str, Tensor]:
         return {name: distributed.whole(t) for name, t in self.model.state_dict().items()}
@@ -370,7 +420,8 @@ class Trainer:
             self.log.flush()
         folder = self.folder / "checkpoints"
         path = checkpoint.save(folder, self.step, weights, state, about)
-        checkpoint.tidy(folder, self.config.keep)
+        needed = [step for step in checkpoint.steps(folder) if step >= min(self.planned(), default=self.step)]
+        checkpoint.tidy(folder, max(self.config.keep, len(needed)))
         self.show.say(f"saved {path}")
         self.pace.start()
 
@@ -388,8 +439,7 @@ class Trainer:
         weights, state, about = checkpoint.load(path)
         if about["data"] != self.fingerprints:
             raise Mistake(f"the data are not those that {self.folder} was begun with; give the same files")
-        for name, t in self.model.state_dict().items():
-            t.copy_(distributed.shared_like(weights[name], t))
+        self.fill(weights)
         owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         for name, p in self.model.named_parameters():
             owners[p].state[p] = {
@@ -400,6 +450,7 @@ class Trainer:
         self.step, self.before = about["step"], about["elapsed"]
         self.evaluated, self.best, self.worse = about["evaluated"], about["best"], about["worse"]
         self.saved = self.first = self.step
+        self.averaged = self.evaluated
         self.told += [f"going on from {path}"]
 
     def finish(self) -> None:

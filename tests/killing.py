@@ -1,4 +1,4 @@
-"""Trains a tiny writer that is killed over and over: `python killing.py TEXT FOLDER STEPS SEED`.
+"""Trains a tiny model that is killed over and over: `python killing.py CASE DATA FOLDER STEPS SEED`.
 
 This process loads torch and computes nothing; each attempt is a fork of it that goes on with the run and
 dies by SIGKILL: in front of the k-th thing it does to files while saving, for every k that there is, or at a
@@ -24,6 +24,7 @@ import torch._dynamo  # optimizers ask for it at their first step; better once t
 from runs import tiny
 
 from regard import checkpoint, log, meter, run, trainer
+from regard.tasks import TASKS
 from regard.trainer import Trainer
 
 STEPS_AT_MOST = 5  # of one attempt, however fast the machine is
@@ -34,10 +35,11 @@ SETTINGS: dict[str, Any] = {
     "train__micro": 4,
     "train__save": 2,
     "train__evaluate": 6,
+    "train__average": 3,
 }
 
 
-def attempt(text: str, out: Path, steps: int, fatal: int | None, endless: bool = False) -> int:
+def attempt(case: str, data: str, out: Path, steps: int, fatal: int | None, endless: bool = False) -> int:
     """Go on with the run in a process of its own, which kills itself at its `fatal`-th touch of a file."""
     if pid := os.fork():
         return pid
@@ -45,10 +47,11 @@ def attempt(text: str, out: Path, steps: int, fatal: int | None, endless: bool =
         torch.set_num_threads(1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         meter.peak, meter.flops = (lambda *_: 1e9), (lambda *_: 1.0)
-        run.Model.ask = lambda *_, **__: ""  # type: ignore[method-assign]
+        for task, _ in TASKS.values():
+            task.sample = lambda *_: ""
         if not endless:
             watch(fatal)
-        tiny(text, out, steps=steps, resume=True, **SETTINGS)
+        tiny(data, out, case, steps=steps, resume=True, **SETTINGS)
     except BaseException:
         traceback.print_exc(file=sys.stdout)
         sys.stdout.flush()
@@ -120,17 +123,17 @@ def watch(fatal: int | None) -> None:
     patched(Trainer, "train_step", counted)
 
 
-def main(text: str, folder: str, steps: int, seed: int) -> None:
+def main(case: str, data: str, folder: str, steps: int, seed: int) -> None:
     dice = random.Random(seed)
     whole, out = Path(folder) / "whole", Path(folder) / "killed"
-    os.waitpid(attempt(text, whole, steps, None, endless=True), 0)
+    os.waitpid(attempt(case, data, whole, steps, None, endless=True), 0)
     kills, saving, where = 0, 0, Counter[str]()
     fatal = 0
     while kills < 500:
         timed = dice.random() < 0.4
         fatal += not timed
         SAVING[:] = bytes(64)
-        pid = attempt(text, out, steps, None if timed else fatal)
+        pid = attempt(case, data, out, steps, None if timed else fatal)
         if timed:
             time.sleep(dice.uniform(0, 0.25))
             with contextlib.suppress(ProcessLookupError):
@@ -148,4 +151,4 @@ def main(text: str, folder: str, steps: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]))

@@ -4,22 +4,22 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from regard import meter
+from regard import distributed, meter
 from regard.train import train
 
 TEXT = "The quick brown fox, aged %d, jumps over %d lazy dogs; then it sleeps.\n"
-TINY = {
-    "model.context": 11,
+WAYS = {"North": "Norden", "the old mill": "die alte Mühle", "her": "ihr", "us all": "uns allen"}
+
+ANY = {
     "model.dim": 8,
-    "model.depth": 2,
-    "model.heads": 2,
-    "train.batch": 6,
     "train.optimizer": "adamw",
     "train.schedule": "cosine",
     "train.warmup": 3,
@@ -27,6 +27,33 @@ TINY = {
     "train.log": 1,
     "train.device": "cpu",
 }
+TINY = ANY | {"model.context": 11, "model.depth": 2, "model.heads": 2, "train.batch": 6}  # of writing
+PAIRS = ANY | {"model.context": 23, "model.dropout": 0.0, "data.vocab": 320, "train.weight_decay": 0.1}
+TRANSLATE = PAIRS | {"train.tokens": 120}
+
+# Every model that can be trained, in every task: a recipe's name, and settings.
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "write": ("write", TINY),
+    "translate-transformer": ("translate", TRANSLATE | {"model.depth": 2, "model.heads": 2}),
+    "translate-rnn": ("translate", TRANSLATE | {"model.kind": "rnn", "model.attention": "none"}),
+    "translate-gru": ("translate", TRANSLATE | {"model.kind": "gru", "model.attention": "additive"}),
+    "translate-lstm": (
+        "translate",
+        TRANSLATE | {"model.kind": "lstm", "model.attention": "dot", "model.depth": 2},
+    ),
+    # rows instead of tokens; a vocabulary for each side, as in its recipe
+    "chat-transformer": (
+        "chat",
+        PAIRS | {"train.batch": 9, "task.turns": 3, "model.depth": 1, "model.heads": 2},
+    ),
+    "chat-gru": (
+        "chat",
+        PAIRS
+        | {"train.batch": 9, "task.turns": 3, "model.kind": "gru", "model.attention": "general"}
+        | {"model.bidirectional": False, "model.tied": False},
+    ),
+}
+OF_PAIRS = [name for name in RUNS if name != "write"]
 TIMES = {"elapsed", "tokens_per_second", "mfu"}  # what may differ between runs that are the same
 
 
@@ -35,11 +62,42 @@ def write_text(path: Path, lines: int = 40) -> str:
     return str(path)
 
 
-def tiny(text: str, out: Path, **more: Any) -> Any:
-    """Train a tiny writer; keys are written with two underscores, as in train__steps=5."""
+def write_pairs(path: Path) -> str:
+    """Sentences of four to a dozen words, and their translations."""
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(36):
+            ways = [list(WAYS.items())[(n + k) % 4] for k in range(1 + n % 3)]
+            source, target = (" and ".join(way[i] for way in ways) for i in (0, 1))
+            file.write(f"{n} go to {source}\t{n} gehen zu {target.replace(' and ', ' und ')}\n")
+    return str(path)
+
+
+def write_chats(path: Path) -> str:
+    """Conversations of two, three or four turns."""
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(20):
+            turns = [f"I am fox {n}.", f"Hello {n}!", "How many dogs are here?", f"{n * n} lazy dogs."]
+            for i in range(1 + n % 3):
+                file.write(f"{turns[i]}\t{turns[i + 1]}\n")
+    return str(path)
+
+
+def write_data(case: str, folder: Path) -> str:
+    """What a case of RUNS learns from."""
+    name = RUNS[case][0]
+    write = {"write": write_text, "translate": write_pairs, "chat": write_chats}[name]
+    return write(folder / (f"{name}.txt" if name == "write" else f"{name}.tsv"))
+
+
+def settings_of(case: str, more: dict[str, Any]) -> dict[str, Any]:
+    """A case's settings, and more; keys are written with two underscores, as in train__steps=5."""
+    return RUNS[case][1] | {k.replace("__", "."): v for k, v in more.items()}
+
+
+def tiny(data: str, out: Path, case: str = "write", **more: Any) -> Any:
+    """Train one of RUNS."""
     options = {k: more.pop(k) for k in ("valid", "base", "steps", "minutes", "resume") if k in more}
-    settings = TINY | {k.replace("__", "."): v for k, v in more.items()}
-    return train("write", text, out=out, set=settings, **options)
+    return train(RUNS[case][0], data, out=out, set=settings_of(case, more), **options)
 
 
 @contextlib.contextmanager
@@ -109,6 +167,28 @@ def same(a: Path, b: Path, state: bool = True) -> None:
 
 
 def unmeasured(patch: pytest.MonkeyPatch) -> None:
-    """Skip what takes longer than a tiny run: measuring the machine, and writing samples."""
+    """Skip what takes longer than a tiny run: measuring the machine."""
     patch.setattr(meter, "peak", lambda device, bf16: 1e9)
     patch.setattr(meter, "flops", lambda objective, batch: 1.0)
+
+
+@contextlib.contextmanager
+def once_together(device: torch.device) -> Iterator[None]:
+    """In place of `distributed.together`: the processes have met, and wait for each other before a run."""
+    distributed.most(0)
+    yield
+
+
+def main(path: str) -> None:
+    """Started by torchrun: train what a JSON file lists, one run after another in the same processes."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
+    meter.peak, meter.flops = (lambda *_: 1e9), (lambda *_: 1.0)
+    with distributed.together(torch.device("cpu")):
+        distributed.together = once_together
+        for data, out, settings in json.loads(Path(path).read_text()):
+            tiny(data, Path(out), **settings)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

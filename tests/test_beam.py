@@ -8,6 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from regard.beam import beam_search
+from regard.generate import Sampling, allowed
 from regard.models import GPT, GPTConfig
 
 END = 0
@@ -120,7 +121,20 @@ def test_it_stops_when_nothing_can_win():
     assert len(steps) < 5
 
 
-def hugging_face(penalty, beams, inputs):
+@pytest.mark.parametrize("at", [0, 2])
+def test_broken_weights(at):
+    class Broken(Table):
+        def logits(self, text):
+            sound = super().logits(text)
+            return sound.fill_(math.nan) if len(text) > at else sound
+
+    model = Broken(vocab=7)
+    options = {"beams": 3, "end": END, "max_new_tokens": 5}
+    with pytest.raises(ValueError, match="weights gave NaN"):
+        beam_search(model.step, *model.start([[1], [2]]), **options)
+
+
+def hugging_face(penalty, beams, inputs, **options):
     torch.manual_seed(0)
     sizes = {"vocab_size": 7, "n_positions": 64, "n_embd": 12, "n_layer": 2, "n_head": 3}
     theirs = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=None, eos_token_id=END)).eval()
@@ -139,6 +153,7 @@ def hugging_face(penalty, beams, inputs):
         max_new_tokens=13,
         return_dict_in_generate=True,
         output_scores=True,
+        **options,
     )
     return theirs, answer
 
@@ -171,6 +186,36 @@ def test_as_hugging_face_finds_them(penalty, beams):
     assert [h.tokens for found in got for h in found] == texts
     assert [h.score for found in got for h in found] == pytest.approx(scores, abs=1e-4)
     assert 0 < sum(len(text) < 13 for text in texts) < len(texts)  # some ended, some were cut off
+
+
+@pytest.mark.parametrize("penalty", [0.6, -0.5])
+@pytest.mark.parametrize(
+    "options",
+    [{"no_repeat_ngram_size": 3}, {"repetition_penalty": 1.4}, {"repetition_penalty": 0.7},
+     {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2}],
+    ids=lambda options: "-".join(f"{name}={value}" for name, value in options.items()),
+)  # fmt: skip
+def test_what_beams_may_say_is_hugging_faces(options, penalty):
+    """Fifty different prompts in one batch, whose rows are over at different times."""
+    inputs = torch.randint(1, 7, (50, 5), generator=torch.Generator().manual_seed(1))
+    theirs, answer = hugging_face(penalty, 4, inputs, **options)
+    model = Wrapped(theirs)
+    rule, left = allowed(Sampling(**options), inputs.tolist()), []
+
+    def watched(logits, texts, rows):
+        left.append(rows.tolist())
+        return rule(logits, texts, rows)
+
+    search = {"beams": 4, "end": END, "max_new_tokens": 13, "length_penalty": penalty}
+    got = beam_search(model.step, *model.start(inputs), **search, allowed=watched)
+    texts = [[i for i in text if i != END] for text in answer.sequences[:, 5:].tolist()]
+    assert [h.tokens for found in got for h in found] == texts
+    scores = answer.sequences_scores.tolist()
+    assert [h.score for found in got for h in found] == pytest.approx(scores, abs=1e-4)
+    free = beam_search(model.step, *model.start(inputs), **search)
+    assert sum(a != b for a, b in zip(got, free, strict=True)) > 5, "it matters"
+    if penalty < 0:
+        assert any(0 < len(rows) < 50 and rows != list(range(len(rows))) for rows in left)
 
 
 def test_with_a_cache():

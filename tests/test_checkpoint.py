@@ -16,7 +16,18 @@ from safetensors import safe_open
 from torch import Tensor
 
 from regard import checkpoint
-from regard.checkpoint import DTYPES, newest, read_tensors, replacing, save, steps, tidy, whole, write_tensors
+from regard.checkpoint import (
+    DTYPES,
+    average,
+    newest,
+    read_tensors,
+    replacing,
+    save,
+    steps,
+    tidy,
+    whole,
+    write_tensors,
+)
 from regard.errors import Mistake
 
 MODEL = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, -1])}
@@ -277,3 +288,35 @@ def test_tidy_keeps_the_last(folder: Path) -> None:
     tidy(folder, 2)
     assert steps(folder) == [20, 100]
     assert all(whole(folder / f"step-{step}") for step in (20, 100))
+
+
+# The mean of several
+
+
+def test_average() -> None:
+    some = [every_kind() | {"w": torch.randn(7, 5), "half": torch.randn(11).half()} for _ in range(3)]
+    mean = average(iter(some))
+    assert mean.keys() == some[0].keys()
+    for name, t in mean.items():
+        each = [model[name].detach() for model in some]
+        assert t.dtype == each[0].dtype
+        if t.is_floating_point():
+            expected = torch.stack([e.double() for e in each]).mean(0).to(t.dtype)
+        else:
+            expected = each[-1]
+        torch.testing.assert_close(t, expected, rtol=0, atol=1e-15, equal_nan=True)
+
+
+def test_average_of_one_or_of_equals_is_exact() -> None:
+    one = every_kind()
+    for times in (1, 2, 7):
+        mean = average([one] * times)
+        assert all(t.equal(one[name]) for name, t in mean.items() if name != "strange")
+        assert mean["strange"].isnan().tolist() == [True, False, False]
+
+
+def test_average_adds_up_in_float64() -> None:
+    """In bfloat16 or float32, 1 + 2^-30 is 1, and the small ones are lost."""
+    values = [2.0**30, 1.0, 1.0, 1.0, -(2.0**30), 1.0, 1.0, 1.0]
+    for dtype in (torch.float32, torch.bfloat16):
+        assert average({"w": torch.tensor([v], dtype=dtype)} for v in values)["w"].tolist() == [0.75]

@@ -16,10 +16,23 @@ import pytest
 from runs import checkpoints, rows, same, unmeasured, write_text
 from safetensors.torch import load_file
 
-from regard import __version__, checkpoint, cli
+from regard import __version__, checkpoint, cli, run
+from regard.tasks import Answer
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
 PICO = ["--set", "model.preset=pico", "--set", "train.device=cpu"]
+PAIR = [
+    "--set",
+    "model.context=23",
+    "--set",
+    "model.dim=8",
+    "--set",
+    "model.depth=1",
+    "--set",
+    "model.heads=2",
+]
+PAIR += ["--set", "data.tokenizer=char", "--set", "train.batch=17", "--set", "train.device=cpu"]
+PAIR += ["--set", "train.lr=0.01", "--set", "train.warmup=5"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +65,35 @@ def model(place, text):
         assert call("train", "write", text, "--out", place / "model", "--steps", 20, *PICO) == 0
     assert out.getvalue() == f"{place / 'model'}\n"
     return place / "model"
+
+
+WORDS = ["a bag", "bad cabs", "each face", "he fed a dog", "good eggs", "dead bees", "fab cafe"]
+
+
+@pytest.fixture(scope="module")
+def pairs(place):
+    path = place / "pairs.tsv"
+    path.write_text("".join(f"{a} {b}\t{b}, {a}!\n" for a in WORDS for b in WORDS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def translator(place, pairs):
+    return pair_model(place / "translator", "translate", pairs)
+
+
+@pytest.fixture(scope="module")
+def chatter(place, pairs):
+    more = ["--set", "task.turns=3", "--set", "data.target_tokenizer=char"]
+    return pair_model(place / "chatter", "chat", pairs, *more)
+
+
+def pair_model(out, task, pairs, *more):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+        unmeasured(patch)
+        assert call("train", task, pairs, "--out", out, "--steps", 151, *PAIR, *more) == 0
+    assert said.getvalue() == f"{out}\n"
+    return out
 
 
 def call(*words):
@@ -138,6 +180,39 @@ def test_a_line_of_a_hundred_megabytes(capsys, tmp_path):
 def test_bad_data_to_measure_on(capsys, tmp_path, text):
     line = ["train", "write", text, "--valid", tmp_path / "none.txt", "--out", tmp_path / "out", *PICO]
     refused(capsys, tmp_path, line, "none.txt")
+
+
+BAD_PAIRS = {
+    "one.tsv": ("a\tb\nonly\n", ["one.tsv:2", "1 column", "tab"]),
+    "three.tsv": ("a\tb\tc\n", ["three.tsv:1", "3 columns"]),
+    "blank.tsv": ("\n", ["blank.tsv", "empty"]),
+    "half.jsonl": ('{"source": "a"}\n', ["half.jsonl:1", "target"]),
+    "lines.txt": ("a\nb\n", ["lines.txt", "1 file of lines", "two"]),
+    "missing.tsv": (None, ["missing.tsv"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PAIRS)
+@pytest.mark.parametrize("verb", ["translate", "chat", "score"])
+def test_bad_pairs(capsys, tmp_path, translator, name, verb):
+    content, words = BAD_PAIRS[name]
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    line = ["train", verb, tmp_path / name, "--out", tmp_path / "out", "--steps", 1, *PAIR]
+    refused(capsys, tmp_path, ["score", translator, tmp_path / name] if verb == "score" else line, *words)
+
+
+def test_bad_parallel_files(capsys, tmp_path, translator):
+    en, de = tmp_path / "a.en", tmp_path / "a.de"
+    en.write_text("one\ntwo\n")
+    for data, words in (([en, de], ["a.de", "no such file"]), ([en, en, en], ["a.en", "3 files", "two"])):
+        line = ["train", "translate", *data, "--out", tmp_path / "out", "--steps", 1, *PAIR]
+        refused(capsys, tmp_path, line, words[0])
+        refused(capsys, tmp_path, ["score", translator, *data], words[0])
+    de.write_text("eins\n")
+    line = ["train", "translate", en, de, "--out", tmp_path / "out", "--steps", 1, *PAIR]
+    refused(capsys, tmp_path, line, "a.en has 2 lines", "a.de has 1")
+    refused(capsys, tmp_path, ["score", translator, en, de], "a.en has 2 lines", "a.de has 1")
 
 
 # --------------------------------------------------------------------------------------- mistakes: settings
@@ -392,6 +467,267 @@ def test_a_conversation(model):
     os.close(its)
     assert process.returncode == 0, said
     assert answer.count("> ") == 3
+
+
+# ------------------------------------------------------------------------------------ translating, chatting
+
+
+def test_train_on_pairs(capsys, tmp_path, pairs):
+    """Of each kind of model; what became of the pairs is told."""
+    odd = tmp_path / "odd.tsv"
+    odd.write_text(pairs.read_text() + "a\t\n")
+    for kind in ("rnn", "gru", "lstm"):
+        settings = [word for word in PAIR if word != "model.heads=2"]
+        del settings[settings.index("model.depth=1") + 1]
+        line = ["train", "translate", odd, "--out", tmp_path / kind, "--steps", 2, *settings]
+        assert call(*line, "--set", f"model.kind={kind}", "--set", "task.forcing=0.5") == 0
+        said = capsys.readouterr().err
+        assert "an empty side" in said
+        assert "batches an epoch" in said
+        assert asked(capsys, "ask", tmp_path / kind, "a bag", "--max-new-tokens", 3).count("\n") == 1
+    line = ["train", "translate", odd, "--out", tmp_path / "out", *PAIR, "--set", "task.forcing=0.5"]
+    refused(capsys, tmp_path, line, "task.forcing is for recurrent models")
+
+
+def test_two_vocabularies_are_kept(translator, chatter):
+    assert not (translator / "target_tokenizer.json").exists()
+    assert (chatter / "target_tokenizer.json").exists()
+    one, two = (json.loads((folder / "config.json").read_text()) for folder in (translator, chatter))
+    assert "target_vocab" not in one
+    assert one["task"]["longest"] == max(len(f"{a} {b}") for a in WORDS for b in WORDS if len(a + b) < 20)
+    assert two["task"]["turns"] == 3
+    assert two["target_vocab"] != two["vocab"]
+
+
+def test_a_pipe_keeps_its_order(capsys, monkeypatch, translator):
+    """More lines than two blocks hold, long and short, with blank ones in between."""
+    lines = [f"{WORDS[n % 7]} {WORDS[n % 5]}"[: n % 19] if n % 11 else "" for n in range(1300)]
+    options = ["--num-beams", 1, "--max-new-tokens", 4]
+    typed(monkeypatch, "\n".join(lines) + "\n")
+    answers = asked(capsys, "ask", translator, *options).split("\n")[:-1]
+    assert len(answers) == 1300
+    for line, answer in zip(lines, answers, strict=True):
+        assert line.strip() or not answer
+    for n in (1, 18, 511, 512, 513, 1023, 1024, 1299):
+        assert asked(capsys, "ask", translator, lines[n], *options) == answers[n] + "\n"
+    assert len(set(answers)) > 1
+
+
+class Lines:
+    """Standard input without end, almost: it knows how many lines were taken."""
+
+    def __init__(self, count):
+        self.count, self.taken = count, 0
+        self.buffer = self
+
+    def isatty(self):
+        return False
+
+    def __iter__(self):
+        while self.taken < self.count:
+            self.taken += 1
+            yield b"line %d\n" % self.taken
+
+
+def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
+    """No line is read before all but a block of those before it are answered and written."""
+    lines, most = Lines(20_011), []
+
+    class Out(io.StringIO):
+        written = 0
+
+        def write(self, text):
+            self.written += text.count("\n")
+            return len(text)
+
+    out = Out()
+    model = run.load(translator, "cpu")
+
+    def answers(texts, **options):
+        assert len(texts) <= 512
+        most.append(lines.taken - out.written)
+        return [[Answer(text)] for text in texts]
+
+    monkeypatch.setattr(model, "answers", answers)
+    monkeypatch.setattr(run, "load", lambda folder: model)
+    monkeypatch.setattr(sys, "stdin", lines)
+    with contextlib.redirect_stdout(out):
+        assert call("ask", translator) == 0
+    assert out.written == lines.taken == 20_011
+    assert len(most) == 40
+    assert max(most) <= 512
+
+
+def test_answers_with_scores(capsys, monkeypatch, translator):
+    typed(monkeypatch, "a bag\n\nbad cabs\n")
+    options = ["--num-beams", 4, "--num-return-sequences", 3, "--json", "--max-new-tokens", 6]
+    found = [json.loads(line) for line in asked(capsys, "ask", translator, *options).splitlines()]
+    assert [row["input"] for row in found] == ["a bag"] * 3 + [""] * 3 + ["bad cabs"] * 3
+    for row in found:
+        assert row.keys() == {"input", "output"} | ({"score"} if row["input"] else set())
+    for some in (found[:3], found[6:]):
+        scores = [row["score"] for row in some]
+        assert scores == sorted(scores, reverse=True)
+        assert len({row["output"] for row in some}) == 3
+        assert max(scores) < 0
+    best = asked(capsys, "ask", translator, "a bag", "bad cabs", *options[:2], *options[5:])
+    assert best.split("\n")[:-1] == [found[0]["output"], found[6]["output"]]
+    texts = asked(capsys, "ask", translator, "a bag", *options[:4], *options[5:])
+    assert texts.split("\n")[:-1] == [row["output"] for row in found[:3]]
+    one = asked(capsys, "ask", translator, "a bag", "--json", "--num-beams", 1)
+    assert json.loads(one).keys() == {"input", "output"}
+
+
+def test_prefix(capsys, tmp_path, monkeypatch, translator, model):
+    for beams in (1, 4):
+        options = ["--num-beams", beams, "--max-new-tokens", 5]
+        answer = asked(capsys, "ask", translator, "bad cabs", *options, "--prefix", "cab, fed")
+        assert answer.startswith("cab, fed")
+        assert answer != "cab, fed\n"
+        typed(monkeypatch, "bad cabs\n\na bag\n")
+        found = asked(capsys, "ask", translator, *options, "--prefix", "cab, fed").split("\n")
+        assert found[0] + "\n" == answer
+        assert found[1] == found[3] == ""
+        assert found[2].startswith("cab, fed")
+    refused(capsys, tmp_path, ["ask", translator, "a", "--prefix", "a" * 23], "prefix", "context of 23")
+    refused(capsys, tmp_path, ["ask", model, "The", "--prefix", "a"], "prefix")
+
+
+def test_two_models_as_one(capsys, tmp_path, pairs, translator, chatter):
+    other = ["--set", f"data.tokenizer={translator}/tokenizer.json", "--set", "train.seed=5"]
+    pair_model(tmp_path / "other", "translate", pairs, *other)
+    options = ["a bag", "--json", "--max-new-tokens", 6]
+    answers = [
+        json.loads(asked(capsys, "ask", translator, *options, *more))
+        for more in ([], ["--with", translator], ["--with", tmp_path / "other"])
+    ]
+    assert answers[0]["output"] == answers[1]["output"]
+    assert answers[0]["score"] == pytest.approx(answers[1]["score"], abs=1e-5)
+    assert abs(answers[0]["score"] - answers[2]["score"]) > 1e-4
+    several = ["--with", translator, "--with", tmp_path / "other"]
+    assert asked(capsys, "ask", tmp_path / "other", "a bag", *several).count("\n") == 1
+    refused(capsys, tmp_path, ["ask", translator, "a", "--with", chatter], chatter, "another task")
+    refused(capsys, tmp_path, ["ask", translator, "a", "--with", tmp_path / "none"], tmp_path / "none")
+    found = [
+        json.loads(asked(capsys, "score", folder, pairs, "--json", "--num-beams", 1, *more))["loss"]
+        for folder, more in (
+            (translator, []),
+            (tmp_path / "other", []),
+            (translator, ["--with", tmp_path / "other"]),
+        )
+    ]
+    assert found[2] < (found[0] + found[1]) / 2
+
+
+def test_score_on_pairs(capsys, tmp_path, pairs, translator, chatter):
+    texts = {"bleu", "chrf", "ter", "exact", "signature"}
+    few = tmp_path / "few.tsv"
+    few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:11]))
+    found = json.loads(asked(capsys, "score", translator, few, "--json"))
+    assert found.keys() == {"loss", "perplexity", "bits_per_byte"} | texts
+    lines = asked(capsys, "score", translator, few).splitlines()
+    shown = [value if isinstance(value, str) else f"{value:.4f}" for value in found.values()]
+    assert [line.split() for line in lines] == [[k, v] for k, v in zip(found, shown, strict=True)]
+    assert found["signature"].startswith("nrefs:1|")
+    reply = json.loads(asked(capsys, "score", chatter, few, "--json"))
+    assert reply.keys() == found.keys() | {"distinct_1", "distinct_2"}
+    other = json.loads(asked(capsys, "score", translator, few, "--json", "--num-beams", 1, "--prefix", "bag"))
+    assert other["loss"] == found["loss"]
+    assert other["chrf"] != found["chrf"]
+    two = ["--num-return-sequences", 2]
+    refused(capsys, tmp_path, ["score", translator, few, *two], "num_return_sequences=2", "one answer")
+
+
+def test_score_against(capsys, tmp_path, pairs, translator, chatter, model, text):
+    few = tmp_path / "few.tsv"
+    few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:11]))
+    options = ["--json", "--num-beams", 1]
+    alone = [json.loads(asked(capsys, "score", m, few, *options)) for m in (translator, chatter)]
+    found = json.loads(asked(capsys, "score", translator, few, *options, "--against", chatter))
+    for name in ("bleu", "chrf"):
+        assert found[name] == pytest.approx(alone[0][name])
+        assert found[f"{name}_against"] == pytest.approx(alone[1][name])
+        assert 0 < found[f"{name}_p"] <= 1
+    same = json.loads(asked(capsys, "score", translator, few, *options, "--against", translator))
+    assert same["bleu_p"] == same["chrf_p"] == 1
+    assert "bleu_p " in asked(capsys, "score", translator, few, "--against", translator)
+    refused(capsys, tmp_path, ["score", model, text, "--against", model], "--against")
+    refused(capsys, tmp_path, ["score", translator, few, "--against", tmp_path / "none"], tmp_path / "none")
+
+
+class Told:
+    """A terminal at which these lines are typed, and then Ctrl-D."""
+
+    def __init__(self, monkeypatch, *lines):
+        self.lines = iter(lines)
+        monkeypatch.setattr("builtins.input", self)
+        monkeypatch.setattr(sys, "stdin", self)
+
+    def isatty(self):
+        return True
+
+    def __call__(self, prompt):
+        assert prompt == "> "
+        try:
+            return next(self.lines)
+        except StopIteration:
+            raise EOFError from None
+
+
+def listening(monkeypatch, folder):
+    """The model of a folder, and all that it is asked."""
+    heard, model = [], run.load(folder, "cpu")
+    true = model.stream
+
+    def stream(text, **options):
+        heard.append((text, options))
+        return true(text, **options)
+
+    monkeypatch.setattr(model, "stream", stream)
+    monkeypatch.setattr(run, "load", lambda folder: model)
+    return heard
+
+
+def test_a_conversation_has_turns(capsys, monkeypatch, chatter):
+    heard = listening(monkeypatch, chatter)
+    lines = ["a bag", "bad cabs", "fab cafe", "/reset", "good eggs", "/seed 5", "each face", " /help", ""]
+    Told(monkeypatch, *lines, "/seed ²")
+    options = ["--temperature", 1, "--max-new-tokens", 4, "--seed", 1]
+    capsys.readouterr()
+    assert call("ask", chatter, *options) == 0
+    said = capsys.readouterr()
+    answers = said.out.split("\n")
+    assert len(answers) == 6 + 2  # and the end of the line that Ctrl-D was typed in
+    asked = [text for text, _ in heard]
+    assert asked[0] == "a bag"
+    assert asked[1] == f"a bag\n{answers[0]}\nbad cabs"
+    assert asked[2] == f"a bag\n{answers[0]}\nbad cabs\n{answers[1]}\nfab cafe"
+    assert asked[3] == "good eggs"
+    assert asked[4] == f"good eggs\n{answers[3]}\neach face"
+    assert asked[5:] == [""]
+    assert answers[5] == ""  # a blank line, a blank answer
+    assert [options["seed"] for _, options in heard] == [1, 1, 1, 1, 5, 5]
+    assert said.err.count("/reset forgets") == 2
+    assert said.err.count("\n") == 2
+
+
+def test_what_was_said_counts(capsys, monkeypatch, chatter):
+    """A model that talks reads the turns before; one that translates does not."""
+    heard = listening(monkeypatch, chatter)
+    Told(monkeypatch, "a bag", "bad cabs")
+    assert call("ask", chatter, "--max-new-tokens", 4) == 0
+    model = run.load(chatter)
+    assert len(model.task.parts(heard[1][0])[0]) > len(model.task.parts("bad cabs")[0])
+    refuse = ["ask", chatter, "--num-return-sequences", 2]
+    refused(capsys, chatter, refuse, "--num-return-sequences")
+
+
+def test_a_translator_remembers_nothing(capsys, monkeypatch, translator):
+    heard = listening(monkeypatch, translator)
+    Told(monkeypatch, "a bag", "bad cabs", "/quit", "/", "a / b")
+    assert call("ask", translator, "--max-new-tokens", 4) == 0
+    assert [text for text, _ in heard] == ["a bag", "bad cabs", "/", "a / b"]
+    assert "/reset forgets" in capsys.readouterr().err
 
 
 def test_score(capsys, model, text):

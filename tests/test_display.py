@@ -1,12 +1,27 @@
 import io
+import random
 import re
 import subprocess
 import sys
 
 import pytest
+from rich.cells import cell_len
+from rich.color import Color
 from rich.console import Console
 
-from regard.display import Lines, LivePanel, Silent, display, duration, hills, progress, quantity, visible
+from regard.display import (
+    HEAT_COLOURS,
+    Lines,
+    LivePanel,
+    Silent,
+    display,
+    duration,
+    heat,
+    hills,
+    progress,
+    quantity,
+    visible,
+)
 
 ROW = {
     "step": 200, "loss": 2.34561, "lr": 3e-4, "tokens_per_second": 18234.0, "mfu": 0.1249, "grad_norm": 0.7,
@@ -181,6 +196,116 @@ def test_hills():
     assert hills([0.0, 1.0, 2.0, 3.0], width=9, height=2, ink=" .#") == ["  .#", ".###"]
     assert hills([1.0, 3.0, 8.0, 8.0, 0.0], width=2, height=1, ink=" .#") == [".#"]  # means 2 and 16/3
     assert hills([5.0], width=3, height=2, ink=" .#") == [" ", "."]
+
+
+LOOKS = [[0.05, 0.1, 0.15, 0.7], [0.05, 0.15, 0.7, 0.1], [0.1, 0.6, 0.25, 0.05], [0.3, 0.3, 0.2, 0.2]]
+ANSWER, QUESTION = ["I", "am", "fine", "."], ["hi", "how", "are", "you"]
+
+
+def test_heat():
+    assert heat(LOOKS, ANSWER, QUESTION).splitlines() == [
+        "     hi  how are you",
+        "   I         ░░░░████  you",
+        "  am     ░░░░████      are",
+        "fine     ████░░░░      how",
+        "   . ▒▒▒▒▒▒▒▒░░░░░░░░  hi",
+    ]
+    shades = dict(zip(" ░▒▓█", " .:*#", strict=True))
+    shaded = "".join(shades.get(c, c) for c in heat(LOOKS, ANSWER, QUESTION))
+    assert heat(LOOKS, ANSWER, QUESTION, ascii_only=True) == shaded
+    assert heat(LOOKS, ANSWER, QUESTION, width=18).splitlines() == [
+        "     hi",
+        "     │ how",
+        "     │ │ are",
+        "     │ │ │ you",
+        "   I     ░░██  you",
+        "  am   ░░██    are",
+        "fine   ██░░    how",
+        "   . ▒▒▒▒░░░░  hi",
+    ]
+
+
+def test_heat_of_long_and_wide_words():
+    looks, words = [[0.0, 1.0, 0.5, 0.2], [1.0, 0.0, 0.0, 0.7]], ["strawberry", "a", "狐狸狐狸", "jam"]
+    assert heat(looks, ["狐狸", "x"], words, width=30).splitlines() == [
+        "     strawberry",
+        "     │     狐狸狐狸",
+        "     │  a  │  jam",
+        "狐狸    ███▒▒▒░░░  a",
+        "   x ███      ▓▓▓  strawberry",
+    ]
+
+
+def test_heat_that_is_too_wide_goes_on_below():
+    looks = [[0.0, 0.0, 0.0, 0.0, 1.0], [1.0, 0.5, 0.5, 0.5, 0.5]]
+    assert heat(looks, ["x", "y"], ["as", "b", "c", "d", "strawberry"], width=8).splitlines() == [
+        "  as",
+        "  │ b c",
+        "x",
+        "y ██▒▒▒▒",
+        "  d str…",
+        "x   ██",
+        "y ▒▒▒▒",
+    ]
+
+
+@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_heat_is_never_too_wide_and_its_rows_stand_below_each_other(colour, ascii_only):
+    chance = random.Random(7)
+    labels = [
+        "I",
+        "strawberries",
+        "né",
+        "狐狸",
+        "狐狸" * 5,
+        "🦊",
+        "e\u0301",
+        "\x1b[2J",
+        "a\nb",
+        "",
+        " ",
+        "\ud800",
+    ]
+    for _ in range(300):
+        rows, columns = (chance.choices(labels, k=chance.randint(1, 13)) for _ in range(2))
+        looks = [[chance.random() ** 3 for _ in columns] for _ in rows]
+        width = chance.choice([1, 2, 3, 5, 8, 13, 21, 34, 55, 80, 144])
+        picture = heat(looks, rows, columns, width, colour, ascii_only)
+        lines = without_colors(picture).split("\n")
+        assert all(cell_len(line) <= width for line in lines)
+        assert all(c.isprintable() for line in lines for c in line)
+        assert not ascii_only or picture.isascii()
+        painted = [re.findall(r"\x1b\[48;5;(\d+)m( +)\x1b\[0m", line) for line in picture.split("\n")]
+        assert sum(map(len, painted)) == (len(rows) * len(columns) if colour else 0)
+        if colour:
+            starts = {cell_len(line.split("\x1b")[0]) for line in picture.split("\n") if "\x1b" in line}
+            assert len(starts) == 1
+
+
+def test_heat_darkens_as_weights_grow():
+    rising = [[i / 99 for i in range(100)]]
+    (shades,) = heat(rising, ["x"], ["y"] * 100, width=400).splitlines()[-1:]
+    levels = [" ░▒▓█".index(c) for c in shades[2:302]]
+    assert levels == sorted(levels)
+    assert {levels.count(level) for level in range(5)} == {60}
+    painted = heat(rising, ["x"], ["y"] * 100, width=400, colour=True)
+    order = [HEAT_COLOURS.index(int(n)) for n in re.findall(r"48;5;(\d+)m", painted)]
+    assert order == sorted(order)
+    assert set(order) == set(range(len(HEAT_COLOURS)))
+    bright = [
+        0.2126 * c.red + 0.7152 * c.green + 0.0722 * c.blue
+        for c in (Color.from_ansi(n).get_truecolor() for n in HEAT_COLOURS)
+    ]
+    assert bright == sorted(bright, reverse=True)
+
+
+def test_heat_of_little():
+    assert heat([], [], ["a"]) == heat([[]], ["a"], []) == ""
+    assert heat([[0.0]], ["x"], ["y"]).splitlines() == ["  y", "x      y"]
+    assert "█" in heat([[float("nan"), 0.5]], ["x"], ["y", "z"])
+    with pytest.raises(ValueError, match="zip"):
+        heat([[0.1, 0.2]], ["x", "y"], ["a", "b"])
 
 
 def test_visible():

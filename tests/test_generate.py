@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 from transformers.generation import logits_process as hf
 
 from regard.cache import Growing, State
@@ -14,19 +14,23 @@ from regard.errors import Mistake
 from regard.generate import (
     Sampling,
     Stopper,
+    allowed,
     choose,
     dice,
     draw,
+    forbid,
     generate,
     min_p,
     no_repeat_ngram,
+    padded,
+    read,
     repetition_penalty,
     temperature,
     top_k,
     top_p,
     window,
 )
-from regard.models import GPT, GPTConfig
+from regard.models import GPT, MODELS, GPTConfig
 
 VOCAB, CONTEXT = 29, 11
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3], [5], [8, 9, 7, 9, 3, 2, 3]]
@@ -355,6 +359,161 @@ def test_greedy_is_hugging_faces(options):
         )
         assert theirs[0, len(prompt) :].tolist() == text
     assert sum(len(set(text)) for text in ours) > 15
+
+
+# With sources
+
+
+SOURCES = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9], [7, 9], [3, 1, 4, 1, 5]]
+START = [[1]] * len(SOURCES)
+
+
+def pairs(kind="transformer", **settings):
+    """An encoder-decoder in double precision that looks at its source."""
+    cls, config, _ = MODELS[kind]
+    sizes = {"vocab": VOCAB, "context": CONTEXT, "dim": 8, "depth": 1, "dropout": 0.0, "tied": False}
+    torch.manual_seed(5)
+    model = cls(config(**sizes | settings)).double().eval()
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            nn.init.normal_(weight)
+    return model
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, FUSSY], ids=["greedy", "sampled", "fussy"])
+@pytest.mark.parametrize("kind", ["transformer", "gru"])
+def test_with_sources_cached_is_uncached_and_batched_is_alone(kind, sampling):
+    model = pairs(kind, **({"heads": 2} if kind == "transformer" else {}))
+    together = write(model, START, sampling, sources=SOURCES)
+    assert together == write(model, START, sampling, sources=SOURCES, cached=False)
+    assert together == [write(model, [[1]], sampling, sources=[source])[0] for source in SOURCES]
+    assert together[0] == together[4]
+    assert len({tuple(text) for text in together}) > 2
+    assert all(len(text) == CONTEXT for text in together), "a target ends when the context is full"
+    longer = write(model, [[1, 2, 3]] * 5, sampling, sources=SOURCES)
+    assert all(len(text) == CONTEXT - 2 for text in longer)
+    several = write(model, START, sampling, sources=SOURCES, samples=3)
+    assert several[::3] == together
+    for end in {text[4] for text in together}:
+        wanted = [text[: text.index(end)] if end in text else text for text in together]
+        assert write(model, START, sampling, sources=SOURCES, end=end) == (wanted if any(wanted) else [])
+
+
+def test_prompts_of_unequal_length_have_no_place_beside_sources():
+    model = pairs(heads=2)
+    with pytest.raises(ValueError, match="unequal numbers of tokens"):
+        write(model, [[1], [1, 2]], GREEDY, sources=[[3], [4]])
+    with pytest.raises(ValueError, match="longer"):
+        write(model, [[1], [1]], GREEDY, sources=[[3]])
+
+
+class Sourced(Counting):
+    def start(self, source, prompt, real=None):
+        self.calls.append((source.tolist(), prompt.tolist(), None if real is None else real.tolist()))
+        return self.weight[prompt[:, -1]], State([Growing()])
+
+
+def test_what_is_read_of_sources():
+    """On the right of the shorter ones stands padding, and of equal ones, one is read."""
+    model = Sourced()
+    logits, _ = read(model, [[1], [2], [1], [1]], [[5, 6], [5, 6], [7], [5, 6]])
+    source, prompt = [[5, 6], [5, 6], [7, 0]], [[1], [2], [1]]
+    assert model.calls == [(source, prompt, [[True, True], [True, True], [True, False]])]
+    assert logits.argmax(-1).tolist() == [2, 3, 2, 2]
+    model = Sourced()
+    read(model, [[1], [2]], [[5, 6], [8, 9]])
+    assert model.calls == [([[5, 6], [8, 9]], [[1], [2]], None)]
+    cpu = torch.device("cpu")
+    ids, real = padded([[1, 2, 3], [4]], cpu, left=True)
+    assert (ids.tolist(), real.tolist()) == ([[1, 2, 3], [0, 0, 4]], [[True] * 3, [False, False, True]])
+    assert padded([[1], [2]], cpu)[1] is None
+
+
+def test_the_source_counts_for_the_dice():
+    """Else different texts would be answered by the same throws."""
+    model = Sourced()
+    with torch.no_grad():
+        model.weight.zero_()  # all tokens are equally likely
+    texts = write(model, [[1]] * 3, Sampling(max_new_tokens=9, seed=3), sources=[[5], [6], [5]])
+    assert texts[0] == texts[2] != texts[1]
+
+
+class Marian(nn.Module):
+    """Hugging Face's Marian with start and step, in the slowest way."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, SimpleNamespace(context=model.config.max_position_embeddings)
+
+    def start(self, source, prompt, real=None):
+        real = torch.ones_like(source, dtype=torch.bool) if real is None else real
+        state = State([Growing()], real)
+        state.layers[0].kv, state.given = (prompt[:, None, :, None],) * 2, source
+        keep, true = state.reorder, state
+
+        def reorder(rows):
+            keep(rows)
+            true.given = true.given[rows]
+
+        state.reorder = reorder
+        return self.read(state), state
+
+    def step(self, ids, state):
+        state.layers[0].extend(lambda: (ids[:, None, :, None],) * 2)
+        return self.read(state), state
+
+    def read(self, state):
+        ids, mask = state.layers[0].kv[0][:, 0, :, 0], state.real.long()
+        return self.model(state.given, mask, decoder_input_ids=ids, use_cache=False).logits[:, -1]
+
+
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}])
+def test_greedy_with_sources_is_hugging_faces(options):
+    torch.manual_seed(0)
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=VOCAB, max_position_embeddings=37, d_model=12, encoder_layers=1, decoder_layers=1,
+            encoder_attention_heads=3, decoder_attention_heads=3, encoder_ffn_dim=17, decoder_ffn_dim=17,
+            pad_token_id=0, eos_token_id=None, decoder_start_token_id=1, forced_eos_token_id=None,
+            tie_word_embeddings=True,
+        )
+    ).double().eval()  # fmt: skip
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1 and "embed_positions" not in name:
+            nn.init.normal_(weight, std=3.0 if "encoder_attn" in name else 0.4)
+    sampling = Sampling(temperature=0, max_new_tokens=19, **options)
+    ours = write(Marian(model), START, sampling, sources=SOURCES)
+    for source, text in zip(SOURCES, ours, strict=True):
+        ids = torch.tensor([source])
+        mask = torch.ones_like(ids)
+        theirs = model.generate(
+            ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=19, bad_words_ids=None,
+            **options,
+        )  # fmt: skip
+        assert theirs[0, 1:].tolist() == text
+    assert len({tuple(text) for text in ours}) > 1
+
+
+# What beams may say
+
+
+def test_allowed():
+    assert allowed(Sampling(), [[1]]) is None
+    s = Sampling(repetition_penalty=1.7, no_repeat_ngram_size=2)
+    logits = torch.randn(2, 3, VOCAB).log_softmax(-1)
+    texts = torch.randint(0, 5, (2, 3, 7))
+    prompts = [[1], [2, 3], [4, 0, 4]]
+    rows = torch.tensor([2, 0])  # row 1 is over
+    change = allowed(s, prompts)(logits, texts, rows)
+    assert change.shape == logits.shape
+    for b, row in enumerate(rows.tolist()):
+        for k in range(3):
+            text = torch.tensor([[*prompts[row], *texts[b, k].tolist()]])
+            scores = hf.RepetitionPenaltyLogitsProcessor(1.7)(text, logits[b, k : k + 1])
+            scores = hf.NoRepeatNGramLogitsProcessor(2)(text, scores)
+            assert torch.equal(change[b, k], scores[0])
+            assert torch.equal(forbid(logits[b, k : k + 1], text.tolist(), s), scores)
+    assert torch.equal(forbid(logits[0], [[1]] * 3, Sampling()), logits[0])
 
 
 # Manners

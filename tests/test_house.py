@@ -17,12 +17,12 @@ FLOORS = [
     ["attention"],
     ["layers", "recurrent"],
     ["models"],
-    ["trace", "generate", "beam", "fast", "checkpoint", "convert"],
+    ["trace", "generate", "beam", "ensemble", "fast", "checkpoint", "convert"],
     [
-        *("text", "data", "recipe", "tasks", "loss", "optim", "distributed"),
+        *("text", "sentences", "data", "recipe", "tasks", "loss", "scoring", "optim", "distributed"),
         *("log", "meter", "display", "curve", "run", "trainer", "train"),
     ],
-    ["look", "serve"],
+    ["look", "serve", "demo"],
     ["cli"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(FLOORS) for room in rooms}

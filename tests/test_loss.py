@@ -24,16 +24,20 @@ def batch(dtype: torch.dtype = torch.float32, ignored: int = 5) -> tuple[Tensor,
     return x, W, targets
 
 
-def plain(x: Tensor, W: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(x @ W.mT, targets, ignore_index=IGNORED, reduction="sum")
+def plain(x: Tensor, W: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    return F.cross_entropy(
+        x @ W.mT, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+    )
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7, 1.0])
 @pytest.mark.parametrize("multiple", [1, 64])
 @pytest.mark.parametrize("ignored", [0, 5, N])
 @pytest.mark.parametrize("rows", [1, 2, 5, 22, 23, 24, 100])
-def test_chunked_is_plain(rows: int, ignored: int, multiple: int) -> None:
+def test_chunked_is_plain(rows: int, ignored: int, multiple: int, smoothing: float) -> None:
     x, W, targets = batch(torch.float64, ignored)
-    want, got = plain(x, W, targets), chunked_cross_entropy(x, W, targets, rows, multiple)
+    want = plain(x, W, targets, smoothing)
+    got = chunked_cross_entropy(x, W, targets, rows, multiple, smoothing)
     torch.testing.assert_close(got, want)
     # a slope other than 1, as the mean over a batch has
     expected = torch.autograd.grad(want / 3, (x, W))
@@ -42,9 +46,18 @@ def test_chunked_is_plain(rows: int, ignored: int, multiple: int) -> None:
         assert ignored < N or not mine.any()
 
 
-def test_gradcheck() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradcheck(smoothing: float) -> None:
     x, W, targets = batch(torch.float64)
-    assert torch.autograd.gradcheck(lambda x, W: chunked_cross_entropy(x, W, targets, 5), (x, W))
+    loss = lambda x, W: chunked_cross_entropy(x, W, targets, 5, 41, smoothing)  # noqa: E731
+    assert torch.autograd.gradcheck(loss, (x, W))
+
+
+def test_smoothing_is_as_the_paper_has_it() -> None:
+    x, W, targets = batch(torch.float64)
+    log_p = (x @ W.mT).log_softmax(-1)[targets != IGNORED]
+    aims = F.one_hot(targets[targets != IGNORED], V) * 0.9 + 0.1 / V
+    torch.testing.assert_close(chunked_cross_entropy(x, W, targets, 5, 64, 0.1), -(aims * log_p).sum())
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -57,19 +70,25 @@ def test_only_one_of_them_learns(which: int) -> None:
     torch.testing.assert_close(got, expected)
 
 
-def test_enormous_logits_are_finite() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_enormous_logits_are_finite(smoothing: float) -> None:
     x, W, targets = batch()
-    value = chunked_cross_entropy(x * 1e4, W, targets, 5)
-    torch.testing.assert_close(value, plain(x * 1e4, W, targets))
+    value = chunked_cross_entropy(x * 1e4, W, targets, 5, 64, smoothing)
+    torch.testing.assert_close(value, plain(x * 1e4, W, targets, smoothing))
     assert all(g.isfinite().all() for g in torch.autograd.grad(value, (x, W)))
 
 
-def test_autocast_is_as_near_as_plain_autocast() -> None:
+@pytest.mark.parametrize("limit", [5 * V, N * V])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_autocast_is_as_near_as_plain_autocast(
+    smoothing: float, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, W, targets = batch()
-    exact = plain(x, W, targets)
+    exact = plain(x, W, targets, smoothing)
     slopes = torch.autograd.grad(exact, (x, W))
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)
     with torch.autocast("cpu", torch.bfloat16):
-        got = chunked_cross_entropy(x, W, targets, 5)
+        got = cross_entropy(x, W, targets, smoothing)
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, exact, rtol=0.01, atol=0)
     for mine, true in zip(torch.autograd.grad(got, (x, W)), slopes, strict=True):
@@ -96,11 +115,37 @@ class Seen(TorchDispatchMode):
         return (math.prod(shape) // V for _, shape in self.results if V in shape and D not in shape)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile's own doing
+@pytest.mark.parametrize("limit", [5 * V, N * V])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_compiled_is_eager(smoothing: float, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, W, targets = batch(torch.float64)
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, W: cross_entropy(x, W, targets, smoothing), backend="aot_eager")
+    want, got = plain(x, W, targets, smoothing), compiled(x, W)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(torch.autograd.grad(got, (x, W)), torch.autograd.grad(want, (x, W)))
+
+
+def test_smoothing_takes_no_more_memory() -> None:
+    x, W, targets = batch()
+    wide = []
+    for smoothing in (0.0, 0.1):
+        with Seen() as seen:
+            chunked_cross_entropy(x, W, targets, N, 1, smoothing).backward()
+        wide.append([name for name, shape in seen.results if shape == (N, V)])
+    views = ("alias", "slice")
+    assert [name for name in wide[1] if name not in (*views, "sub_")] == wide[0]
+    assert wide[1].count("sub_") == 1  # in place
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("learning", [True, False])
-def test_only_so_many_rows_exist(learning: bool) -> None:
+def test_only_so_many_rows_exist(learning: bool, smoothing: float) -> None:
     x, W, targets = batch()
     with Seen() as seen, torch.set_grad_enabled(learning):
-        value = chunked_cross_entropy(x, W, targets, 5)
+        value = chunked_cross_entropy(x, W, targets, 5, 1, smoothing)
         if learning:
             value.backward()
     assert max(seen.logits()) == 5
@@ -120,17 +165,20 @@ def test_nothing_is_done_for_gradients_that_nobody_wants() -> None:
         assert len(products) == 1
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("limit", [1, V, 6 * V, N * V - 1, N * V])
-def test_the_choice_makes_no_difference(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_makes_no_difference(
+    limit: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, W, targets = batch(torch.float64)
     monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)
     shaped = x.detach().reshape(1, N, D).requires_grad_()
-    got = cross_entropy(shaped, W, targets[None])
-    torch.testing.assert_close(got, plain(x, W, targets))
-    expected = torch.autograd.grad(plain(x, W, targets), (x, W))
+    got, want = cross_entropy(shaped, W, targets[None], smoothing), plain(x, W, targets, smoothing)
+    torch.testing.assert_close(got, want)
+    expected = torch.autograd.grad(want, (x, W))
     mine = torch.autograd.grad(got, (shaped, W))
     torch.testing.assert_close(mine[0][0], expected[0])
     torch.testing.assert_close(mine[1], expected[1])
     with Seen() as seen:
-        cross_entropy(shaped, W, targets[None])
+        cross_entropy(shaped, W, targets[None], smoothing)
     assert max(seen.logits()) == min(N, max(1, limit // V))

@@ -1,12 +1,15 @@
 """Counted operations against the formula by hand, and rates against a clock that we move."""
 
+import math
+
 import pytest
 import torch
 
 from regard import distributed, meter
 from regard.meter import Pace, flops, peak
-from regard.models import GPT, GPTConfig
-from regard.tasks import Write
+from regard.models import GPT, MODELS, GPTConfig
+from regard.tasks import Translate, TranslateConfig, Write
+from regard.text import train_tokenizer
 from regard.trainer import Objective
 
 B, T, V, D, DEPTH = 3, 11, 29, 12, 2
@@ -46,6 +49,39 @@ def test_flops_of_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = flops(objective(), batch())
     monkeypatch.setattr("regard.loss.LOGITS_AT_ONCE", 7 * V)
     assert flops(objective(), batch()) == plain
+
+
+def pairs() -> tuple[torch.Tensor, ...]:
+    """A batch of whole pairs, without padding."""
+    ids = torch.zeros(B, T, dtype=torch.long)
+    return ids, torch.ones(B, T, dtype=torch.bool), ids, ids
+
+
+def pair_objective(kind: str) -> Objective:
+    made, config, _ = MODELS[kind]
+    tokenizer = train_tokenizer("byte", [], 0, Translate.specials)
+    task = Translate(TranslateConfig(name="translate"), tokenizer, T)
+    return Objective(made(config(vocab=V, context=T, dim=D, depth=DEPTH)), task)
+
+
+def test_flops_of_a_transformer() -> None:
+    model = pair_objective("transformer")
+    n = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name)
+    n += V * D  # the output layer
+    attentions = 3 * DEPTH  # the encoder's, the decoder's own, and its over the source
+    assert flops(model, pairs()) == 6 * n + 6 * attentions * 2 * T * D
+
+
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
+def test_flops_of_recurrent_models_are_not_known(kind: str) -> None:
+    assert math.isnan(flops(pair_objective(kind), pairs()))
+
+
+def test_a_pace_without_flops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "peak", lambda device, bf16: 1e6)
+    pace = Pace(math.nan, torch.device("cpu"), bf16=False)
+    pace.add(300)
+    assert pace.rates().keys() == {"tokens_per_second"}
 
 
 def test_peak() -> None:

@@ -107,11 +107,11 @@ CASES = [
         lr=5e-3,
     ),
     *(  # dynamo does not take torch's recurrent layers
-        Case("seq2seq", {**RECURRENT, "cell": cell, "attention": attention}, pair=True, compiles=False)
+        Case(cell, {**RECURRENT, "attention": attention}, pair=True, compiles=False)
         for cell, attention in (("rnn", "none"), ("gru", "additive"), ("lstm", "dot"), ("gru", "general"))
     ),
-    Case("seq2seq", {**RECURRENT, "target_vocab": None, "bidirectional": False}, pair=True, compiles=False),
-    Case("seq2seq", {**RECURRENT, "cell": "lstm", "tied": False, "depth": 1}, pair=True, compiles=False),
+    Case("gru", {**RECURRENT, "target_vocab": None, "bidirectional": False}, pair=True, compiles=False),
+    Case("lstm", {**RECURRENT, "tied": False, "depth": 1}, pair=True, compiles=False),
 ]
 COMPILED = [case for case in CASES if case.compiles]
 every_model = pytest.mark.parametrize("case", CASES, ids=str)

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import pytest
 from mistakes import mistake
 
-from regard.data import DataConfig
-from regard.models import GPTConfig
+from regard.models import MODELS, GPTConfig
 from regard.recipe import assignments, change, fill, names, nearest, read, to_toml
 from regard.tasks import TASKS
 from regard.trainer import TrainConfig
@@ -49,9 +48,14 @@ def test_built_in_recipes_fit(name: str) -> None:
     sections = read(name)
     assert list(sections) == ["model", "data", "task", "train"]
     fill("train", sections["train"], TrainConfig)
-    fill("data", sections["data"], DataConfig)
-    _, config = TASKS[sections["task"]["name"]]
+    task, config = TASKS[sections["task"]["name"]]
+    fill("data", sections["data"], task.data)
     fill("task", sections["task"], config)
+    kind = sections["model"].pop("kind")
+    assert kind in task.kinds
+    _, config, presets = MODELS[kind]
+    model = presets[sections["model"].pop("preset")] | sections["model"]
+    fill("model", model, config, vocab=9)
 
 
 def test_unknown_recipe_names_the_nearest() -> None:
@@ -163,6 +167,8 @@ def test_fill() -> None:
     assert (type(made.whole), type(made.number)) == (int, float)
     assert values["whole"] == 3.0
     assert fill("s", {"text": 7, "choice_or_none": None}, Kinds, whole=1) == Kinds(whole=1, text="7")
+    without = {"maybe": "none", "choice_or_none": "none", "text": "none"}  # TOML has no word for it
+    assert fill("s", without, Kinds, whole=1) == Kinds(whole=1, text="none")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,8 @@ def test_fill() -> None:
         ({"whole": 1, "number": True}, ["s.number=True"]),
         ({"whole": 1, "switch": 1}, ["s.switch=1", "true or false"]),
         ({"whole": 1, "switch": "True"}, ["s.switch='True'", "true or false"]),
-        ({"whole": 1, "maybe": "none"}, ["s.maybe='none'"]),
+        ({"whole": 1, "maybe": "some"}, ["s.maybe='some'"]),
+        ({"whole": "none"}, ["s.whole='none'"]),
         ({"whole": 1, "choice": "tow"}, ["s.choice=tow", "did you mean two?"]),
         ({"whole": 1, "choice": 7}, ["s.choice=7", "one, two"]),
         ({"whole": 1, "choice": ["one"]}, ["s.choice=['one']"]),

@@ -228,6 +228,34 @@ def test_streaming_waits_for_whole_characters():
     assert streamed(tokenizer, tokenizer.encode("aé")[:-1]) == (["a", ""], "\ufffd")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_streaming_on_from_what_stands_there(trained, kind):
+    """All that comes, joined, is what decoding the whole adds to its beginning."""
+    tokenizer = trained[kind]
+    for text in CORPUS:
+        ids = tokenizer.encode(text)[:60]
+        for cut in range(0, len(ids) + 1, 7):
+            begun = tokenizer.decode(ids[:cut])
+            if begun.endswith("\ufffd"):
+                continue  # in the midst of a character
+            decoder = tokenizer.decoder(ids[:cut])
+            added = "".join(decoder.push(id) for id in ids[cut:]) + decoder.finish()
+            assert begun + added == tokenizer.decode(ids)
+
+
+def test_streaming_on_puts_a_space_between_words_but_not_into_them():
+    words = train_tokenizer("wordpiece", ["the cat sat on the cathedral"] * 9, 200, [])
+    for begun, following in (("the cat", " sat"), ("the", " cat"), ("", "the")):
+        decoder = words.decoder(words.encode(begun))
+        assert decoder.push(words.encode(following)[0]) == following
+    inside = words.id("##t")
+    assert words.decoder(words.encode("the ca")).push(inside) == "t"
+    assert words.decoder().finish() == words.decoder(words.encode("the cat")).finish() == ""
+    decoder = words.decoder(begun := words.encode("the cat"))
+    decoder.push(words.encode("sat")[0])
+    assert begun == words.encode("the cat"), "it is left alone"
+
+
 def test_streaming_with_sentence_piece_spaces():
     vocab = {"<unk>": 0, "▁the": 1, "▁": 2, "cat": 3, "▁sat": 4, "<0xC3>": 5, "<0xA9>": 6}
     inner = tokenizers.Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))

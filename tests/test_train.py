@@ -12,7 +12,20 @@ from pathlib import Path
 import pytest
 import torch
 from mistakes import mistake
-from runs import TINY, at_step, before, checkpoints, rows, same, stopped, tiny, unmeasured, write_text
+from runs import (
+    RUNS,
+    TINY,
+    at_step,
+    before,
+    checkpoints,
+    rows,
+    same,
+    stopped,
+    tiny,
+    unmeasured,
+    write_data,
+    write_text,
+)
 from safetensors.torch import load_file
 
 import regard
@@ -53,6 +66,25 @@ def straight(request, place, text):
         tiny(text, place / request.param, **settings)
     assert {row["step"] for row in rows(place / request.param) if "valid_loss" in row} == {4, 8, 12}
     return place / request.param, settings
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def every(request, place):
+    """Each model's run that nobody disturbed; its data, case and settings. Three epochs of pairs."""
+    case = request.param
+    settings = {"steps": STEPS, "train__evaluate": 4, "train__save": 5, "train__micro": 4}
+    settings |= {"case": case, "model__dropout": 0.1}
+    settings |= {
+        "translate-gru": {"task__forcing": 0.6},  # draws random numbers too
+        "chat-transformer": {"train__optimizer": "muon"},
+    }.get(case, {})
+    folder = place / f"every-{case}"
+    folder.mkdir()
+    data = write_data(case, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        unmeasured(patch)
+        tiny(data, folder / "out", **settings)
+    return folder / "out", data, settings
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +137,29 @@ def test_stopped_again_and_again(straight, text, tmp_path):
     same(whole, out)
 
 
+def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
+    """An epoch of pairs has four steps: the stops lie before, at and after its borders."""
+    out, (whole, data, settings) = tmp_path / "out", every
+    for step in (0, 3, 4, 8, 9):
+        with stopped(Trainer, "train_step", at_step(step)):
+            tiny(data, out, **settings, resume=True)
+        assert checkpoints(out)[-1] == f"step-{step}"
+        with stopped(Trainer, "forward", at_step(step + 1)):  # between the parts of a batch
+            tiny(data, out, **settings, resume=True)
+        assert checkpoints(out)[-1] == f"step-{step + 1}"
+    assert isinstance(run.load(out).ask("8 go", max_new_tokens=3, seed=1), str)  # what is there can be used
+    tiny(data, out, **settings, resume=True)
+    same(whole, out)
+
+
+def test_every_model_is_gone_on_with_by_its_folder_alone(every, tmp_path):
+    out, (whole, data, settings) = tmp_path / "out", every
+    with stopped(Trainer, "train_step", at_step(6)):
+        tiny(data, out, **settings)
+    train(RUNS[settings["case"]][0], out=out, resume=True)
+    same(whole, out)
+
+
 def measuring_at(*steps):
     """Whether the objective is called by an evaluation, at one of these steps."""
     return lambda objective, *_: not objective.model.training and Measured.step in steps
@@ -154,11 +209,12 @@ def test_more_than_one_epoch_and_a_stop_in_it(text, tmp_path):
     same(tmp_path / "whole", tmp_path / "out")
 
 
-def test_killed_at_any_moment(text, tmp_path):
+@pytest.mark.parametrize(("case", "steps"), [("write", 200), ("translate-lstm", 40)])
+def test_killed_at_any_moment(tmp_path, case, steps):
     """SIGKILL, over and over, at every touch of a file while saving and at random moments."""
     script = Path(__file__).parent / "killing.py"
     made = subprocess.run(
-        [sys.executable, script, text, tmp_path, "200", "0"],
+        [sys.executable, script, case, write_data(case, tmp_path), tmp_path, str(steps), "0"],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -166,10 +222,11 @@ def test_killed_at_any_moment(text, tmp_path):
     assert made.returncode == 0, made.stdout + made.stderr
     told = json.loads(made.stdout)
     print(told)
-    assert told["kills"] >= 50
+    assert told["kills"] >= steps // 4
     assert told["saving"] >= 10
     touches = {f"save:{name}" for name in ("open", "raw", "fsync", "replace", "unlink", "mkdir", "rename")}
-    assert touches <= told["where"].keys()
+    if case == "write":  # which is killed often enough for each of them
+        assert touches <= told["where"].keys()
     same(tmp_path / "whole", tmp_path / "killed")
 
 

@@ -9,12 +9,27 @@ from pathlib import Path
 import pytest
 import torch
 from mistakes import mistake
-from runs import at_step, before, checkpoints, rows, same, stopped, tiny, unmeasured, write_text
+from runs import (
+    OF_PAIRS,
+    RUNS,
+    at_step,
+    before,
+    checkpoints,
+    rows,
+    same,
+    stopped,
+    tiny,
+    unmeasured,
+    write_data,
+    write_text,
+)
 from safetensors.torch import load_file
 
-from regard import run
+from regard import checkpoint, meter, run
 from regard.tasks import Write, targets
 from regard.trainer import TrainConfig, Trainer
+
+FLOPS = meter.flops  # which `quick` takes away
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +81,26 @@ def test_parts_of_a_batch_are_the_batch(text, tmp_path, exact, micro, optimizer)
         assert b == pytest.approx(a, rel=1e-9)
 
 
+@pytest.mark.parametrize("micro", [4, 1])
+@pytest.mark.parametrize("case", OF_PAIRS)
+def test_parts_of_a_batch_of_pairs_are_the_batch(tmp_path, exact, case, micro):
+    """Parts may be narrower than the whole, which pads all of its rows to the longest."""
+    data = write_data(case, tmp_path)
+    wholes, parts = [], []
+    with before(Trainer, "forward", lambda trainer, source, *_: wholes.append(source.shape)):
+        tiny(data, tmp_path / "whole", case, steps=5)
+    with before(Trainer, "forward", lambda trainer, source, *_: parts.append(source.shape)):
+        tiny(data, tmp_path / "parts", case, steps=5, train__micro=micro)
+    assert len(wholes) == 5
+    assert sum(n for n, _ in parts) == sum(n for n, _ in wholes)
+    assert max(n for n, _ in parts) == micro
+    assert sum(n * width for n, width in parts) <= sum(n * width for n, width in wholes)
+    # Keys' biases have no gradient but rounding, of which AdamW makes steps.
+    close(tmp_path / "whole", tmp_path / "parts", rtol=1e-8, atol=1e-9)
+    for a, b in zip(rows(tmp_path / "whole"), rows(tmp_path / "parts"), strict=True):
+        assert b == pytest.approx(a, rel=1e-8)
+
+
 def test_a_part_larger_than_the_batch_is_the_batch(text, tmp_path):
     tiny(text, tmp_path / "whole", steps=3)
     tiny(text, tmp_path / "part", steps=3, train__micro=100)
@@ -78,6 +113,43 @@ def test_the_loss_is_the_mean_of_the_batch_and_falls(text, tmp_path):
     vocab = run.load(tmp_path / "out").tokenizer.vocab
     assert found[0] == pytest.approx(math.log(vocab), rel=0.1)  # knows nothing yet
     assert found[-1] < 0.8 * found[0]
+
+
+@pytest.mark.parametrize("case", OF_PAIRS)
+def test_every_model_learns_its_pairs_by_heart(tmp_path, case):
+    settings = {"steps": 150, "train__lr": 0.03, "train__log": 10, "task__smoothing": 0.0, "model__dim": 16}
+    settings["train__weight_decay"] = 0.0
+    tiny(write_data(case, tmp_path), tmp_path / "out", case, **settings)
+    found = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
+    assert found[0] > 4  # knows nothing yet
+    assert found[-1] < 0.4 * found[0]
+
+
+# ------------------------------------------------------------------------------------- so many tokens a step
+
+
+@pytest.mark.parametrize(("tokens", "batch"), [(33, 3), (43, 3), (1, 1)])
+def test_tokens_instead_of_rows(text, tmp_path, tokens, batch):
+    """A row of writing has eleven."""
+    tiny(text, tmp_path / "tokens", steps=3, train__tokens=tokens)
+    tiny(text, tmp_path / "rows", steps=3, train__batch=batch)
+    close(tmp_path / "tokens", tmp_path / "rows", rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("tokens", [40, 120])
+def test_tokens_of_pairs_with_their_padding(tmp_path, tokens):
+    case, found, counted = "translate-transformer", [], []
+
+    def note(trainer, source, real, target, following):
+        found.append((source.shape, target.shape))
+
+    data = write_data(case, tmp_path)
+    with before(Trainer, "forward", note), before(meter.Pace, "add", lambda _, n: counted.append(n)):
+        tiny(data, tmp_path / "out", case, steps=12, train__tokens=tokens)
+    assert max(max(s.numel(), t.numel()) for s, t in found) <= tokens
+    assert {len(s) for s, _ in found} != {1}
+    whole = sum(t.numel() for _, t in found)
+    assert 0.7 * whole < sum(counted) < whole  # rates do not count padding
 
 
 # -------------------------------------------------------------------------------------------- evaluations
@@ -142,12 +214,137 @@ def test_old_checkpoints_go(text, tmp_path):
     assert checkpoints(tmp_path / "out") == ["step-5", "step-6", "step-7"]
 
 
+@pytest.mark.parametrize("case", RUNS)
+def test_the_use_of_the_machine_is_logged_where_it_is_known(tmp_path, monkeypatch, case):
+    monkeypatch.setattr(meter, "flops", FLOPS)
+    tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=1)
+    row = json.loads((tmp_path / "out" / "log.jsonl").read_text().splitlines()[0])
+    assert row["tokens_per_second"] > 0
+    assert ("mfu" in row) == (case == "write" or "transformer" in case)
+    assert row.get("mfu", 1) > 0
+
+
 def test_a_step_is_logged_now_and_then_with_the_first_and_the_last(text, tmp_path):
     tiny(text, tmp_path / "out", steps=11, train__log=4)
     found = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in found if "loss" in row] == [1, 4, 8, 11]
     assert set(found[0]) == {"step", "loss", "lr", "grad_norm", "elapsed", "tokens_per_second", "mfu"}
     assert set(found[-1]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_byte"}
+
+
+# ----------------------------------------------------------------------------------- the mean of checkpoints
+
+MEAN = {"steps": 8, "train__save": 2, "train__evaluate": 100, "train__average": 3}
+
+
+def weights(out: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(out / "checkpoints" / f"step-{step}" / "model.safetensors")
+
+
+@pytest.mark.parametrize(("last", "mean"), [(4.0, 3.0), (3.0, 4.0), (3.0, 3.0)])
+def test_the_mean_is_the_model_if_it_is_better(text, tmp_path, monkeypatch, capsys, last, mean):
+    losses(monkeypatch, last, mean, 5.0)
+    out = tmp_path / "out"
+    tiny(text, out, **MEAN, train__keep=9)
+    by_hand = {
+        name: torch.stack([weights(out, step)[name].double() for step in (4, 6, 8)]).mean(0).float()
+        for name in weights(out, 8)
+    }
+    top = load_file(out / "model.safetensors")
+    for name, wanted in by_hand.items() if mean < last else weights(out, 8).items():
+        assert torch.equal(top[name], wanted), name
+    assert rows(out)[-2:] == [
+        {"step": 8, "valid_loss": last},
+        {"step": 8, "averaged": 3, "valid_loss": mean},
+    ]
+    assert "the mean of the last 3 checkpoints" in capsys.readouterr().err
+    tiny(text, tmp_path / "plain", **MEAN | {"train__average": 1})  # training is as without it
+    last = "checkpoints/step-8/model.safetensors"
+    assert (out / last).read_bytes() == (tmp_path / "plain" / last).read_bytes()
+
+
+def test_the_mean_is_measured_and_not_only_the_last(text, tmp_path):
+    valid = write_text(tmp_path / "valid.txt", lines=9)
+    tiny(text, tmp_path / "out", **MEAN, valid=valid)
+    *_, last, mean = rows(tmp_path / "out")
+    model = run.load(tmp_path / "out")
+    scored = model.score(valid)["loss"]
+    assert scored == pytest.approx(min(last["valid_loss"], mean["valid_loss"]), rel=1e-5)
+    files = [tmp_path / "out" / "checkpoints" / f"step-{n}" / "model.safetensors" for n in (4, 6, 8)]
+    model.model.load_state_dict(checkpoint.average(map(load_file, files)))
+    assert model.score(valid)["loss"] == pytest.approx(mean["valid_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("average", "keep", "left"),
+    [(3, 1, [4, 6, 7]), (3, 2, [4, 6, 7]), (2, 1, [6, 7]), (2, 4, [2, 4, 6, 7]), (1, 1, [7])],
+)
+def test_checkpoints_are_kept_for_their_mean(text, tmp_path, average, keep, left):
+    """7 is the last step, and no multiple of 2."""
+    settings = MEAN | {"steps": 7, "train__average": average, "train__keep": keep}
+    tiny(text, tmp_path / "out", **settings)
+    assert checkpoints(tmp_path / "out") == [f"step-{n}" for n in left]
+    assert rows(tmp_path / "out")[-1].get("averaged", 1) == average
+
+
+def test_the_mean_of_fewer_than_were_asked_for(text, tmp_path):
+    tiny(text, tmp_path / "out", **MEAN | {"steps": 3})
+    assert rows(tmp_path / "out")[-1]["averaged"] == 2
+    tiny(text, tmp_path / "short", **MEAN | {"steps": 2})  # there is but the last
+    assert "averaged" not in rows(tmp_path / "short")[-1]
+    tiny(text, tmp_path / "unmeasured", **MEAN, data__holdout=0.0)  # nothing says which is better
+    top, last = ((tmp_path / "unmeasured" / p / "model.safetensors") for p in ("", "checkpoints/step-8"))
+    assert top.read_bytes() == last.read_bytes()
+
+
+class Died(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("steps", [[3], [3, 5, 7], [4, 6], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize("how", [signal.SIGTERM, None])
+def test_the_mean_does_not_know_of_stops(text, tmp_path, steps, how):
+    """Neither of those that save at other steps, nor of kills."""
+    settings = MEAN | {"model__dropout": 0.1, "train__keep": 1}
+    tiny(text, tmp_path / "whole", **settings)
+
+    def die(trainer):
+        if trainer.step == step:
+            raise Died
+
+    for step in steps:
+        if how is not None:
+            with stopped(Trainer, "train_step", at_step(step), how):
+                tiny(text, tmp_path / "out", **settings, resume=True)
+        else:
+            with before(Trainer, "train_step", die), pytest.raises(Died):
+                tiny(text, tmp_path / "out", **settings, resume=True)
+    tiny(text, tmp_path / "out", **settings, resume=True)
+    same(tmp_path / "whole", tmp_path / "out")
+    tiny(text, tmp_path / "out", **settings, resume=True)  # it is over, and stays as it is
+    same(tmp_path / "whole", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["average", "measured"])
+def test_stopped_while_the_mean_is_tried(text, tmp_path, name):
+    """Also while the last evaluation goes on: then both are left to the next sitting."""
+    settings = MEAN | {"train__keep": 1}
+    tiny(text, tmp_path / "whole", **settings)
+    with stopped(Trainer, name, lambda *_: True):
+        tiny(text, tmp_path / "out", **settings)
+    assert not any("averaged" in row for row in rows(tmp_path / "out"))
+    for _ in range(2):
+        tiny(text, tmp_path / "out", **settings, resume=True)
+        same(tmp_path / "whole", tmp_path / "out", state=False)
+
+
+def test_a_damaged_checkpoint_is_left_out_of_the_mean(text, tmp_path):
+    def damage(trainer):
+        (trainer.folder / "checkpoints" / "step-4" / "model.safetensors").write_bytes(b"no")
+
+    with before(Trainer, "average", damage):
+        tiny(text, tmp_path / "out", **MEAN)
+    assert rows(tmp_path / "out")[-1]["averaged"] == 2
 
 
 # ------------------------------------------------------------------------------------------------- budgets
@@ -179,6 +376,8 @@ def test_the_first_budget_that_is_used_up_counts(text, tmp_path):
         ({"steps": 1, "lr": float("nan")}, "lr=nan"),
         ({"steps": 1, "batch": 0}, "batch=0"),
         ({"steps": 1, "micro": 0}, "micro=0"),
+        ({"steps": 1, "tokens": 0}, "tokens=0"),
+        ({"steps": 1, "average": 0}, "average=0"),
         ({"steps": 1, "seed": -1}, "seed=-1"),
         ({"minutes": 0.0}, "minutes=0"),
     ],

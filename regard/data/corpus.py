@@ -1,8 +1,9 @@
 """What a model is trained and measured on: from texts, or from folders that `prepare` made of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,12 @@ from .shards import joined, prepared
 
 @dataclass
 class Corpus:
-    train: Stream
-    valid: Stream | None
+    train: Any  # a Stream of text, or what else a task learns from
+    valid: Any | None
     tokenizer: Tokenizer
+    target_tokenizer: Tokenizer | None = None  # where what is written has a vocabulary of its own
+    found: dict[str, Any] = field(default_factory=dict)  # settings of the task that follow from the data
+    notes: list[str] = field(default_factory=list)  # what people should know about the data
 
 
 def corpus(

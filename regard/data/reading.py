@@ -8,7 +8,7 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
@@ -74,9 +74,9 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
                 yield file
 
 
-def _lines(path: str) -> Iterator[bytes]:
+def lines(path: str) -> Iterator[bytes]:
     """The lines of a file, newlines included; whatever is wrong with its bytes is noticed on the way."""
-    name = _name(path)
+    name = shown(path)
     try:
         with _opened(path) as file:
             number = 0
@@ -96,50 +96,62 @@ def _lines(path: str) -> Iterator[bytes]:
     except ImportError:
         raise Mistake(f"{name}: reading .zst needs one more package: pip install zstandard") from None
     except FileNotFoundError:
-        raise Mistake(f"{name}: no such file or folder; check the path") from None
+        raise missing(path) from None
     except OSError as error:
         raise Mistake(f"{name}: cannot be read ({why(error)}); check its permissions") from None
 
 
-def _decoded(data: bytes | bytearray, path: str, first_line: int = 1) -> str:
+def decoded(data: bytes | bytearray, path: str, first_line: int = 1) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = first_line + data.count(b"\n", 0, error.start)
         raise Mistake(
-            f"{_name(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
+            f"{shown(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
             "if the file is Latin-1, convert it with: iconv -f latin1 -t utf-8"
         ) from None
 
 
 def _plain(path: str) -> Iterator[str]:
     whole = bytearray()
-    for line in _lines(path):
+    for line in lines(path):
         whole += line
-    yield _decoded(whole, path)
+    yield decoded(whole, path)
 
 
-def _jsonl(path: str) -> Iterator[str]:
-    for number, line in enumerate(_lines(path), 1):
+def json_rows(path: str) -> Iterator[tuple[str, Any]]:
+    """What stands on each line of a .jsonl, after where that is."""
+    for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue
-        where = f"{_name(path)}:{number}"
-        json_text = _decoded(line, path, number)
+        where = f"{shown(path)}:{number}"
+        json_text = decoded(line, path, number)
         try:
             row = json.loads(json_text)
         except (ValueError, RecursionError) as error:
             raise Mistake(f"{where}: not JSON ({one_line(error)}); a .jsonl has one object a line") from None
+        yield where, row
+
+
+def unbroken(text: str, where: str) -> str:
+    """The text, unless it holds half a character, as JSON can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Mistake(f"{where}: half a surrogate pair (\\ud800 to \\udfff); remove it") from None
+    return text
+
+
+def _jsonl(path: str) -> Iterator[str]:
+    for where, row in json_rows(path):
         if not isinstance(row, dict) or not isinstance(row.get("text"), str):
             raise Mistake(f'{where}: no string under "text"; a line looks like {{"text": "..."}}')
-        try:
-            row["text"].encode()
-        except UnicodeEncodeError:
-            raise Mistake(f"{where}: half a surrogate pair (\\ud800 to \\udfff); remove it") from None
-        yield row["text"]
+        yield unbroken(row["text"], where)
 
 
-def _hub(path: str) -> Iterator[str]:
-    """hf:NAME, hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, and :SPLIT after it for another split than train."""
+def hub_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
+    """These columns of hf:NAME, hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, and :SPLIT after it for another split
+    than train."""
     try:
         import datasets
     except ImportError:
@@ -148,25 +160,39 @@ def _hub(path: str) -> Iterator[str]:
     owner_and_name, config = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:]) or None
     try:
         rows = datasets.load_dataset(owner_and_name, config, split=split or "train")
-        columns = rows.column_names
+        there = rows.column_names
     except Exception as error:  # from the network, the hub or the package: all of them are about this name
         why = one_line(error)
         raise Mistake(f"{path}: cannot be loaded ({why}); the form is hf:OWNER/NAME/CONFIG:SPLIT") from None
-    if "text" not in columns:
-        raise Mistake(f'{path}: no column "text", but {", ".join(columns)}; write the texts to a .jsonl')
+    for name in columns:
+        if name not in there:
+            raise Mistake(f'{path}: no column "{name}", but {", ".join(there)}; write the texts to a .jsonl')
     for row in rows:
-        yield row["text"] or ""
+        yield [row[column] or "" for column in columns]
 
 
-def _name(path: str) -> str:
+def _hub(path: str) -> Iterator[str]:
+    for (text,) in hub_rows(path, ["text"]):
+        yield text
+
+
+def shown(path: str) -> str:
     return "standard input" if path == "-" else path
+
+
+def missing(path: str) -> Mistake:
+    return Mistake(f"{path}: no such file or folder; check the path")
+
+
+def empty(path: str) -> Mistake:
+    return Mistake(f"{shown(path)}: empty, there is no text in it; remove it or give another")
 
 
 def why(error: OSError) -> str:
     return error.strerror or one_line(error)
 
 
-def _in_folder(folder: str) -> list[str]:
+def in_folder(folder: str, suffixes: Set[str] = SUFFIXES) -> list[str]:
     """Every text file below a folder, in the order of their names; what is hidden stays so."""
 
     def fail(error: OSError) -> None:
@@ -175,14 +201,14 @@ def _in_folder(folder: str) -> list[str]:
     found = []
     for place, folders, files in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        seen = [name for name in files if not name.startswith(".") and _format(name) in SUFFIXES]
+        seen = [name for name in files if not name.startswith(".") and holds(name) in suffixes]
         found += [os.path.join(place, name) for name in seen]
     if not found:
-        raise Mistake(f"{folder}: no text in this folder; it needs files in {' '.join(sorted(SUFFIXES))}")
+        raise Mistake(f"{folder}: no text in this folder; it needs files in {' '.join(sorted(suffixes))}")
     return sorted(found)
 
 
-def _format(path: str) -> str:
+def holds(path: str) -> str:
     """The suffix that tells what a file holds, below the one that tells how it is compressed."""
     bare = Path(path.lower())
     return Path(bare.stem).suffix if bare.suffix in COMPRESSED else bare.suffix
@@ -194,15 +220,15 @@ def documents(paths: Sequence[str]) -> Iterator[str]:
     A file is one document, a .jsonl has one on each line (those without any text are passed over).
     """
     for path in map(str, paths):
-        for file in _in_folder(path) if os.path.isdir(path) else [path]:
-            read = _hub if file.startswith("hf:") else _jsonl if _format(file) == ".jsonl" else _plain
+        for file in in_folder(path) if os.path.isdir(path) else [path]:
+            read = _hub if file.startswith("hf:") else _jsonl if holds(file) == ".jsonl" else _plain
             some = False
             for text in read(file):
                 if text and not text.isspace():
                     some = True
                     yield text
             if not some:
-                raise Mistake(f"{_name(file)}: empty, there is no text in it; remove it or give another")
+                raise empty(file)
 
 
 class Again(Generic[T]):
@@ -227,7 +253,7 @@ def size(paths: Sequence[str]) -> int | None:
     """The bytes of text in these files and folders, where that takes no reading: they are plain text."""
     total = 0
     for path in map(str, paths):
-        for file in _in_folder(path) if os.path.isdir(path) else [path]:
+        for file in in_folder(path) if os.path.isdir(path) else [path]:
             if not os.path.isfile(file) or Path(file.lower()).suffix in {".jsonl", *COMPRESSED}:
                 return None
             total += os.path.getsize(file)

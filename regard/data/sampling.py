@@ -19,6 +19,9 @@ class Stream:
     def __len__(self) -> int:
         return int(self.ends[-1]) if self.parts else 0
 
+    def describe(self) -> str:
+        return f"{len(self):,} tokens"
+
     def fingerprint(self) -> str:
         """SHA-256 of the length and of up to a million tokens spread over the stream: are these the same
         data?"""
@@ -98,14 +101,20 @@ class Windows:
     number of processes can share the positions out.
     """
 
-    def __init__(self, stream: Stream, context: int, seed: int) -> None:
+    def __init__(self, stream: Stream, context: int, seed: int, size: int) -> None:
         if len(stream) < 2:
             raise Mistake(f"training needs at least two tokens, the text has {len(stream)}; give more text")
-        self.stream, self.seed = stream, seed
+        self.stream, self.seed, self.size = stream, seed, size  # `size` windows a step
         self.width = min(context, len(stream) - 1)
         # One window fewer than would fit leaves room to shift them.
         self.count = max(1, (len(stream) - 1) // self.width - 1)
         self.slack = len(stream) - 1 - self.count * self.width
+
+    notes = ()  # for people: whole windows waste nothing
+
+    def rows(self, step: int) -> np.ndarray:
+        """The positions that a step reads."""
+        return np.arange(step * self.size, (step + 1) * self.size)
 
     def batch(self, positions: np.ndarray) -> np.ndarray:
         """The windows at these positions, each with the token after it: (B, width + 1)."""

@@ -4,7 +4,7 @@ Shapes: B batch, S source tokens, T target tokens, D width.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,12 @@ from .sizes import check_sizes
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig:
+    """What the three kinds share; each names its cell."""
+
+    cell: ClassVar[str]  # a key of CELLS in recurrent.py
     vocab: int  # of the source
     target_vocab: int | None = None  # the source's, and both share one embedding
     context: int = 128  # the longest source, and the longest target
-    cell: Literal["rnn", "gru", "lstm"] = "gru"
     attention: Literal["none", "additive", "dot", "general"] = "additive"
     dim: int = 128
     depth: int = 1  # of the encoder, and of the decoder
@@ -32,6 +34,21 @@ class Seq2SeqConfig:
         check_sizes(self, "vocab", "target_vocab", "context", "dim", "depth")
         if self.bidirectional and self.dim % 2:
             raise ValueError(f"dim={self.dim} must be even: half of it reads forwards, half backwards")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RNNConfig(Seq2SeqConfig):
+    cell = "rnn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRUConfig(Seq2SeqConfig):
+    cell = "gru"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMConfig(Seq2SeqConfig):
+    cell = "lstm"
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -55,6 +72,11 @@ class Seq2Seq(nn.Module):
         self.head = None if c.tied else nn.Linear(c.dim, c.target_vocab or c.vocab, bias=False)
         init_xavier(self)
         init_recurrent(self)
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The parts, in the order of computing."""
+        return [self.encoder, self.decoder]
 
     @property
     def output(self) -> Tensor:

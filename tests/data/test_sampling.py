@@ -21,6 +21,7 @@ def test_a_stream_reads_across_its_parts():
         ids = stream.read(start, stop)
         assert ids.dtype == np.int64
         assert ids.tolist() == whole[start:stop].tolist()
+    assert stream.describe() == "23 tokens"
     assert len(Stream([], 0)) == 0
     assert Stream([], 0).read(0, 3).tolist() == []
 
@@ -86,7 +87,7 @@ def numbered(n):
 
 @pytest.mark.parametrize(("n", "context"), [(1009, 13), (53, 13), (27, 13), (26, 13), (1000, 7)])
 def test_every_window_once_an_epoch(n, context):
-    windows = Windows(numbered(n), context, seed=11)
+    windows = Windows(numbered(n), context, seed=11, size=4)
     offsets, orders = set(), set()
     for epoch in range(20):
         batch = windows.batch(np.arange(windows.count) + epoch * windows.count)
@@ -105,32 +106,42 @@ def test_every_window_once_an_epoch(n, context):
 
 
 def test_every_offset_comes():
-    windows = Windows(numbered(20), 7, seed=0)  # a single window: from 0 up to the last that fits
+    windows = Windows(numbered(20), 7, seed=0, size=4)  # a single window: from 0 up to the last that fits
     assert {int(start) for start in windows.batch(np.arange(500))[:, 0]} == set(range(13))
 
 
 def test_a_batch_depends_on_its_positions_only():
-    windows, other = Windows(numbered(509), 11, seed=3), Windows(numbered(509), 11, seed=4)
+    windows, other = (Windows(numbered(509), 11, seed=seed, size=4) for seed in (3, 4))
     positions = np.array([5000, 3, 17, 10**12, 3])
     batch = windows.batch(positions)
     windows.batch(np.arange(100))
-    assert (Windows(numbered(509), 11, seed=3).batch(positions) == batch).all()
+    assert (Windows(numbered(509), 11, seed=3, size=9).batch(positions) == batch).all()
     assert (windows.batch(positions[::-1]) == batch[::-1]).all()
     assert all((windows.batch(positions[i : i + 1])[0] == batch[i]).all() for i in range(5))
     assert (batch[1] == batch[4]).all()
     assert not (other.batch(np.arange(40)) == windows.batch(np.arange(40))).all()
 
 
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_steps_take_the_positions_one_after_another(size):
+    """Across epochs as well: 45 windows, and no step has fewer."""
+    windows = Windows(numbered(509), 11, seed=3, size=size)
+    found = [windows.rows(step) for step in range(50)]
+    assert np.concatenate(found).tolist() == list(range(50 * size))
+    assert (windows.rows(7) == found[7]).all()  # at any time
+    assert not windows.notes
+
+
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_windows_of_tiny_texts(n):
-    windows = Windows(numbered(n), 100, seed=0)
+    windows = Windows(numbered(n), 100, seed=0, size=4)
     assert windows.count == 1
     assert windows.batch(np.arange(3)).tolist() == [list(range(n))] * 3
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_too_little_to_learn_from(n):
-    mistake(lambda: Windows(Stream([np.arange(n)], n), 8, 0), "at least two tokens")
+    mistake(lambda: Windows(Stream([np.arange(n)], n), 8, 0, 4), "at least two tokens")
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 15, 50, 57, 58])

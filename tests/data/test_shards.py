@@ -31,7 +31,7 @@ def test_prepared_is_like_read_directly(tmp_path, kind, count):
         assert one.bytes == other.bytes == about[side]["bytes"]
         assert about[side]["tokens"] == len(other)
     positions = np.arange(40)
-    batches = [Windows(found.train, 16, seed=1).batch(positions) for found in (shards, direct)]
+    batches = [Windows(found.train, 16, seed=1, size=4).batch(positions) for found in (shards, direct)]
     assert (batches[0] == batches[1]).all()
 
 

@@ -5,22 +5,28 @@ Sizes: 61 source and 53 target words, 3 rows, 5 source and 7 target tokens, 17 a
 
 import dataclasses
 import itertools
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from shapes import checked, promises
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 import regard
-from regard.models.seq2seq import PRESETS, Seq2Seq, Seq2SeqConfig
+from regard.models import MODELS
+from regard.models.seq2seq import PRESETS, GRUConfig, LSTMConfig, RNNConfig, Seq2Seq, Seq2SeqConfig
 from regard.trace import trace
 
 B, S, T = 3, 5, 7
-CELLS, ATTENTIONS = ("rnn", "gru", "lstm"), ("none", "additive", "dot", "general")
+CONFIGS = {"rnn": RNNConfig, "gru": GRUConfig, "lstm": LSTMConfig}
+CELLS, ATTENTIONS = tuple(CONFIGS), ("none", "additive", "dot", "general")
 SIZES = {"vocab": 61, "target_vocab": 53, "context": 17, "dim": 22, "depth": 2}
 REAL = torch.arange(S) < torch.tensor([[2], [S], [1]])
 every_cell = pytest.mark.parametrize("cell", CELLS)
@@ -35,9 +41,9 @@ every_kind = pytest.mark.parametrize(
 )
 
 
-def build(**changes: object) -> Seq2Seq:
+def build(cell: str = "gru", **changes: object) -> Seq2Seq:
     """Ready to use, with weights large enough that all of them matter."""
-    model = Seq2Seq(Seq2SeqConfig(**{**SIZES, **changes}))
+    model = Seq2Seq(CONFIGS[cell](**{**SIZES, **changes}))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.15 * torch.randn_like(p))
@@ -187,6 +193,30 @@ def test_compiles_where_torch_is_allowed_to(attention: str) -> None:
         assert_close(compiled(source, target), model(source, target), atol=1e-5, rtol=1e-5)
 
 
+@every_attention
+@every_cell
+def test_weights_can_be_shared_out(cell: str, attention: str) -> None:
+    """As the trainer does it with `blocks`: a block's weights are whole only while its forward runs."""
+    model, (source, target) = build(cell=cell, attention=attention), pairs()
+    alone = model(source, target, REAL)
+    alone.logsumexp(-1).sum().backward()
+    wanted = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings():  # of what nobody may write into
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
+            mesh = init_device_mesh("cpu", (1,))
+            for block in (*model.blocks, model):
+                fully_shard(block, mesh=mesh)
+            shared = model(source, target, REAL)
+            shared.logsumexp(-1).sum().backward()
+        assert_close(shared, alone)
+        assert_close([p.grad.full_tensor() for p in model.parameters()], wanted)
+    finally:
+        dist.destroy_process_group()
+
+
 # Learning
 
 GO, END = 27, 28
@@ -215,7 +245,7 @@ def learn(model: Seq2Seq, source: Tensor, target: Tensor, steps: int, **options:
 @every_attention
 @every_cell
 def test_one_batch_overfits_and_is_written_from_memory(cell: str, attention: str) -> None:
-    model = Seq2Seq(Seq2SeqConfig(vocab=29, dim=32, cell=cell, attention=attention, dropout=0.0))
+    model = Seq2Seq(CONFIGS[cell](vocab=29, dim=32, attention=attention, dropout=0.0))
     source, target = words()
     assert learn(model, source, target, steps=70) < 0.05
     with torch.no_grad():
@@ -229,7 +259,7 @@ def test_one_batch_overfits_and_is_written_from_memory(cell: str, attention: str
 def test_starts_near_uniform() -> None:
     """A fresh model knows nothing: its loss is about log(vocab)."""
     for cell, attention in itertools.product(CELLS, ATTENTIONS):
-        model = Seq2Seq(Seq2SeqConfig(**SIZES, cell=cell, attention=attention))
+        model = Seq2Seq(CONFIGS[cell](**SIZES, attention=attention))
         logits = model(torch.randint(61, (29, S)), torch.randint(53, (29, T)))
         loss = F.cross_entropy(logits.flatten(0, 1), torch.randint(53, (29 * T,)))
         assert loss.item() == pytest.approx(torch.tensor(53.0).log().item(), rel=0.05)
@@ -277,7 +307,7 @@ def test_forcing_is_for_training_only() -> None:
 
 
 def test_learns_from_its_own_mistakes() -> None:
-    model = Seq2Seq(Seq2SeqConfig(vocab=29, dim=32, dropout=0.0))
+    model = Seq2Seq(GRUConfig(vocab=29, dim=32, dropout=0.0))
     assert learn(model, *words(), steps=90, forcing=0.5) < 0.05
 
 
@@ -324,13 +354,25 @@ def test_encoded_sources_are_as_long_as_they_came() -> None:
     assert not encoded[~REAL].any()
 
 
+def test_the_kind_names_the_cell() -> None:
+    torchs = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+    for cell, config in CONFIGS.items():
+        made, known, presets = MODELS[cell]
+        assert (made, known, presets) == (Seq2Seq, config, PRESETS)
+        assert issubclass(config, Seq2SeqConfig)
+        assert "cell" not in dataclasses.asdict(config(vocab=5))
+        model = build(cell=cell)
+        assert [type(block.rnn) for block in model.blocks] == [torchs[cell]] * 2
+        assert model.blocks == [model.encoder, model.decoder]
+
+
 def test_presets_name_only_settings_and_build() -> None:
     settings = {field.name for field in dataclasses.fields(Seq2SeqConfig)}
     sizes = []
     for preset in PRESETS.values():
         assert set(preset) <= settings - {"vocab", "target_vocab"}
         with torch.device("meta"):
-            model: nn.Module = Seq2Seq(Seq2SeqConfig(vocab=8000, **preset))
+            model: nn.Module = Seq2Seq(GRUConfig(vocab=8000, **preset))
         sizes.append(sum(p.numel() for p in model.parameters()))
     assert list(PRESETS) == ["tiny", "small", "base"]
     assert sizes == sorted(sizes)
@@ -348,15 +390,15 @@ def test_presets_name_only_settings_and_build() -> None:
 )
 def test_impossible_settings(changes: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        Seq2SeqConfig(**{**SIZES, **changes})
-    Seq2SeqConfig(**{**SIZES, "dim": 7, "bidirectional": False})
+        LSTMConfig(**{**SIZES, **changes})
+    LSTMConfig(**{**SIZES, "dim": 7, "bidirectional": False})
 
 
 def test_configuration_is_frozen_and_by_keyword() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Seq2SeqConfig(vocab=5).vocab = 6  # type: ignore[misc]
+        RNNConfig(vocab=5).vocab = 6  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Seq2SeqConfig(5)  # type: ignore[misc]
+        RNNConfig(5)  # type: ignore[misc]
 
 
 def test_too_many_tokens_are_counted() -> None:

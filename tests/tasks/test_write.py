@@ -11,7 +11,7 @@ from regard.beam import beam_search
 from regard.data import DataConfig, Stream
 from regard.generate import Sampling
 from regard.models import GPT, GPTConfig
-from regard.tasks import TASKS, Write, WriteConfig, targets
+from regard.tasks import TASKS, Write, WriteConfig, idle, targets
 from regard.text import train_tokenizer
 
 TEXT = "abcdefghij" * 7 + "\n"
@@ -39,7 +39,7 @@ def test_a_task_has_its_name():
 
 
 def test_a_batch_asks_for_what_follows(task, stream):
-    ids, following = task.batch(task.training(stream, seed=3), np.arange(5))
+    ids, following = task.batch(task.training(stream, 3, 5, None), np.arange(5))
     assert ids.shape == following.shape == (5, CONTEXT)
     assert torch.equal(ids[:, 1:], following[:, :-1])
     for row in torch.cat([ids, following[:, -1:]], dim=1):
@@ -48,20 +48,43 @@ def test_a_batch_asks_for_what_follows(task, stream):
 
 
 def test_a_position_has_its_sample_at_any_time(task, stream):
-    samples = task.training(stream, seed=3)
+    samples = task.training(stream, 3, 5, None)
     ids, _ = task.batch(samples, np.array([17, 4]))
-    again, _ = task.batch(task.training(stream, seed=3), np.array([4]))
+    again, _ = task.batch(task.training(stream, 3, 2, None), np.array([4]))
     assert torch.equal(ids[1:], again)
 
 
-@pytest.mark.parametrize("size", [1, 3, 100])
-def test_in_order_asks_for_everything_once(task, stream, size):
-    asked = torch.cat([following.flatten() for _, following in task.in_order(stream, size)])
+@pytest.mark.parametrize(
+    ("rows", "tokens", "expected"), [(5, None, 5), (5, 3 * CONTEXT, 3), (5, 3 * CONTEXT + 6, 3), (5, 1, 1)]
+)
+def test_a_step_has_so_many_rows_or_tokens(task, stream, rows, tokens, expected):
+    samples = task.training(stream, 3, rows, tokens)
+    assert [len(samples.rows(step)) for step in range(40)] == [expected] * 40
+
+
+@pytest.mark.parametrize(("tokens", "most"), [(1, 1), (CONTEXT, 1), (3 * CONTEXT + 1, 3), (700, 100)])
+def test_in_order_asks_for_everything_once(task, stream, tokens, most):
+    batches = list(task.in_order(stream, tokens))
+    asked = torch.cat([following.flatten() for _, following in batches])
     assert asked.tolist() == stream.read(1, len(stream)).tolist()
+    assert max(len(ids) for ids, _ in batches) == min(most, len(stream) // CONTEXT)
+    assert sum(map(task.covered, batches)) == len(stream) - 1
+
+
+def test_an_idle_batch_asks_for_nothing(task, stream, model):
+    ids, following = task.batch(task.training(stream, 3, 5, None), np.arange(5))
+    nothing = idle((ids, following))
+    assert torch.equal(nothing[0], ids)
+    assert targets(nothing) == 0
+    assert targets((ids, following)) == 5 * CONTEXT  # as before
+    loss = task.loss(model, *nothing)
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
 def test_the_loss_is_the_sum_of_cross_entropies(task, stream, model):
-    ids, following = task.batch(task.training(stream, seed=3), np.arange(5))
+    ids, following = task.batch(task.training(stream, 3, 5, None), np.arange(5))
     wanted = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), following.flatten(), reduction="sum")
     torch.testing.assert_close(task.loss(model, ids, following), wanted)
 
@@ -74,10 +97,11 @@ def test_metrics(task, stream):
 
 def test_reading_holds_out_and_brings_the_tokenizer(tmp_path, task):
     (tmp_path / "a.txt").write_text(TEXT)
-    found = Write.read([str(tmp_path / "a.txt")], [], DataConfig(holdout=0.25))
+    paths = [str(tmp_path / "a.txt")]
+    found = Write.read(paths, [], DataConfig(holdout=0.25), task.config, CONTEXT)
     assert len(found.train) + len(found.valid) == len(TEXT)
     assert found.tokenizer.end is not None
-    given = Write.read([str(tmp_path / "a.txt")], [], DataConfig(), task.tokenizer)
+    given = Write.read(paths, [], DataConfig(), task.config, CONTEXT, [task.tokenizer])
     assert given.tokenizer is task.tokenizer
 
 
@@ -88,9 +112,13 @@ def test_all_of_a_text_is_scored_on(tmp_path, task):
     mistake(lambda: task.held_out([str(tmp_path / "short.txt")]), tmp_path / "short.txt")
 
 
-def test_the_opening_is_from_the_data(task, stream):
-    assert TEXT.startswith(task.opening(stream))
-    assert task.opening(stream)
+def test_a_sample_goes_on_from_the_data(task, stream, model):
+    sample = task.sample(model, stream, seed=4)
+    opening = TEXT[:8]
+    assert sample.startswith(opening)
+    options = Write.generation | {"max_new_tokens": 120, "seed": 4}
+    assert sample[len(opening) :] == answers(task, model, [opening], **options)[0] != ""
+    assert task.sample(model, stream, seed=5) != sample
 
 
 def answers(task, model, texts, stop=(), samples=1, **options):

@@ -1,0 +1,140 @@
+"""Writing: predict the next token of running text, and so go on from any text.
+
+Shapes: B batch, T tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.data import Corpus, DataConfig, Stream, Windows, corpus, in_order
+from regard.errors import Mistake
+from regard.generate import Sampling, generate
+from regard.loss import cross_entropy
+from regard.text import Tokenizer
+
+from .answers import Answer, searched, streamed
+from .batches import Batch, per_token, targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteConfig:
+    name: Literal["write"]
+
+
+class Write:
+    kinds = ("gpt",)  # of models that can do it
+    specials = ("<|endoftext|>",)
+    data = DataConfig
+    builtin = ("write.txt",), ()  # what it learns from, and what it is measured on, if nothing else is given
+    extras = ()  # options of `ask` that only this task has
+    at_once = 64  # texts from a pipe, answered together
+    talks = False  # and remembers what was said
+
+    def __init__(self, config: WriteConfig, tokenizer: Tokenizer, context: int, target: None = None):
+        self.config, self.tokenizer, self.context = config, tokenizer, context
+
+    # making a model
+
+    @classmethod
+    def read(
+        cls,
+        paths: Sequence[str],
+        valid: Sequence[str],
+        data: DataConfig,
+        config: WriteConfig,
+        context: int,
+        tokenizers: Sequence[Tokenizer] = (),
+    ) -> Corpus:
+        """`tokenizers` are those of an earlier run, to be used again."""
+        return corpus(paths, valid, data, cls.specials, *tokenizers)
+
+    def held_out(self, paths: Sequence[str]) -> Stream:
+        """Data to score on: all of a text, or the held-out part of a prepared folder."""
+        found = corpus(paths, (), DataConfig(holdout=0.0), self.specials, self.tokenizer)
+        stream = found.valid or found.train
+        if len(stream) < 2:
+            raise Mistake(f"{paths[0]}: one token is too little to score on; give a longer text")
+        return stream
+
+    def training(self, stream: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
+        """Samples by number: any of them at any time, in an order that the seed decides."""
+        return Windows(stream, self.context, seed, rows if tokens is None else max(1, tokens // self.context))
+
+    def batch(self, samples: Windows, rows: np.ndarray) -> Batch:
+        ids = torch.from_numpy(samples.batch(rows))
+        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+    def in_order(self, stream: Stream, tokens: int) -> Iterator[Batch]:
+        """The whole stream, every token but the first predicted once; about so many tokens at a time."""
+        for ids, following in in_order(stream, self.context, max(1, tokens // self.context)):
+            yield torch.from_numpy(ids), torch.from_numpy(following)
+
+    @staticmethod
+    def loss(model: nn.Module, ids: Tensor, following: Tensor) -> Tensor:
+        """The sum over all predictions, in nats."""
+        return cross_entropy(model.hidden(ids), model.output, following)  # type: ignore[operator, arg-type]
+
+    def metrics(self, loss: float, count: int, stream: Stream) -> dict[str, float]:
+        return per_token(loss, count, stream.bytes)
+
+    @staticmethod
+    def covered(batch: Batch) -> int:
+        """How much of the data a batch holds."""
+        return targets(batch)
+
+    def sample(self, model: Any, stream: Stream, seed: int) -> str:
+        """A few words of the data, and how the model goes on from them."""
+        opening = self.tokenizer.decode(stream.read(0, min(8, len(stream))))
+        options = Sampling(**self.generation | {"max_new_tokens": 120, "seed": seed})
+        return opening + self.answers(model, [opening], options)[0][0].text
+
+    # using it
+
+    generation: ClassVar[dict[str, Any]] = {"max_new_tokens": 200, "temperature": 0.8}
+
+    def ask(
+        self,
+        model: Any,
+        texts: Sequence[str],
+        sampling: Sampling,
+        stop: Sequence[str] = (),
+        samples: int = 1,
+        cached: bool = True,
+    ) -> Iterator[list[str]]:
+        """The new text of every row, piece by piece; row i * samples + j is sample j of text i."""
+        if sampling.num_beams > 1:
+            found = self.answers(model, texts, sampling, stop, samples)
+            yield [answer.text for several in found for answer in several]
+            return
+        prompts = [self.tokenizer.encode(text) or self._blank() for text in texts]
+        steps = generate(model, prompts, sampling, end=self.tokenizer.end, samples=samples, cached=cached)
+        yield from streamed(steps, self.tokenizer, len(texts) * samples, stop)
+
+    def answers(
+        self,
+        model: Any,
+        texts: Sequence[str],
+        sampling: Sampling,
+        stop: Sequence[str] = (),
+        samples: int = 1,
+    ) -> list[list[Answer]]:
+        """Whole answers: `samples` of them to each text, with scores where beams found them."""
+        if sampling.num_beams == 1:
+            rows = zip(*self.ask(model, texts, sampling, stop, samples), strict=True)
+            found = [Answer("".join(pieces)) for pieces in rows]
+            return [found[i : i + samples] for i in range(0, len(found), samples)]
+        longest = sampling.max_new_tokens
+        if longest >= self.context:
+            raise Mistake(f"max_new_tokens={longest}: with beams, less than the context of {self.context}")
+        prompts = [self.tokenizer.encode(text) or self._blank() for text in texts]
+        prompts = [prompt[longest - self.context :] for prompt in prompts]
+        return searched(model, prompts, sampling, self.tokenizer, stop, samples)
+
+    def _blank(self) -> list[int]:
+        """What stands before the first word: a new line, or else the end of an earlier text."""
+        return self.tokenizer.encode("\n") or [self.tokenizer.end or 0]
