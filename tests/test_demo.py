@@ -1,0 +1,60 @@
+"""The demo as a newcomer runs it: the answer, the picture, what to try next, and unseen wordings answered."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paraphrases import PARAPHRASES, normal, sensible
+
+from regard import demo, run
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """Where the demo's run is, and what it said on standard output and standard error."""
+    folder = tmp_path_factory.mktemp("demo")
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", "demo"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout, done.stderr
+
+
+def test_it_is_fine(shown: tuple[Path, str, str]) -> None:
+    _, said, _ = shown
+    question, answer, *picture = [line for line in said.splitlines() if line.strip()]
+    assert question == f"> {demo.QUESTION}"
+    assert normal(answer) == "i am fine"
+    assert picture[0].split() == ["hi", "how", "are", "you", "</s>"]
+    words = [line.split()[0] for line in picture[1:]]
+    assert words[:3] == ["I", "am", "fine"]
+    assert any(shade in said for shade in "░▒▓█")
+
+
+def test_it_says_what_to_try_next(shown: tuple[Path, str, str]) -> None:
+    folder, _, advice = shown
+    assert "regard ask runs/demo" in advice
+    assert (folder / "runs/demo/model.safetensors").is_file()
+
+
+def test_unseen_wordings_are_answered_sensibly(shown: tuple[Path, str, str]) -> None:
+    model = run.load(shown[0] / "runs/demo", "cpu")
+    questions = [question for question, _ in PARAPHRASES]
+    answers = model.ask(questions)
+    wrong = [(q, a) for (q, right), a in zip(PARAPHRASES, answers, strict=True) if not sensible(a, right)]
+    assert len(wrong) <= 0.2 * len(PARAPHRASES), wrong
+
+
+def test_its_attention_is_that_of_the_model(shown: tuple[Path, str, str]) -> None:
+    model = run.load(shown[0] / "runs/demo", "cpu")
+    weights, rows, columns = model.task.looked(model.model, demo.QUESTION, model.ask(demo.QUESTION))
+    assert weights.shape == (len(rows), len(columns))
+    assert weights.sum(-1).tolist() == pytest.approx([1.0] * len(rows), abs=1e-5)
