@@ -17,6 +17,8 @@ _HOMES = {
     "Block": "layers",
     "FeedForward": "layers",
     "SwiGLU": "layers",
+    "Bert": "models",
+    "BertConfig": "models",
     "GPT": "models",
     "GPTConfig": "models",
     "Seq2Seq": "models",
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from .layers import Block, FeedForward, SwiGLU
     from .models import (
         GPT,
+        Bert,
+        BertConfig,
         GPTConfig,
         GRUConfig,
         LSTMConfig,
@@ -54,6 +58,8 @@ if TYPE_CHECKING:
 __all__ = [
     "GPT",
     "Attention",
+    "Bert",
+    "BertConfig",
     "Block",
     "FeedForward",
     "GPTConfig",

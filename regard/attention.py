@@ -1,6 +1,7 @@
 """Attention: compare queries with keys, soften the scores into weights, average the values.
 
 Shapes: B batch, H heads, G key/value heads, T queries, S keys, D width, d = D / H.
+A window has N blocks of w queries, and g tokens that look everywhere.
 A score is a callable (q (..., T, d), k (..., S, d)) -> (..., T, S).
 A mask is boolean and broadcasts to (B, H, T, S); True means "may look". A bias is added to the scores.
 """
@@ -99,12 +100,22 @@ def look_ahead_mask(T: int, S: int, device: torch.device | None = None) -> Tenso
     return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
 
 
+def window_mask(T: int, window: int, globals: int, device: torch.device | None = None) -> Tensor:
+    """Neighbours up to `window` away see each other (T, T); the first `globals` see all, and all see them."""
+    i = torch.arange(T, device=device)
+    t = i[:, None]
+    return ((t - i).abs() <= window) | (t < globals) | (i < globals)
+
+
+def joined(mask: Tensor | None, other: Tensor) -> Tensor:
+    return other if mask is None else mask & other
+
+
 def allowed(T: int, S: int, mask: Tensor | None, causal: bool, device: torch.device) -> Tensor | None:
     """The padding mask and the look-ahead mask as one."""
     if not causal or T == 1:  # a lone last query may look at every key
         return mask
-    triangle = look_ahead_mask(T, S, device)
-    return triangle if mask is None else mask & triangle
+    return joined(mask, look_ahead_mask(T, S, device))
 
 
 # Attention
@@ -172,11 +183,50 @@ def fused(
     return y
 
 
+def windowed(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int, globals: int, dropout: float = 0.0
+) -> Tensor:
+    """fused with a window_mask, in time and memory linear in the length, Beltagy et al. 2020, section 3.1.
+
+    Queries in blocks as long as the window see the keys of their own block, of the one before and the one
+    after, and the global ones. The mask is over keys only, (B, 1, 1, T).
+    """
+    assert mask is None or mask.shape[-2] == 1
+    B, T, g, w = len(q), q.shape[-2], globals, window
+    S = g + 3 * w
+    if T <= S:  # a block would see everything
+        everything = T - g <= w + 1
+        mask = mask if everything else joined(mask, window_mask(T, w, g, q.device))
+        return fused(q, k, v, mask, dropout=dropout)
+    N = math.ceil((T - g) / w)
+    fill = N * w - (T - g)
+
+    def around(x: Tensor) -> Tensor:
+        """What each block sees of x, which has something for each key: (B, G, T, d) -> (B * N, G, S, d)."""
+        first = x[:, None, :, :g].expand(-1, N, -1, -1, -1)
+        blocks = F.pad(x[:, :, g:], (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
+        return torch.cat([first, blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], dim=3).flatten(0, 1)
+
+    row, column = torch.arange(w, device=q.device)[:, None], torch.arange(S, device=q.device) - g
+    near = (column < 0) | ((row <= column) & (column <= row + 2 * w))  # (w, S)
+    real = torch.ones(1, 1, 1, T, dtype=torch.bool, device=q.device) if mask is None else mask
+    may = around(real.expand(B, -1, 1, T).mT).mT & near  # (B * N, 1, w, S)
+    rest = F.pad(q[:, :, g:], (0, 0, 0, fill))  # (B, H, N * w, d)
+    rest = rest.unflatten(2, (N, w)).transpose(1, 2).flatten(0, 1)  # (B * N, H, w, d)
+    y = fused(rest, around(k), around(v), may, dropout=dropout)  # (B * N, H, w, d)
+    y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, : T - g]  # (B, H, T - g, d)
+    if g:
+        y = torch.cat([fused(q[:, :, :g], k, v, mask, dropout=dropout), y], dim=2)  # (B, H, T, d)
+    return y
+
+
 class Attention(nn.Module):
     """Multi-head attention of x over itself, or over `source` when given (cross-attention).
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_out, Vaswani et al. 2017, section 3.2.2. With fewer
-    key/value heads than heads, neighbouring heads share them, Ainslie et al. 2023.
+    key/value heads than heads, neighbouring heads share them, Ainslie et al. 2023. With a `window`, tokens
+    see no farther than that, but for the first `globals`, Beltagy et al. 2020; there, these have projections
+    of their own besides, here only the common ones.
     """
 
     def __init__(
@@ -188,8 +238,13 @@ class Attention(nn.Module):
         causal: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
+        window: int | None = None,
+        globals: int = 1,
     ):
         super().__init__()
+        self.window, self.globals = window, globals
+        if window is not None and (causal or window < 1 or globals < 0):
+            raise ValueError(f"{window=} must be more than 0, {globals=} 0 or more, and causal=False")
         self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads or heads, causal, dropout
         if dim % heads or heads % self.kv_heads:
             raise ValueError(f"{dim=} must divide by {heads=}, and heads by kv_heads={self.kv_heads}")
@@ -212,12 +267,18 @@ class Attention(nn.Module):
             s = x if source is None else source
             return rotate(split(self.k(s), self.kv_heads), turn), split(self.v(s), self.kv_heads)
 
+        if self.window is not None and any(t is not None for t in (source, bias, cache)):
+            raise ValueError(f"attention with window={self.window} takes no source, bias or cache")
         dropout = self.dropout if self.training else 0.0
         q = rotate(split(self.q(x), self.heads), turn)  # (B, H, T, d)
         k, v = keys_values() if cache is None else cache.extend(keys_values)  # (B, G, S, d)
-        if self.seen is None:
+        if self.seen is None and self.window is not None:
+            heads = windowed(q, k, v, mask, self.window, self.globals, dropout)  # (B, H, T, d)
+        elif self.seen is None:
             heads = fused(q, k, v, mask, bias, self.causal, dropout)  # (B, H, T, d)
         else:
+            if self.window is not None:
+                mask = joined(mask, window_mask(x.shape[1], self.window, self.globals, x.device))
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))  # (B, H, S, d)
             heads, weights = pool(q, k, v, mask, bias, self.causal, dropout)
             self.seen.append({"q": q, "k": k, "v": v, "weights": weights, "heads": heads})

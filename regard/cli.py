@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("model", metavar="MODEL", help="a run's folder")
     p.add_argument("input", nargs="*", metavar="INPUT", help="texts; else one per line of standard input")
     p.add_argument("--json", action="store_true", help="print one object a line")
+    p.add_argument("--in", dest="within", metavar="FILE", help="the lines of a file that are nearest")
     asking(p)
 
     p = verb("score", score, "measure a model on held-out data")
@@ -126,6 +127,7 @@ def asking(p: argparse.ArgumentParser) -> None:
     p.add_argument("--num-return-sequences", **whole, help="several answers to each input")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (repeatable)")
     p.add_argument("--prefix", metavar="TEXT", help="how a translation or a reply begins")
+    p.add_argument("--distance", choices=["cosine", "euclidean"], help="of word vectors: what near means")
     p.add_argument("--seed", **whole, help="the same seed, the same answers")
 
 
@@ -173,6 +175,8 @@ OPTIONS = (
     "stop",
     "prefix",
     "seed",
+    "within",
+    "distance",
 )
 
 
@@ -183,7 +187,10 @@ def opened(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     model = load(options.model)
     if options.others:
         model = ensemble([model, *map(load, options.others)])
-    return model, {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    asked = {name: getattr(options, name, None) for name in OPTIONS}
+    if asked["within"] is not None and "within" not in model.task.extras:
+        raise Mistake("--in compares texts by their vectors, and this model makes none; train one with embed")
+    return model, {name: value for name, value in asked.items() if value is not None}
 
 
 def ask(options: argparse.Namespace) -> None:
@@ -191,10 +198,13 @@ def ask(options: argparse.Namespace) -> None:
     if not options.input and sys.stdin.isatty():
         if chosen.get("num_return_sequences", 1) > 1:
             raise Mistake("--num-return-sequences is for INPUT or lines from a pipe; a conversation has one")
+        if "within" in chosen:
+            raise Mistake("--in is for INPUT or lines from a pipe; give what is to be looked for")
         converse(model, chosen)
         return
     lines = given(options.input) if options.input else piped()
-    if chosen.get("num_return_sequences", 1) == 1 and not options.json and len(options.input) == 1:
+    one = chosen.get("num_return_sequences", 1) == 1 and "within" not in chosen
+    if one and not options.json and len(options.input) == 1:
         show(model.stream(next(lines), **chosen))
         return
     while texts := list(itertools.islice(lines, model.task.at_once)):
@@ -203,7 +213,8 @@ def ask(options: argparse.Namespace) -> None:
                 row = {"input": text, "output": answer.text}
                 if answer.score is not None:
                     row["score"] = answer.score
-                print(json.dumps(row, ensure_ascii=False) if options.json else answer.text)
+                shown = f"{answer.score:.4f}\t{answer.text}" if "within" in chosen else answer.text
+                print(json.dumps(row, ensure_ascii=False) if options.json else shown)
         sys.stdout.flush()
 
 

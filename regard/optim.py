@@ -3,11 +3,14 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import distributed
+from .errors import Mistake
 from .layers import Block
 
 
@@ -18,7 +21,13 @@ class Muon(torch.optim.Optimizer):
     torch.optim.Muon takes its matrices one by one; here all of one shape go through the products together.
     """
 
-    def __init__(self, weights: Sequence[Tensor], lr: float, weight_decay: float, bf16: bool = False):
+    def __init__(
+        self,
+        weights: Sequence[Tensor] | Sequence[dict[str, Any]],
+        lr: float,
+        weight_decay: float,
+        bf16: bool = False,
+    ):
         super().__init__(weights, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # of the products: they need no precision
 
@@ -55,26 +64,62 @@ def orthogonal(G: Tensor) -> Tensor:
 
 
 def optimizers(
-    model: nn.Module, name: str, lr: float, weight_decay: float, beta2: float, bf16: bool = False
+    model: nn.Module,
+    name: str,
+    lr: float,
+    weight_decay: float,
+    beta2: float,
+    bf16: bool = False,
+    layer_decay: float = 1.0,
 ) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices inside the blocks and AdamW for the rest.
 
-    Vectors (biases and norms) do not decay.
+    Vectors (biases and norms) do not decay. A group's `scale` is its share of the learning rate: each layer's
+    is `layer_decay` times that of the one above it, Howard & Ruder 2018, 3.1; Clark et al. 2020.
     """
     blocks = [m for m in model.modules() if isinstance(m, Block)] if name == "muon" else []
-    inside = [p for block in blocks for p in block.parameters() if p.requires_grad and p.ndim == 2]
-    taken = set(inside)
-    rest = [p for p in model.parameters() if p.requires_grad and p not in taken]
-    groups = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    made: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=(0.9, beta2), fused=True)
-    ]
-    if inside:
-        made.append(Muon(inside, lr, weight_decay, bf16))
+    inside = {p for block in blocks for p in block.parameters() if p.ndim == 2}
+    depth, alike = len(model.blocks), defaultdict(list)  # type: ignore[arg-type]
+    for p, place in places(model).items():
+        if p.requires_grad:
+            alike[p in inside, p.ndim < 2, layer_decay ** max(0, depth - place)].append(p)
+    adamw: list[dict[str, Any]] = []
+    muon: list[dict[str, Any]] = []
+    for by_muon, vectors, scale in sorted(alike):
+        group = {"params": alike[by_muon, vectors, scale], "scale": scale}
+        (muon if by_muon else adamw).append(group | {"weight_decay": 0.0 if vectors else weight_decay})
+    made: list[torch.optim.Optimizer] = []
+    if adamw:
+        made.append(torch.optim.AdamW(adamw, lr=lr, betas=(0.9, beta2), fused=True))
+    if muon:
+        made.append(Muon(muon, lr, weight_decay, bf16))
     return made
+
+
+def places(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Where every weight stands: 0 below the blocks, i in the i-th of n blocks, n + 1 above them.
+
+    Below is what a model makes before its first block: embeddings and positions, even if tied.
+    """
+    blocks: list[nn.Module] = list(model.blocks)  # type: ignore[arg-type]
+    found = dict.fromkeys(model.parameters(), len(blocks) + 1)
+    for part in takewhile(lambda part: part not in blocks, model.modules()):
+        if not any(inner in blocks for inner in part.modules()):
+            found.update(dict.fromkeys(part.parameters(), 0))
+    for i, block in enumerate(blocks, 1):
+        found.update(dict.fromkeys(block.parameters(), i))
+    return found
+
+
+def freeze(model: nn.Module, blocks: int) -> None:
+    """What stands below the blocks and the first few of them learn no more."""
+    if blocks > (depth := len(model.blocks)):  # type: ignore[arg-type]
+        raise Mistake(f"train.freeze={blocks}: the model has {depth} blocks to freeze; give at most {depth}")
+    for p, place in places(model).items():
+        if place <= blocks:
+            p.requires_grad_(False)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise Mistake(f"train.freeze={blocks} leaves nothing to train; freeze fewer blocks")
 
 
 # The learning rate, as a share of its top: `done` is the share of the run behind us, `step` counts from 1.

@@ -111,6 +111,10 @@ def fit(key: str, value: Any, kind: Any) -> Any:
             hint = nearest(str(value), map(str, choices))
             raise Mistake(f"{key}={value} is not a choice; {hint}")
         return value
+    if typing.get_origin(kind) is tuple:  # TOML and JSON have lists
+        if not isinstance(value, list | tuple):
+            raise Mistake(f"{key}={value!r} should be a list")
+        return tuple(fit(key, one, typing.get_args(kind)[0]) for one in value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind is int and isinstance(value, float) and value.is_integer():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import recipe, scoring
+from . import convert, recipe, scoring
 from .checkpoint import read_tensors
 from .display import progress
 from .ensemble import Ensemble
@@ -41,8 +41,16 @@ def best_device() -> torch.device:
 class Model:
     """A model with its tokenizer and its task: what people use. `model.model` is the nn.Module inside."""
 
-    def __init__(self, model: nn.Module, task: Any, generation: dict[str, Any], folder: Path | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Any,
+        generation: dict[str, Any],
+        folder: Path | None = None,
+        kind: str | None = None,
+    ):
         self.model, self.task, self.generation, self.folder = model, task, generation, folder
+        self.kind = kind  # its name in MODELS
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -51,7 +59,7 @@ class Model:
     @property
     def tokenizers(self) -> list[Tokenizer]:
         """The tokenizer; or the source's and the target's, where these differ."""
-        other = getattr(self.task, "target_tokenizer", None)
+        other = self.task.target_tokenizer
         return [self.tokenizer] if other is None else [self.tokenizer, other]
 
     def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:
@@ -76,9 +84,16 @@ class Model:
         texts = [text] if isinstance(text, str) else text
         return self.task.answers(self.model, texts, **self._chosen(options))
 
+    def embed(self, texts: Sequence[str]) -> torch.Tensor:
+        """A vector for each text, (texts, dim), if this is what the model is for."""
+        if not hasattr(self.task, "vectors"):
+            raise Mistake("this model's task makes no vectors of texts; train one with the recipe embed")
+        return self.task.vectors(self.model, [texts] if isinstance(texts, str) else texts)
+
     def _chosen(self, options: dict[str, Any]) -> dict[str, Any]:
         options = self.generation | {k: v for k, v in options.items() if v is not None}
-        stop, samples = options.pop("stop", ()), options.pop("num_return_sequences", 1)
+        usual = getattr(self.task, "nearest", 1) if "within" in options else 1
+        stop, samples = options.pop("stop", ()), options.pop("num_return_sequences", usual)
         own = {name: options.pop(name) for name in self.task.extras if name in options}
         known = [f.name for f in fields(Sampling)]
         for name in options:
@@ -100,17 +115,20 @@ class Model:
         if (samples := self._chosen(options)["samples"]) > 1:
             raise Mistake(f"num_return_sequences={samples}: only one answer to each text can be scored")
         data = self.task.held_out(paths)
+        if against is not None and not self.task.compares:
+            raise Mistake("--against compares answers with references; this model's task has none")
+        if (alone := self.task.scored(self.model, data)) is not None:
+            return alone
         device = next(self.model.parameters()).device
-        loss, count = 0.0, 0
+        sums, count = torch.zeros(1, dtype=torch.float64), 0
         with torch.inference_mode(), progress("scoring", len(data)) as advance:
             for batch in self.task.in_order(data, 8192):
-                loss += float(self.task.loss(self.model, *(t.to(device) for t in batch)))
+                sums = sums + self.task.measure(self.model, *(t.to(device) for t in batch)).cpu()
                 count += targets(batch)
                 advance(self.task.covered(batch))
-        found: dict[str, Any] = self.task.metrics(loss, count, data)
-        if not hasattr(self.task, "judged"):
-            if against is not None:
-                raise Mistake("--against compares answers with references; this model's task has none")
+        loss, *more = sums.tolist()
+        found: dict[str, Any] = self.task.metrics(loss, count, data, *more)
+        if not self.task.compares:
             return found
         answers = self._answers_to(data.sources, options)
         found |= self.task.judged(answers, data.targets)
@@ -147,7 +165,7 @@ def begin(folder: Path, model: nn.Module, task: Any, sections: recipe.Sections) 
         (beside / RECIPE).write_text(recipe.to_toml(sections), encoding="utf-8")
         (beside / LOG).touch()
         task.tokenizer.save(beside / TOKENIZER)
-        if getattr(task, "target_tokenizer", None):
+        if task.target_tokenizer is not None:
             task.target_tokenizer.save(beside / TARGET_TOKENIZER)
         if folder.is_dir():
             folder.rmdir()  # empty, or the caller would not have come here
@@ -163,13 +181,18 @@ def begin(folder: Path, model: nn.Module, task: Any, sections: recipe.Sections) 
 
 
 def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
-    """The trained model of a run's folder."""
+    """The trained model of a run's folder, or of one in Hugging Face's layout."""
     folder = Path(folder)
+    if convert.is_theirs(folder):
+        return load_theirs(folder, device)
     made = _json(folder / CONFIG)
     kind = str(made.pop("model_type", "")).removeprefix("regard-")
     section = made.pop("task", None)
     if kind not in MODELS or not isinstance(section, dict) or str(section.get("name")) not in TASKS:
-        raise Mistake(f"{folder / CONFIG}: not a model of Regard's (model_type is {kind or 'missing'!r})")
+        theirs = f"; of Hugging Face's, known are {', '.join(convert.KINDS)}"
+        raise Mistake(
+            f"{folder / CONFIG}: not a model of Regard's (model_type is {kind or 'missing'!r}){theirs}"
+        )
     if not (folder / WEIGHTS).is_file():
         raise Mistake(f"{folder}: no {WEIGHTS} yet; train it first, or go on with --resume")
     made.pop("architectures", None)
@@ -179,13 +202,32 @@ def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
         model = module(recipe.fill("model", made, config))
     except ValueError as e:
         raise Mistake(f"{folder / CONFIG}: {e}") from None
+    task_section = recipe.fill("task", section, task_config)
+    model = task_class.headed(model, task_section)
     fit_weights(model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     model.to(device or best_device()).eval()
     tokenizer, *other = load_tokenizers(folder)
-    task = task_class(recipe.fill("task", section, task_config), tokenizer, model.config.context, *other)
+    task = task_class(task_section, tokenizer, model.config.context, *other)
     generation = _json(folder / GENERATION) if (folder / GENERATION).exists() else {}
     generation.pop("eos_token_id", None)
-    return Model(model, task, task.generation | generation, folder)
+    return Model(model, task, task.generation | generation, folder, kind)
+
+
+def load_theirs(folder: Path, device: str | torch.device | None = None) -> Model:
+    """The model of a folder in Hugging Face's layout; its task follows from its head."""
+    found = convert.load_folder(folder)
+    task_class, task_config = TASKS[found.task["name"]]
+    section = recipe.fill("task", found.task, task_config)
+    tokenizer, model, context = Tokenizer.load(found.tokenizer), found.model, found.model.config.context
+    if tokenizer.vocab > model.config.vocab:
+        many = f"its {tokenizer.vocab} tokens are more than the model's {model.config.vocab}"
+        raise Mistake(f"{found.tokenizer}: {many}; they don't belong together")
+    made: nn.Module = task_class.headed(model, section)
+    if found.head:
+        made.head.load_state_dict(found.head)  # type: ignore[union-attr]
+    made.to(device or best_device()).eval()
+    task = task_class(section, tokenizer, context)
+    return Model(made, task, dict(task.generation), folder, found.kind)
 
 
 def ensemble(models: Sequence[Model]) -> Model:

@@ -1,15 +1,24 @@
-"""Figures about answers as texts: how near they are to references, how varied, and what is chance."""
+"""Figures about answers: how near texts are to references, how varied, and what is chance; how often a class,
+an entity or a span is the right one, and how two rows of numbers go together."""
 
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+import string
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence, Sized
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from .errors import Mistake
 
 WORD = re.compile(r"\w+|[^\w\s]")  # a run of letters and digits, or one mark
+TAG = re.compile(r"O|[BIES](-.+)?")  # of IOB1, IOB2 and BIOES: outside, or the part of an entity and its kind
+ARTICLE = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 SEED = "SACREBLEU_SEED"
 
 
@@ -94,11 +103,157 @@ def by_length(
     return found
 
 
-def _matched(answers: Sequence[str], references: Sequence[str], what: str = "answers") -> None:
+# Numbers
+
+
+def pearson(predicted: ArrayLike, true: ArrayLike) -> float:
+    """The product-moment correlation of two rows of numbers; 0 if one of them never changes."""
+    x, y = np.asarray(predicted, dtype=float), np.asarray(true, dtype=float)
+    _matched(x, y, "predictions")
+    if (x == x[0]).all() or (y == y[0]).all():
+        return 0.0  # nothing goes together with it; scipy's NaN would be no JSON
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return float("nan")
+    x, y = (side / np.abs(side).max() for side in (x, y))  # so that no square overflows
+    x, y = x - x.mean(), y - y.mean()
+    r = x @ y / (np.linalg.norm(x) * np.linalg.norm(y))
+    return float(np.clip(r, -1, 1))
+
+
+def spearman(predicted: ArrayLike, true: ArrayLike) -> float:
+    """The rank correlation (Spearman 1904): pearson of the ranks, where equals share the mean of theirs."""
+    x, y = np.asarray(predicted, dtype=float), np.asarray(true, dtype=float)
+    _matched(x, y, "predictions")
+    if np.isnan(x).any() or np.isnan(y).any():
+        return float("nan")  # which has no rank
+    return pearson(_ranks(x), _ranks(y))
+
+
+def _ranks(x: np.ndarray) -> np.ndarray:
+    """1 for the smallest; equals have the mean of the ranks that they take up together."""
+    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[place]
+
+
+# Classes
+
+
+def accuracy(predicted: Sequence[Hashable], true: Sequence[Hashable]) -> float:
+    """The share of predictions that are right."""
+    _matched(predicted, true, "predictions")
+    return sum(p == t for p, t in zip(predicted, true, strict=True)) / len(true)
+
+
+def f1(predicted: Sequence[Hashable], true: Sequence[Hashable], positive: Hashable | None = None) -> float:
+    """The harmonic mean of precision and recall: of the positive class, or, without one, the mean over all
+    classes that are there or predicted. A class that is never right has 0."""
+    _matched(predicted, true, "predictions")
+    right = Counter(t for p, t in zip(predicted, true, strict=True) if p == t)
+    # 2 TP / (2 TP + FP + FN): what was predicted and what was true are TP + FP and TP + FN
+    of = Counter(predicted) + Counter(true)
+    if positive is not None:
+        return 2 * right[positive] / max(1, of[positive])
+    return sum(2 * right[name] / of[name] for name in of) / len(of)
+
+
+def matthews(predicted: Sequence[Hashable], true: Sequence[Hashable]) -> float:
+    """The correlation of predicted and true classes (Matthews 1975), of two or more of them (Gorodkin 2004,
+    eq. 8); 0 if all are predicted, or are, the same."""
+    _matched(predicted, true, "predictions")
+    n, right = len(true), sum(p == t for p, t in zip(predicted, true, strict=True))
+    guessed, there = Counter(predicted), Counter(true)
+    together = right * n - sum(guessed[name] * count for name, count in there.items())
+    spread = [n * n - sum(count * count for count in side.values()) for side in (guessed, there)]
+    return together / (spread[0] * spread[1]) ** 0.5 if all(spread) else 0.0
+
+
+# Entities
+
+
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(kind, start, end) of every entity in a sentence's tags, IOB1, IOB2 or BIOES: words[start:end].
+
+    As seqeval reads them by default, and conlleval before it: an entity goes on until a tag begins another
+    (B, S), ends it (after E or S), is outside or of another kind; so I may begin one as well as B.
+    """
+    found = set()
+    before, kind_before, start = "O", "", 0
+    for place, tag in enumerate([*tags, "O"]):
+        if not TAG.fullmatch(tag):
+            raise Mistake(f'tag "{tag}": no entity\'s; it is O, or B, I, E or S and a kind, as in B-PER')
+        part, kind = tag[0], tag[2:] or "_"
+        if before in "OES" or part in "OBS" or kind != kind_before:
+            if before != "O":
+                found.add((kind_before, start, place))
+            start = place
+        before, kind_before = part, kind
+    return found
+
+
+def entity_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and f1 of all sentences' entities together: kind and both ends must be right."""
+    _matched(predicted, true, "tagged sentences")
+    right = guessed = there = 0
+    for number, (mine, theirs) in enumerate(zip(predicted, true, strict=True), 1):
+        if len(mine) != len(theirs):
+            raise Mistake(f"sentence {number}: {len(mine)} tags for {len(theirs)} words: give one for each")
+        a, b = entities(mine), entities(theirs)
+        right, guessed, there = right + len(a & b), guessed + len(a), there + len(b)
+    return {
+        "precision": right / max(1, guessed),
+        "recall": right / max(1, there),
+        "f1": 2 * right / max(1, guessed + there),
+    }
+
+
+# Spans
+
+
+def exact_match(answers: Sequence[str], references: Sequence[str | Sequence[str]]) -> float:
+    """The share of answers that are their reference, or one of several, as SQuAD compares them (Rajpurkar et
+    al. 2016): whatever the capitals, punctuation, articles and white space."""
+    same = lambda answer, reference: float(_bare(answer) == _bare(reference))  # noqa: E731
+    return _best(answers, references, same)
+
+
+def token_f1(answers: Sequence[str], references: Sequence[str | Sequence[str]]) -> float:
+    """The mean f1 of an answer's words against its reference's, or the best of several; as SQuAD 2 has it,
+    where two that have no words are the same."""
+    return _best(answers, references, _overlap)
+
+
+def _overlap(answer: str, reference: str) -> float:
+    mine, theirs = Counter(_bare(answer)), Counter(_bare(reference))
+    if not mine or not theirs:
+        return float(mine == theirs)
+    return 2 * (mine & theirs).total() / (mine.total() + theirs.total())
+
+
+def _bare(text: str) -> list[str]:
+    return ARTICLE.sub(" ", text.lower().translate(PUNCTUATION)).split()
+
+
+def _best(
+    answers: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    measure: Callable[[str, str], float],
+) -> float:
+    """The mean over all answers of the measure by the reference that is nearest."""
+    _matched(answers, references)
+    total = 0.0
+    for number, (answer, given) in enumerate(zip(answers, references, strict=True), 1):
+        if not isinstance(given, str) and not given:
+            raise Mistake(f"answer {number}: no reference to compare it with; give at least one")
+        total += max(measure(answer, one) for one in ([given] if isinstance(given, str) else given))
+    return total / len(answers)
+
+
+def _matched(answers: Sized, references: Sized, what: str = "answers") -> None:
     """sacreBLEU would leave out what has no partner, and say nothing."""
     if len(answers) != len(references):
         raise Mistake(f"{len(answers)} {what} but {len(references)} references: give one for each")
-    if not answers:
+    if not len(answers):
         raise Mistake(f"no {what} to score: give at least one, and its reference")
 
 

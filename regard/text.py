@@ -1,4 +1,4 @@
-"""Text to token ids and back: five kinds of tokenizer, all kept as Hugging Face's `tokenizer.json`."""
+"""Text to token ids and back: six kinds of tokenizer, all kept as Hugging Face's `tokenizer.json`."""
 
 import hashlib
 import json
@@ -252,6 +252,28 @@ def _unigram(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizer
     return inner
 
 
+def _word(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.Tokenizer:
+    """A token for each of the most frequent words, as white space parts them; others become <unk>."""
+    return word_tokenizer(texts, vocab, specials).inner
+
+
+def word_tokenizer(
+    texts: Iterable[str], vocab: int, specials: Sequence[str], least: int = 1, lower: bool = False
+) -> Tokenizer:
+    """Words, the most frequent first, that the texts have at least so often; lower-cased, if so wished."""
+    specials = list(dict.fromkeys([*specials, "<unk>"]))
+    learner = _word_level(models.WordLevel(unk_token="<unk>"), lower)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=max(0, vocab - len(specials)), min_frequency=least, show_progress=False
+    )
+    learner.train_from_iterator(chain.from_iterable(map(pieces, texts)), trainer)
+    found = learner.get_vocab()
+    numbers = _numbered(specials + sorted(found, key=lambda word: found[word]))  # a text may spell a special
+    inner = _word_level(models.WordLevel(numbers, unk_token="<unk>"), lower)
+    inner.add_special_tokens(specials)
+    return Tokenizer(inner)
+
+
 def _numbered(tokens: list[str]) -> dict[str, int]:
     return {token: number for number, token in enumerate(dict.fromkeys(tokens))}
 
@@ -260,6 +282,14 @@ def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
     inner = tokenizers.Tokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _word_level(model: models.Model, lower: bool) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(model)
+    if lower:
+        inner.normalizer = normalizers.Lowercase()
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return inner
 
 
@@ -277,6 +307,7 @@ KINDS: dict[str, Callable[[Iterable[str], int, list[str]], tokenizers.Tokenizer]
     "bpe": _bpe,
     "wordpiece": _wordpiece,
     "unigram": _unigram,
+    "word": _word,
 }
 
 

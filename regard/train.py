@@ -1,6 +1,7 @@
 """Training: a recipe and data in, a run's folder out."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
@@ -11,9 +12,9 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, distributed, recipe, run
+from . import checkpoint, distributed, lora, optim, recipe, run
 from .errors import Mistake
-from .models import MODELS
+from .models import MODELS, Labelled
 from .recurrent import CELLS
 from .tasks import TASKS
 from .trainer import TrainConfig, Trainer
@@ -51,8 +52,7 @@ def train(
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
     going_on = resume and (folder / run.RECIPE).is_file()
     if going_on:
-        sections, data, valid = resumed(folder, changes, data, valid)
-        base = None
+        sections, data, valid, base = resumed(folder, changes, data, valid)
     elif folder.is_dir() and any(folder.iterdir()):
         if (folder / run.RECIPE).is_file():
             raise Mistake(f"{folder} already holds a run; go on with --resume, or choose another --out")
@@ -61,7 +61,7 @@ def train(
         raise Mistake(f"{folder} is a file; choose another --out")
     elif base is not None:  # whose sizes hold; the recipe's give way, but what is asked for must agree
         asked = {key.removeprefix("model."): v for key, v in changes.items() if key.startswith("model.")}
-        sections["model"] = {"kind": sections["model"].get("kind")} | asked
+        sections["model"] = asked
     valid = [valid] if isinstance(valid, str) else list(valid)
 
     config = recipe.fill("train", sections["train"], TrainConfig)
@@ -83,8 +83,11 @@ def free_folder(folder: Path) -> Path:
 
 def resumed(
     folder: Path, changes: Mapping[str, Any], data: Sequence[str], valid: Any
-) -> tuple[recipe.Sections, Any, Any]:
-    """The run's own recipe and data; only what a step's result does not depend on may be asked to differ."""
+) -> tuple[recipe.Sections, Any, Any, str | None]:
+    """The run's own recipe, data and the model it started from.
+
+    Only what a step's result does not depend on may be asked to differ.
+    """
     old = recipe.read_file(folder / run.RECIPE)
     chosen = preset(MODELS[old["model"]["kind"]][2], changes.get("model.preset"))
     changes = {f"model.{name}": value for name, value in chosen.items()} | dict(changes)
@@ -96,8 +99,8 @@ def resumed(
             raise Mistake(
                 f"{key}: {folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
-    files, held_out = old["data"].pop("files", []), old["data"].pop("valid", [])
-    return old, data or files, valid or held_out
+    files, held_out, base = (old["data"].pop(name, None) for name in ("files", "valid", "from"))
+    return old, data or files or [], valid or held_out or [], base
 
 
 def preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[str, Any]:
@@ -114,7 +117,21 @@ def choose_device(name: str) -> torch.device:
         device = torch.device("cuda", distributed.LOCAL)
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("high")
+    if device.type == "cpu":
+        keep_memory()
     return device
+
+
+def keep_memory() -> None:
+    """Have glibc keep the memory of large tensors for the next ones.
+
+    Giving it back, asking for it again and the system's filling it with zeros took up to a fourth of a step.
+    """
+    trim_threshold, mmap_max = -1, -4  # their numbers in malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another system, another library
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(mmap_max, 0)
+        libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 @contextlib.contextmanager
@@ -154,12 +171,23 @@ def assemble(
     if task_name not in TASKS:
         raise Mistake(f"task.name={task_name} is not a task; {recipe.nearest(str(task_name), TASKS)}")
     task_class, task_config = TASKS[task_name]
-    kind = str(sections["model"].get("kind"))
+    if config.micro and task_class.whole:
+        raise Mistake(
+            f"train.micro={config.micro}: {task_name} compares all of a batch, which can't be cut; "
+            "make train.batch smaller"
+        )
+    begun = going_on and checkpoint.newest(folder / "checkpoints")[0] is not None
+    parent = run.load(base, "cpu") if base and not begun else None
+    if parent and isinstance(parent.task, task_class):
+        kept = {name: getattr(parent.task.config, name) for name in task_class.inherits}
+        sections["task"] = {k: v for k, v in kept.items() if v is not None} | sections["task"]
+    kind = str(sections["model"].get("kind") or (parent and parent.kind))
+    if parent and kind != parent.kind:
+        raise Mistake(f"model.kind={kind}: the model in {base} is of kind {parent.kind}")
     if kind not in task_class.kinds:
         raise Mistake(f"model.kind={kind} cannot {task_name}; {recipe.nearest(kind, task_class.kinds)}")
     made, model_config, presets = MODELS[kind]
 
-    parent = run.load(base, "cpu") if base else None
     tokenizers = parent.tokenizers if parent else run.load_tokenizers(folder) if going_on else []
     settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
     settings = preset(presets, sections["model"].get("preset")) | settings
@@ -179,7 +207,8 @@ def assemble(
 
     torch.manual_seed(config.seed)
     if parent is not None:
-        model = parent.model
+        model = parent.model.model if isinstance(parent.model, Labelled) else parent.model  # without its head
+        model.requires_grad_(True)
         for key, value in settings.items():
             if getattr(model.config, key) != value:
                 raise Mistake(f"model.{key}={value}: the model in {base} has {getattr(model.config, key)}")
@@ -192,19 +221,21 @@ def assemble(
             model = made(recipe.fill("model", settings, model_config, **vocabularies))
         except ValueError as e:
             raise Mistake(f"model: {e}") from None
+    task_section = recipe.fill("task", sections["task"], task_config)
+    model = task_class.headed(model, task_section)
+    if config.lora:
+        lora.add(model, config.lora, config.lora_alpha)
+    if config.freeze:
+        optim.freeze(model, config.freeze)
     model.to(device).train()
-    task = task_class(
-        recipe.fill("task", sections["task"], task_config),
-        corpus.tokenizer,
-        context,
-        corpus.target_tokenizer,
-    )
+    task = task_class(task_section, corpus.tokenizer, context, corpus.target_tokenizer)
     resolved = {
         "model": {"kind": kind} | {f: v for f, v in vars(model.config).items() if f not in vocabularies},
         "task": sections["task"],
         "data": vars(data_config)
         | {"files": [os.path.abspath(p) if os.path.exists(p) else p for p in data]}
-        | {"valid": [os.path.abspath(p) if os.path.exists(p) else p for p in valid]},
+        | {"valid": [os.path.abspath(p) if os.path.exists(p) else p for p in valid]}
+        | ({"from": os.path.abspath(base)} if base else {}),
         "train": vars(config),
     }
     if distributed.RANK == 0 and not going_on:

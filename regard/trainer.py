@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import checkpoint, distributed, meter, optim, run
+from . import checkpoint, distributed, lora, meter, optim, run
 from .curve import curve_svg
 from .data import Corpus
 from .display import Display, Silent, display
@@ -42,6 +42,10 @@ class TrainConfig:
     weight_decay: float = 0.1
     beta2: float = 0.99
     clip: float = 1.0
+    layer_decay: float = 1.0  # each layer's learning rate, as a share of that of the one above it
+    freeze: int = 0  # how many blocks stay as they are, and what is below them
+    lora: int = 0  # the rank of small changes, learnt instead of the blocks' weights; 0: none
+    lora_alpha: float = 16.0  # how much they count, times the rank
     seed: int = 1337
     evaluate: int = 250  # every how many steps
     save: int = 250
@@ -65,6 +69,7 @@ class TrainConfig:
             "tokens",
             "micro",
             "lr",
+            "lora_alpha",
             "evaluate",
             "save",
             "keep",
@@ -75,22 +80,27 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be more than 0")
-        for name in ("warmup", "weight_decay", "clip", "seed"):
+        for name in ("warmup", "weight_decay", "clip", "freeze", "lora", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2={self.beta2} must be from 0 to less than 1")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay={self.layer_decay} must be more than 0 and at most 1")
 
 
 class Objective(nn.Module):
-    """A model and its task's loss as one module, so that it can be compiled and spread as one."""
+    """A model and its task's loss as one module, so that it can be compiled and spread as one.
+
+    When not training, what the task measures: the loss, and more if it says so, as sums over the batch.
+    """
 
     def __init__(self, model: nn.Module, task: Any):
         super().__init__()
-        self.model, self.loss = model, task.loss
+        self.model, self.loss, self.measure = model, task.loss, task.measure
 
     def forward(self, *batch: Tensor) -> Tensor:
-        return self.loss(self.model, *batch)
+        return (self.loss if self.model.training else self.measure)(self.model, *batch)
 
 
 class Trainer:
@@ -116,7 +126,9 @@ class Trainer:
         self.pace = meter.Pace(meter.flops(self.objective, one), device, bf16)
         self.spread = distributed.spread(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
         self.fast = self.compiled()
-        self.optimizers = optim.optimizers(model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16)
+        self.optimizers = optim.optimizers(
+            model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay
+        )
         self.signal: int | None = None
         self.first = 0  # the step that this sitting begins with
         self.norm: Tensor | None = None  # of the last step's gradient
@@ -131,7 +143,7 @@ class Trainer:
     def compiled(self) -> nn.Module:
         c = self.config
         long = (c.steps or 0) >= 1000 or (c.minutes or 0) >= 3
-        pays = long and (self.device.type == "cuda" or c.precision == "bf16")
+        pays = long and self.task.steady and (self.device.type == "cuda" or c.precision == "bf16")
         if c.compile == "on" or (c.compile == "auto" and pays):
             return torch.compile(self.spread)  # type: ignore[return-value]
         return self.spread
@@ -172,7 +184,7 @@ class Trainer:
         self.norm, lr = norm, self.lr()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group["scale"]
             optimizer.step()
         self.zero_grad()
         self.step += 1
@@ -260,10 +272,12 @@ class Trainer:
             raise SystemExit(128 + self.signal)
 
     def describe(self) -> str:
-        n = sum(p.numel() for p in self.model.parameters())
+        sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
+        n, learning = sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns)
+        some = f" ({learning:,} of them learning)" if learning < n else ""
         held = len(self.corpus.valid or ())
         return (
-            f"{type(self.model).__name__} of {n:,} weights on {self.corpus.train.describe()}"
+            f"{type(self.model).__name__} of {n:,} weights{some} on {self.corpus.train.describe()}"
             f" ({held:,} held out), {self.device.type}"
         )
 
@@ -281,7 +295,7 @@ class Trainer:
         row = {
             "step": self.step,
             "loss": float(distributed.total(loss)),
-            "lr": self.optimizers[0].param_groups[0]["lr"],
+            "lr": max(group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups),
             "grad_norm": float(distributed.whole(norm)),
             "elapsed": self.elapsed(),
         } | self.pace.rates()
@@ -323,7 +337,7 @@ class Trainer:
         c = self.config
         tokens = c.tokens or (c.micro or max(1, c.batch // distributed.WORLD)) * self.task.context
         alone = self.config.parallel == "fsdp"  # its processes must all take every part in the same order
-        loss, count = torch.zeros((), device=self.device, dtype=torch.float64), 0
+        sums, count = torch.zeros(1, device=self.device, dtype=torch.float64), 0
         self.model.eval()
         with torch.no_grad(), self.autocast:
             for i, batch in enumerate(self.task.in_order(valid, 2 * tokens)):
@@ -331,12 +345,15 @@ class Trainer:
                     self.model.train()
                     return None
                 if alone or i % distributed.WORLD == distributed.RANK:
-                    loss += self.objective(*self.to_device(batch))
+                    sums = sums + self.objective(*self.to_device(batch))
                     count += targets(batch)
         self.model.train()
         if not alone:
-            loss, count = distributed.total(loss), int(distributed.total(torch.tensor(count)))
-        return {f"valid_{k}": v for k, v in self.task.metrics(float(loss), count, valid).items()}
+            wide = int(distributed.most(len(sums))[0])  # a process that had no batch knows of one sum only
+            sums = nn.functional.pad(sums, (0, wide - len(sums)))
+            sums, count = distributed.total(sums), int(distributed.total(torch.tensor(count)))
+        loss, *more = sums.tolist()
+        return {f"valid_{k}": v for k, v in self.task.metrics(loss, count, valid, *more).items()}
 
     def kept(self, metrics: dict[str, float]) -> bool:
         """Whether these are the best so far; then the weights become the run's model."""
@@ -387,7 +404,7 @@ class Trainer:
     def publish(self, weights: dict[str, Tensor]) -> None:
         """These weights are the run's model from now on."""
         if distributed.RANK == 0:
-            checkpoint.write_tensors(self.folder / run.WEIGHTS, weights)
+            checkpoint.write_tensors(self.folder / run.WEIGHTS, lora.merge(self.model, weights))
 
     @functools.cached_property
     def fingerprints(self) -> list[str]:
@@ -442,6 +459,8 @@ class Trainer:
         self.fill(weights)
         owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         for name, p in self.model.named_parameters():
+            if p not in owners:  # it is not trained
+                continue
             owners[p].state[p] = {
                 key.removeprefix(f"{name}/"): distributed.shared_like(v, p) if v.ndim else v.to(p.device)
                 for key, v in state.items()
@@ -466,6 +485,7 @@ class Trainer:
             f'```\nregard ask {self.folder} "..."\nregard score {self.folder} FILE\n```\n'
         )
         checkpoint.write_text(self.folder / "README.md", card)
+        self.task.finish(self.folder, checkpoint.read_tensors(self.folder / run.WEIGHTS))
         if self.best:
             self.show.say(
                 f"best valid {self.best['valid_loss']:.4f} at step {self.best['step']}: {self.folder}"

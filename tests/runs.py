@@ -29,6 +29,7 @@ ANY = {
 }
 TINY = ANY | {"model.context": 11, "model.depth": 2, "model.heads": 2, "train.batch": 6}  # of writing
 PAIRS = ANY | {"model.context": 23, "model.dropout": 0.0, "data.vocab": 320, "train.weight_decay": 0.1}
+READ = PAIRS | {"model.depth": 2, "model.heads": 2}  # with an encoder, or to tell a class
 TRANSLATE = PAIRS | {"train.tokens": 120}
 
 # Every model that can be trained, in every task: a recipe's name, and settings.
@@ -52,8 +53,18 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"train.batch": 9, "task.turns": 3, "model.kind": "gru", "model.attention": "general"}
         | {"model.bidirectional": False, "model.tied": False},
     ),
+    "restore-t5": ("restore", READ | {"model.depth": 1, "train.batch": 5}),
+    "fill-bert": ("fill", READ | {"train.batch": 5, "train.optimizer": "muon"}),
+    "fill-bert-packed": (
+        "fill",
+        READ | {"train.batch": 5, "task.next": False, "task.whole_words": True, "model.segments": 0},
+    ),
+    "classify-bert": ("classify", READ | {"train.batch": 9, "task.balanced": True}),
+    "classify-gpt": ("classify", READ | {"train.batch": 9, "model.kind": "gpt", "model.context": 23}),
 }
-OF_PAIRS = [name for name in RUNS if name != "write"]
+OF_PAIRS = [name for name in RUNS if name.startswith(("translate", "chat"))]
+STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill"))]  # batches of one shape
+QUESTIONS = {"restore": "The ___ fox", "fill": "The ___ fox"}  # that a model understands; others take any
 TIMES = {"elapsed", "tokens_per_second", "mfu"}  # what may differ between runs that are the same
 
 
@@ -82,11 +93,36 @@ def write_chats(path: Path) -> str:
     return str(path)
 
 
+def write_documents(path: Path) -> str:
+    """Of one to four sentences, blank lines between them."""
+    documents = ([TEXT.strip() % (n + k, n * k) for k in range(1 + n % 4)] for n in range(24))
+    path.write_text("\n\n".join(" ".join(sentences) for sentences in documents))
+    return str(path)
+
+
+def write_labels(path: Path) -> str:
+    """Three classes, of which the last is rare; a second text of another length goes with each."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write("text\tother\tlabel\n")
+        for n in range(36):
+            ways = list(WAYS)[: 1 + n % 4]
+            label = "small" if n < 12 else "middling" if n < 30 else "large"
+            file.write(f"{n} go to {' and '.join(ways)}\t{'how ' * (n % 3)}many\t{label}\n")
+    return str(path)
+
+
 def write_data(case: str, folder: Path) -> str:
     """What a case of RUNS learns from."""
     name = RUNS[case][0]
-    write = {"write": write_text, "translate": write_pairs, "chat": write_chats}[name]
-    return write(folder / (f"{name}.txt" if name == "write" else f"{name}.tsv"))
+    write = {
+        "write": write_text,
+        "translate": write_pairs,
+        "chat": write_chats,
+        "restore": write_text,
+        "fill": write_documents,
+        "classify": write_labels,
+    }[name]
+    return write(folder / (f"{name}.tsv" if name in ("translate", "chat", "classify") else f"{name}.txt"))
 
 
 def settings_of(case: str, more: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The built-in pairs: well-formed, each said one way, and nothing held out has been trained on."""
+"""The built-in data: well-formed, each said one way, and nothing held out has been trained on."""
 
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 from paraphrases import PARAPHRASES, normal, sensible
 
 import regard
+from regard.data.labels import Labels, Span, Tagged, classes, labelled, spans, tagged
+from regard.scoring import entities
 
 BUILTIN = Path(regard.__file__).parent / "builtin"
 NAMES = ["chat.tsv", "chat.valid.tsv", "translate.tsv", "translate.valid.tsv"]
@@ -97,3 +100,129 @@ def test_an_answer_is_compared_by_its_words() -> None:
     assert not sensible("I am", ("i am fine",))
     assert not sensible("I am not fine.", ("i am fine",))
     assert not sensible("", ("i am fine",))
+
+
+# Labels and tags
+
+
+def labels(name: str) -> Labels:
+    return labelled([str(BUILTIN / name)])
+
+
+def sentences(name: str) -> list[Tagged]:
+    return tagged([str(BUILTIN / name)])
+
+
+@pytest.mark.parametrize(("name", "least"), [("classify.tsv", 400), ("classify.valid.tsv", 80)])
+def test_labels_are_balanced(name: str, least: int) -> None:
+    table = labels(name)
+    assert table.columns == ["text", "label"]
+    assert table.labels
+    assert classes(table.labels) == ["negative", "positive"]
+    assert len(table) >= least
+    assert table.labels.count("positive") == len(table) / 2
+    for text in table.texts:
+        assert text.isprintable(), text
+        assert "  " not in text, text
+        assert text[0].isupper(), text
+        assert text[-1] in ".!?", text
+
+
+def test_no_labelled_text_stands_twice() -> None:
+    texts = [normal(text) for name in ("classify.tsv", "classify.valid.tsv") for text in labels(name).texts]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize(("name", "least"), [("tag.conll", 300), ("tag.valid.conll", 60)])
+def test_tags_are_iob2_and_of_four_kinds(name: str, least: int) -> None:
+    found = sentences(name)
+    assert len(found) >= least
+    kinds = Counter[str]()
+    for words, tags in found:
+        assert all(word.isprintable() for word in words), words
+        assert words[-1] in {".", "?"}, words
+        assert words.count('"') % 2 == 0, words
+        for before, tag in pairwise(["O", *tags]):
+            if tag.startswith("I-"):
+                assert before[1:] == tag[1:], (words, tags)  # it goes on with what B- began
+        kinds.update(kind for kind, _, _ in entities(tags))
+    assert set(kinds) == {"PER", "LOC", "ORG", "DATE"}
+    assert min(kinds.values()) >= least / 10
+    assert sum(set(tags) == {"O"} for _, tags in found) >= least / 20  # not every sentence has one
+
+
+def test_no_tagged_sentence_stands_twice() -> None:
+    found = [tuple(words) for name in ("tag.conll", "tag.valid.conll") for words, _ in sentences(name)]
+    assert len(set(found)) == len(found)
+
+
+def test_held_out_entities_are_known_and_new_ones() -> None:
+    def names(file: str) -> set[tuple[str, ...]]:
+        return {
+            (kind, *words[start:end])
+            for words, tags in sentences(file)
+            for kind, start, end in entities(tags)
+            if kind in {"LOC", "ORG"}
+        }
+
+    known, held_out = names("tag.conll"), names("tag.valid.conll")
+    assert len(held_out & known) >= 10
+    assert len(held_out - known) >= 5
+
+
+# Answers
+
+
+def questions(name: str) -> list[Span]:
+    return spans([str(BUILTIN / name)])
+
+
+@pytest.mark.parametrize(("name", "least"), [("span.jsonl", 150), ("span.valid.jsonl", 30)])
+def test_answers_are_words_of_their_texts(name: str, least: int) -> None:
+    found = questions(name)
+    assert len(found) >= least
+    of_text = Counter(span.context for span in found)
+    assert set(of_text.values()) <= {2, 3}
+    for span in found:
+        assert span.context[span.start : span.end] == span.answer
+        for text in (span.question, span.context, span.answer):
+            assert text.isprintable(), text
+            assert text == text.strip(), text
+            assert "  " not in text, text
+        assert span.question[0].isupper(), span.question
+        assert span.question.endswith("?"), span.question
+        assert span.context.endswith("."), span.context
+        before, after = span.context[: span.start][-1:], span.context[span.end :][:1]
+        assert not before.isalnum(), span  # whole words
+        assert not after.isalnum(), span
+        assert span.answer[-1] not in ".,;", span
+
+
+def test_no_question_stands_twice_and_no_text_on_both_sides() -> None:
+    train, held_out = questions("span.jsonl"), questions("span.valid.jsonl")
+    asked = [(normal(span.question), span.context) for span in train + held_out]
+    assert len(set(asked)) == len(asked)
+    assert not {span.context for span in train} & {span.context for span in held_out}
+
+
+# Sentences that mean the same
+
+
+@pytest.mark.parametrize(("name", "many"), [("embed.tsv", 200), ("embed.valid.tsv", 40)])
+def test_paraphrases_are_whole_sentences(name: str, many: int) -> None:
+    pairs = rows(name)
+    assert len(pairs) == many
+    for pair in pairs:
+        assert len(pair) == 2, pair
+        assert normal(pair[0]) != normal(pair[1])
+        for text in pair:
+            assert text.isprintable(), text
+            assert text == text.strip(), text
+            assert "  " not in text, text
+            assert text[0].isupper(), text
+            assert text[-1] in ".?", text
+
+
+def test_no_sentence_means_the_same_as_two_others() -> None:
+    texts = [normal(t) for name in ("embed.tsv", "embed.valid.tsv") for pair in rows(name) for t in pair]
+    assert len(set(texts)) == len(texts)

@@ -65,7 +65,7 @@ def two(*words):
 
 
 def done(process):
-    answer, said = process.communicate(timeout=120)
+    answer, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
     return answer, said
 

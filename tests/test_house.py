@@ -19,7 +19,7 @@ FLOORS = [
     ["models"],
     ["trace", "generate", "beam", "ensemble", "fast", "checkpoint", "convert"],
     [
-        *("text", "sentences", "data", "recipe", "tasks", "loss", "scoring", "optim", "distributed"),
+        *("text", "sentences", "data", "recipe", "tasks", "loss", "scoring", "optim", "lora", "distributed"),
         *("log", "meter", "display", "curve", "run", "trainer", "train"),
     ],
     ["look", "serve", "demo"],

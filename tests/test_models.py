@@ -21,22 +21,36 @@ VOCAB, T, S = 61, 11, 13
 GPT = {"vocab": VOCAB, "context": 23, "dim": 40, "depth": 2, "heads": 4}
 PAIR = {**GPT, "target_vocab": 53, "dropout": 0.0}
 RECURRENT = {k: v for k, v in PAIR.items() if k != "heads"}
+BERT = {**GPT, "dropout": 0.0}
+HIDDEN = VOCAB - 1  # what stands in place of a word to be guessed
 
 
 @dataclass(frozen=True)
 class Batch:
     """What a model reads: `ids`, of which it foretells the next, and an encoder-decoder also their source.
 
-    Called with a model, it gives the logits, of other `ids` if these are asked about.
+    An encoder alone looks at all of them, and tells them again. Called with a model, it gives the logits, of
+    other `ids` if these are asked about.
     """
 
     ids: Tensor
     source: Tensor | None = None
-    real: Tensor | None = None  # False where a source is padded
+    real: Tensor | None = None  # False where a source is padded; or the ids, without one
+    segments: Tensor | None = None
 
     def __call__(self, model: Any, ids: Tensor | None = None) -> Tensor:
         ids = self.ids if ids is None else ids
-        return model(ids) if self.source is None else model(self.source, ids, self.real)
+        if self.source is not None:
+            return model(self.source, ids, self.real)
+        return model(ids) if self.real is self.segments is None else model(ids, self.real, self.segments)
+
+    def everything(self, model: Any) -> Tensor:
+        """One number that hangs on every weight."""
+        total = self(model).logsumexp(-1).sum()
+        if not hasattr(model, "follows"):
+            return total
+        x = model.encode(self.ids, self.real, self.segments)
+        return total + model.follows(x).logsumexp(-1).sum()
 
     def start(self, model: Any, ids: Tensor | None = None) -> tuple[Tensor, Any]:
         ids = self.ids if ids is None else ids
@@ -44,9 +58,17 @@ class Batch:
 
     def row(self, i: int) -> "Batch":
         """One row as if it were alone, without its padding."""
-        if self.source is None or self.real is None:
+        if self.real is None:
             return Batch(self.ids[i : i + 1])
+        if self.source is None:
+            segments = None if self.segments is None else self.of_row(i, self.segments)
+            return Batch(self.of_row(i, self.ids), segments=segments)
         return Batch(self.ids[i : i + 1], self.source[i : i + 1, self.real[i]])
+
+    def of_row(self, i: int, each: Tensor) -> Tensor:
+        """One row of what each of the ids has, but for its padding."""
+        padded = self.real is not None and self.source is None
+        return each[i : i + 1, self.real[i]] if padded else each[i : i + 1]
 
 
 @dataclass(frozen=True)
@@ -56,6 +78,7 @@ class Case:
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     pair: bool = False  # an encoder-decoder: it reads a source, too
+    reads: bool = False  # an encoder alone: it writes nothing
     lr: float = 1e-2  # with which it learns a batch by heart
     compiles: bool = True  # torch's recurrent layers do not
 
@@ -78,8 +101,11 @@ class Case:
         return model.eval()
 
     def inputs(self) -> Batch:
-        """Three rows; sources are as long as they can be, middling, and as short as they can be."""
+        """Three rows; what is padded is as long as it can be, middling, and as short as it can be."""
         ids = torch.randint(self.vocab, (3, T))
+        if self.reads:
+            segments = torch.randint(2, (3, T)) if self.settings.get("segments", 2) else None
+            return Batch(ids, real=torch.arange(T) < torch.tensor([[T], [7], [1]]), segments=segments)
         if not self.pair:
             return Batch(ids)
         return Batch(ids, torch.randint(VOCAB, (3, S)), torch.arange(S) < torch.tensor([[S], [7], [1]]))
@@ -106,23 +132,38 @@ CASES = [
         pair=True,
         lr=5e-3,
     ),
+    Case("t5", {**PAIR, "positions": "relative"}, pair=True, lr=5e-3),
+    Case("t5", {**GPT, "positions": "relative", "ffn": "gelu_tanh", "dropout": 0.0}, pair=True, lr=5e-3),
     *(  # dynamo does not take torch's recurrent layers
         Case(cell, {**RECURRENT, "attention": attention}, pair=True, compiles=False)
         for cell, attention in (("rnn", "none"), ("gru", "additive"), ("lstm", "dot"), ("gru", "general"))
     ),
     Case("gru", {**RECURRENT, "target_vocab": None, "bidirectional": False}, pair=True, compiles=False),
     Case("lstm", {**RECURRENT, "tied": False, "depth": 1}, pair=True, compiles=False),
+    *(
+        Case("bert", {**BERT, "positions": positions}, reads=True)
+        for positions in ("none", "sinusoidal", "learned", "rotary", "relative")
+    ),
+    Case("bert", {**GPT, "pre": True, "segments": 0, "dropout": 0.1}, reads=True),
+    Case("bert", {**BERT, "positions": "rotary", "window": 2}, reads=True),
+    Case("bert", {**BERT, "norm": "rms", "ffn": "swiglu", "bias": False, "hidden": 47}, reads=True),
 ]
 COMPILED = [case for case in CASES if case.compiles]
+DECODERS = [case for case in CASES if not case.reads]
+WRITERS = [case for case in DECODERS if not case.pair]
 every_model = pytest.mark.parametrize("case", CASES, ids=str)
-every_writer = pytest.mark.parametrize("case", [case for case in CASES if not case.pair], ids=str)
+every_decoder = pytest.mark.parametrize("case", DECODERS, ids=str)
+every_writer = pytest.mark.parametrize("case", WRITERS, ids=str)
 every_pair = pytest.mark.parametrize("case", [case for case in CASES if case.pair], ids=str)
+every_reader = pytest.mark.parametrize("case", [case for case in CASES if case.reads], ids=str)
 every_compiled = pytest.mark.parametrize("case", COMPILED, ids=str)
-one_of_each = pytest.mark.parametrize("case", {case.name: case for case in COMPILED}.values(), ids=str)
+ONE_OF_EACH = list({case.name: case for case in COMPILED}.values())
+one_of_each = pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
+one_of_each_decoder = pytest.mark.parametrize("case", [c for c in ONE_OF_EACH if not c.reads], ids=str)
 
 
 def test_every_model_is_tested() -> None:
-    assert {case.name for case in CASES} == set(MODELS)
+    assert {case.name for case in CASES} == set(MODELS) - {"words"}  # it knows no order: tests of its own
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -137,7 +178,7 @@ def test_every_preset_builds(name: str) -> None:
 # Step by step
 
 
-@every_model
+@every_decoder
 @torch.no_grad()
 def test_stepwise_is_full(case: Case) -> None:
     model, batch = case.build(), case.inputs()
@@ -150,7 +191,7 @@ def test_stepwise_is_full(case: Case) -> None:
         assert_close(logits, full[:, t], atol=1e-5, rtol=1e-4)
 
 
-@every_model
+@every_decoder
 @torch.no_grad()
 def test_chunked_is_full(case: Case) -> None:
     model, batch = case.build(), case.inputs()
@@ -159,7 +200,7 @@ def test_chunked_is_full(case: Case) -> None:
     assert_close(torch.stack(last, dim=1), batch(model)[:, [6, 7, 10]], atol=1e-5, rtol=1e-4)
 
 
-@every_model
+@every_decoder
 @torch.no_grad()
 def test_reordered_state_goes_on_as_another_row(case: Case) -> None:
     model, batch = case.build(), case.inputs()
@@ -195,7 +236,7 @@ def test_watched_is_unwatched(case: Case) -> None:
 # Leaks
 
 
-@every_model
+@every_decoder
 @torch.no_grad()
 def test_no_leak_from_the_future(case: Case) -> None:
     model, batch = case.build(), case.inputs()
@@ -249,12 +290,35 @@ def test_every_word_of_the_source_matters(case: Case) -> None:
         assert changed.all(1).tolist() == batch.real[:, s].tolist()
 
 
+@every_reader
+@torch.no_grad()
+def test_no_leak_from_padding_on_the_right(case: Case) -> None:
+    model, batch = case.build(), case.inputs()
+    other = torch.where(batch.real, batch.ids, (batch.ids + 1) % VOCAB)
+    before, after = batch(model), batch(model, other)
+    assert torch.equal(before[batch.real], after[batch.real])
+    assert not torch.equal(before, after)
+
+
+@every_reader
+@torch.no_grad()
+def test_every_word_is_seen_from_everywhere(case: Case) -> None:
+    model, batch = case.build(), case.inputs()
+    for t in 0, 6, T - 1:
+        for name in ("ids", "segments") if batch.segments is not None else ("ids",):
+            other = getattr(batch, name).clone()
+            other[:, t] = (other[:, t] + 1) % (VOCAB if name == "ids" else 2)
+            changed = (replace(batch, **{name: other})(model) != batch(model)).any(-1) | ~batch.real
+            assert changed[0].all(), (name, t)  # the row without padding
+            assert changed.all(1).tolist() == batch.real[:, t].tolist()
+
+
 @every_model
 @torch.no_grad()
 def test_rows_do_not_see_each_other(case: Case) -> None:
     model, batch = case.build(), case.inputs()
     for i in range(3):
-        assert_close(batch(model)[i : i + 1], batch.row(i)(model), atol=1e-5, rtol=1e-4)
+        assert_close(batch.of_row(i, batch(model)), batch.row(i)(model), atol=1e-5, rtol=1e-4)
 
 
 # Weights
@@ -275,7 +339,7 @@ def test_save_and_load_is_exact(case: Case, tmp_path: Path) -> None:
 @every_model
 def test_every_weight_learns(case: Case) -> None:
     model = case.build()
-    case.inputs()(model).logsumexp(-1).sum().backward()
+    case.inputs().everything(model).backward()
     for name, p in model.named_parameters():
         assert p.grad is not None, name
         assert p.grad.isfinite().all(), name
@@ -289,6 +353,9 @@ def test_one_batch_overfits(case: Case) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.lr, weight_decay=0.0)
 
     def loss() -> Tensor:
+        if case.reads:  # every word, of which one in a row is hidden
+            ids = batch.ids.scatter(1, torch.tensor([[3], [5], [0]]), HIDDEN)
+            return F.cross_entropy(batch(model, ids)[batch.real], batch.ids[batch.real])
         return F.cross_entropy(batch(model, batch.ids[:, :-1]).flatten(0, 1), batch.ids[:, 1:].flatten())
 
     for _ in range(70):
@@ -332,7 +399,7 @@ def test_compiles_without_graph_breaks(case: Case) -> None:
 
 
 @one_of_each
-def test_compiled_gradients_and_steps(case: Case) -> None:
+def test_compiled_gradients(case: Case) -> None:
     torch._dynamo.reset()
     model, batch = case.build(), case.inputs()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -342,6 +409,12 @@ def test_compiled_gradients_and_steps(case: Case) -> None:
         batch(run).logsumexp(-1).sum().backward()
         answers.append([p.grad for p in model.parameters()])
     assert_close(answers[1], answers[0], atol=1e-4, rtol=1e-4)
+
+
+@one_of_each_decoder
+def test_compiled_steps(case: Case) -> None:
+    torch._dynamo.reset()
+    model, batch = case.build(), case.inputs()
     step = torch.compile(model.step, fullgraph=True, backend="eager")
     with torch.no_grad():
         _, state = batch.start(model, batch.ids[:, :-1])
@@ -371,8 +444,11 @@ def test_shape_comments_are_true() -> None:
             batch(model)
             with trace(model):
                 batch(model)
-            model.step(batch.ids[:, :1], batch.start(model)[1])
-            if not case.pair:
+            if case.reads:
+                batch.everything(model)
+            else:
+                model.step(batch.ids[:, :1], batch.start(model)[1])
+            if case in WRITERS:
                 model.step(batch.ids[:, :1], model.start(batch.ids, real)[1])
         checks += seen
     used = {path for path, _ in checks}  # a file that no model of MODELS needs has only its own tests

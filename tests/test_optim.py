@@ -5,10 +5,22 @@ from itertools import pairwise
 
 import pytest
 import torch
+from mistakes import mistake
 from torch import Tensor, nn
 
-from regard.models import GPT, GPTConfig
-from regard.optim import SCHEDULES, Muon, optimizers, orthogonal, rate
+from regard.models import (
+    GPT,
+    MODELS,
+    Bert,
+    BertConfig,
+    GPTConfig,
+    GRUConfig,
+    Labelled,
+    Seq2Seq,
+    Transformer,
+    TransformerConfig,
+)
+from regard.optim import SCHEDULES, Muon, freeze, optimizers, orthogonal, places, rate
 
 SHAPES = [(11, 11), (7, 13), (13, 7), (7, 13), (3, 29), (1, 5)]  # two alike, and one alike when turned
 
@@ -131,6 +143,130 @@ def test_steps_go_down(name: str) -> None:
         for o in made:
             o.step()
     assert loss() < 0.3 * first
+
+
+# Layers that learn more slowly, and layers that don't learn
+
+
+def transformer(**more: object) -> Transformer:
+    sizes = {"vocab": 29, "context": 11, "dim": 12, "depth": 2, "decoder_depth": 3, "heads": 3}
+    return Transformer(TransformerConfig(**sizes | more))
+
+
+def labelled() -> Labelled:
+    """A BERT with a head, its own heads at rest, as its task leaves them."""
+    model = Labelled(Bert(BertConfig(vocab=29, context=11, dim=12, depth=3, heads=3)), outputs=5)
+    for part in model.unused:
+        part.requires_grad_(False)
+    return model
+
+
+def scaled(model: nn.Module, name: str, decay: float) -> dict[str, float]:
+    """The scale of every weight that learns, by its name."""
+    made = optimizers(model, name, 0.01, 0.1, 0.98, layer_decay=decay)
+    scales = {p: group["scale"] for o in made for group in o.param_groups for p in group["params"]}
+    return {n: scales[p] for n, p in model.named_parameters() if p in scales}
+
+
+def by_hand(names: list[str], *scales: tuple[str, float]) -> dict[str, float]:
+    """The scale that belongs to the first of the beginnings that a name has."""
+    return {n: next(scale for beginning, scale in scales if n.startswith(beginning)) for n in names}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_scales_of_a_gpt(name: str) -> None:
+    model = GPT(GPTConfig(vocab=29, context=11, dim=12, depth=3, heads=3, positions="learned", tied=False))
+    expected = [("embed", 1 / 8), ("positions", 1 / 8), ("blocks.0.", 1 / 4), ("blocks.1.", 1 / 2)]
+    found = scaled(model, name, 0.5)
+    assert found == by_hand([n for n, _ in model.named_parameters()], *expected, ("", 1.0))
+    assert {n for n in found if not n.startswith(("embed", "pos", "blocks"))} == {
+        "norm.weight",
+        "head.weight",
+    }
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_scales_of_a_transformer(name: str) -> None:
+    """Its decoder stands on its encoder: five blocks in a row."""
+    model = transformer(target_vocab=31, pre=True, positions="relative")
+    expected = [("embed", 1 / 32), ("target_embed", 1 / 32), ("encoder_pos", 1 / 32), ("decoder_pos", 1 / 32)]
+    expected += [("encoder.0.", 1 / 16), ("encoder.1.", 1 / 8), ("decoder.0.", 1 / 4), ("decoder.1.", 1 / 2)]
+    expected += [("decoder.2.", 1.0), ("encoder_norm", 1.0), ("decoder_norm", 1.0)]
+    assert scaled(model, name, 0.5) == by_hand([n for n, _ in model.named_parameters()], *expected)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_scales_of_a_labelled_bert(name: str) -> None:
+    model = labelled()
+    expected = [("model.embed", 1 / 27), ("model.segments", 1 / 27), ("model.positions", 1 / 27)]
+    expected += [("model.blocks.0.", 1 / 9), ("model.blocks.1.", 1 / 3), ("model.blocks.2.", 1.0)]
+    expected += [("model.pooler", 1.0), ("head", 1.0)]  # what else there is, is not used
+    learning = [n for n, p in model.named_parameters() if p.requires_grad]
+    assert scaled(model, name, 1 / 3) == pytest.approx(by_hand(learning, *expected))
+    assert {"model.embed_norm.weight", "model.pooler.bias", "head.bias"} < set(learning)
+
+
+def test_a_berts_own_bias_is_above() -> None:
+    model = Bert(BertConfig(vocab=29, context=11, dim=12, depth=2, heads=3))
+    assert places(model)[model.bias] == places(model)[model.next.weight] == 3
+
+
+def test_scales_of_a_recurrent_model() -> None:
+    model = Seq2Seq(GRUConfig(vocab=29, context=11, dim=12, tied=False))
+    expected = [("embed", 1 / 4), ("encoder", 1 / 2), ("decoder", 1.0), ("head", 1.0)]
+    assert scaled(model, "adamw", 0.5) == by_hand([n for n, _ in model.named_parameters()], *expected)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_without_decay_there_are_matrices_and_vectors(kind: str, name: str) -> None:
+    """In the order in which the model has them."""
+    made, config, _ = MODELS[kind]
+    sizes = {"vocab": 29, "dim": 12} | ({"heads": 3} if hasattr(config, "heads") else {})
+    model = made(config(**sizes))
+    muons = [p for o in optimizers(model, name, 0.01, 0.1, 0.98) if isinstance(o, Muon) for p in weights(o)]
+    rest = [p for p in model.parameters() if all(p is not m for m in muons)]
+    adamw, *others = optimizers(model, name, 0.01, 0.1, 0.98)
+    expected = [[p for p in rest if p.ndim >= 2], [p for p in rest if p.ndim < 2]]
+    found = [[id(p) for p in group["params"]] for group in adamw.param_groups]
+    assert found == [[id(p) for p in some] for some in expected if some]
+    assert all(len(o.param_groups) == 1 for o in others)
+    assert {group["scale"] for o in (adamw, *others) for group in o.param_groups} == {1.0}
+
+
+def weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def test_frozen_is_what_lies_below() -> None:
+    model = gpt()
+    freeze(model, 1)
+    assert {n.split(".")[0] + n[6:8] for n, p in model.named_parameters() if not p.requires_grad} == {
+        "embedwe",
+        "blocks.0",
+    }
+    model = transformer()
+    freeze(model, 3)  # the encoder, and one block of the decoder
+    still = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert still == {n for n, _ in model.named_parameters() if n.startswith(("decoder.1.", "decoder.2."))}
+
+
+def test_what_a_task_has_frozen_stays_so() -> None:
+    model = labelled()
+    rest = [
+        p for part in model.unused for p in (part.parameters() if isinstance(part, nn.Module) else [part])
+    ]
+    freeze(model, 3)
+    assert not any(p.requires_grad for p in rest)
+    learning = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert learning == {"model.pooler.weight", "model.pooler.bias", "head.weight", "head.bias"}
+
+
+def test_too_much_frozen() -> None:
+    mistake(lambda: freeze(gpt(), 3), "train.freeze=3", "2 blocks")
+    freeze(gpt(), 2)  # norm and head are left
+    mistake(lambda: freeze(transformer(), 5), "train.freeze=5", "nothing to train")
+    freeze(transformer(tied=False), 5)
 
 
 # The learning rate

@@ -27,6 +27,8 @@ class Kinds:
     choice: Literal["one", "two"] = "one"
     choice_or_none: Literal["one", "two"] | None = None
     many: list = field(default_factory=list)
+    names: tuple[str, ...] | None = None
+    numbers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.whole < 0:
@@ -167,6 +169,11 @@ def test_fill() -> None:
     assert (type(made.whole), type(made.number)) == (int, float)
     assert values["whole"] == 3.0
     assert fill("s", {"text": 7, "choice_or_none": None}, Kinds, whole=1) == Kinds(whole=1, text="7")
+    lists = fill("s", {"names": ["a", 7], "numbers": [1, 2.5], "whole": 1}, Kinds)  # of TOML and JSON
+    assert lists == Kinds(whole=1, names=("a", "7"), numbers=(1.0, 2.5))
+    assert type(lists.numbers[0]) is float
+    assert fill("s", {"names": ("a",), "whole": 1}, Kinds).names == ("a",)
+    assert fill("s", {"names": "none", "whole": 1}, Kinds).names is None
     without = {"maybe": "none", "choice_or_none": "none", "text": "none"}  # TOML has no word for it
     assert fill("s", without, Kinds, whole=1) == Kinds(whole=1, text="none")
 
@@ -188,6 +195,9 @@ def test_fill() -> None:
         ({"whole": 1, "choice": 7}, ["s.choice=7", "one, two"]),
         ({"whole": 1, "choice": ["one"]}, ["s.choice=['one']"]),
         ({"whole": 1, "choice_or_none": "tow"}, ["s.choice_or_none=tow", "did you mean two?"]),
+        ({"whole": 1, "names": "a, b"}, ["s.names='a, b'", "a list"]),
+        ({"whole": 1, "numbers": [1, "x"]}, ["s.numbers='x'", "a float"]),
+        ({"whole": 1, "numbers": 1.0}, ["s.numbers=1.0", "a list"]),
         ({"whole": -1}, ["s: whole=-1 must not be negative"]),
         ({}, ["s.whole is missing", "--set"]),
         ({"whole": 1, "numbre": 2}, ["s.numbre", "did you mean s.number?"]),
@@ -219,7 +229,7 @@ def test_to_toml_is_read_back() -> None:
     sections = {
         "model": {f"s{i}": text for i, text in enumerate(odd)},
         "data": {"files": odd, "none": []},
-        "task": {},
+        "task": {"labels": ["a", "b\x7f"], "weights": [0.5, 1e-7, 2.0]},
         "train": {"a": 1, "b": -0.1, "c": 1e-5, "d": 1e300, "e": True, "f": math.inf, "g": 3.0, "h": 1e22},
     }
     found = tomllib.loads(to_toml(sections))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from mistakes import mistake
 from torch.nn import functional as F
+from transformers import BertConfig, BertModel
 
 from regard import recipe, run
 from regard.checkpoint import read_tensors, write_tensors
@@ -19,6 +20,7 @@ from regard.models import GPT, GPTConfig
 from regard.run import Model, load
 from regard.tasks import Write, WriteConfig
 from regard.text import train_tokenizer
+from regard.train import train
 
 TEXT = "What the hammer? What the chain? In what furnace was thy brain?\n"
 SECTIONS: recipe.Sections = {
@@ -135,6 +137,7 @@ def test_load_of_no_model(tmp_path: Path) -> None:
         ("[1]", "one JSON object"),
         ("{}", "model_type is 'missing'"),
         ('{"model_type": "llama", "task": {"name": "write"}}', "'llama'"),
+        ('{"model_type": "llama"}', "of Hugging Face's, known are bert"),
         ('{"model_type": ["regard-gpt"], "task": {"name": "write"}}', "not a model of Regard's"),
         ('{"model_type": "regard-gpt"}', "not a model of Regard's"),
         ('{"model_type": "regard-gpt", "task": "write"}', "not a model of Regard's"),
@@ -208,6 +211,34 @@ def test_load_without_its_other_files(folder: Path) -> None:
     (folder / "generation_config.json").unlink()
     (folder / "tokenizer.json").unlink()
     mistake(lambda: load(folder), folder / "tokenizer.json")
+
+
+def test_a_folder_of_hugging_faces(tmp_path: Path) -> None:
+    """It is asked, and it is trained further for another task, with its own tokenizer."""
+    sizes = {"vocab_size": 97, "max_position_embeddings": 23, "hidden_size": 12, "num_hidden_layers": 2}
+    more = {"num_attention_heads": 3, "intermediate_size": 17, "type_vocab_size": 2}
+    theirs = BertModel(BertConfig(**sizes, **more))  # type: ignore[arg-type]
+    theirs.save_pretrained(tmp_path / "hf")
+    tokenizer = train_tokenizer("wordpiece", [TEXT], 97, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
+    tokenizer.save(tmp_path / "hf" / "tokenizer.json")
+    mistake(lambda: load(tmp_path / "hf").score(str(tmp_path / "none.tsv")), "none.tsv", "no such file")
+    assert len(json.loads(load(str(tmp_path / "hf"), "cpu").ask(TEXT))) == 12
+    data = tmp_path / "data.tsv"
+    data.write_text("text\tlabel\n" + "What hammer\tyes\nIn what chain\tno\n" * 9)
+    settings = {"train.device": "cpu", "train.lr": 1e-9, "train.batch": 5}
+    made = train("classify", str(data), out=tmp_path / "run", base=tmp_path / "hf", steps=1, set=settings)
+    assert made.ask("What hammer") in ("yes", "no")
+    assert made.tokenizer.digest == tokenizer.digest
+    ours = load(tmp_path / "run", "cpu").model.model
+    ids = torch.randint(tokenizer.vocab, (3, 11))
+    with torch.no_grad():
+        torch.testing.assert_close(ours.encode(ids), theirs.eval()(ids).last_hidden_state, atol=1e-5, rtol=0)
+    wide = settings | {"model.dim": 24}
+    mistake(
+        lambda: train("classify", str(data), out=tmp_path / "b", base=tmp_path / "hf", steps=1, set=wide),
+        "model.dim=24",
+        "has 12",
+    )
 
 
 # Asking

@@ -1,6 +1,8 @@
-"""Figures about texts: sacreBLEU's own, on its command line and called directly."""
+"""Figures about texts: sacreBLEU's own, on its command line and called directly; the others: those of
+scikit-learn 1.9, scipy 1.17, seqeval 1.2 and transformers 4.57 on seeded random data, written down here."""
 
 import logging
+import math
 import multiprocessing
 import os
 import random
@@ -10,11 +12,26 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sacrebleu
 from mistakes import mistake
 
-from regard.scoring import by_length, compare, distinct, text_scores
+from regard.scoring import (
+    accuracy,
+    by_length,
+    compare,
+    distinct,
+    entities,
+    entity_f1,
+    exact_match,
+    f1,
+    matthews,
+    pearson,
+    spearman,
+    text_scores,
+    token_f1,
+)
 
 WORDS = ["the", "a", "cat", "dog", "house", "sees", "under", "it", ",", ".", "«", "naïve", "42", "don't"]
 
@@ -199,6 +216,170 @@ def test_by_length() -> None:
     assert 3 < len(found) < len(edges) - 1  # the last is empty
     assert sum(row["count"] for row in found) == 47
     assert by_length(answers, references, sources, [500, 600]) == []
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "digits", "r", "rho"),
+    [  # pearsonr(x, y)[0] and spearmanr(x, y)[0] of scipy.stats; with few digits there are many equals
+        (0, 97, 9, 0.7917778030840851, 0.7484483484115294),
+        (1, 101, 0, 0.6675240896656156, 0.6432299495210708),
+        (2, 7, 1, 0.9307231287350516, 0.8829187134416479),
+        (3, 503, 1, 0.7110928817980382, 0.7055467202543141),
+    ],
+)
+def test_correlations_are_scipys(seed: int, count: int, digits: int, r: float, rho: float) -> None:
+    rng = random.Random(seed)
+    exact = [rng.gauss(0, 1) for _ in range(count)]
+    y = [round(value, digits) for value in [value + rng.gauss(0, 1) for value in exact]]
+    x = [round(value, digits) for value in exact]
+    assert pearson(x, y) == pytest.approx(r, abs=1e-12)
+    assert spearman(x, y) == pytest.approx(rho, abs=1e-12)
+    assert spearman(np.array(x) ** 3, np.exp(y)) == pytest.approx(rho, abs=1e-12)  # only the order counts
+    assert pearson(1e200 * np.array(x), -1e-200 * np.array(y)) == pytest.approx(-r, abs=1e-12)
+
+
+def test_correlations_at_their_ends() -> None:
+    for measure in (pearson, spearman):
+        assert measure([1, 2, 4], [2, 4, 8]) == pytest.approx(1)
+        assert measure([1, 2, 4], [3, 2, 0]) == pytest.approx(-1)
+        assert type(measure(np.float32([1, 2]), [1, 2])) is float  # which JSON can hold
+        assert measure([0.1] * 3, [1, 2, 3]) == measure([1, 2, 3], [0.1] * 3) == measure([1], [2]) == 0
+        assert math.isnan(measure([1, 2, math.nan], [1, 2, 3]))
+        mistake(lambda measure=measure: measure([1, 2], [1]), "2 predictions but 1 references")  # type: ignore[misc]
+        mistake(lambda measure=measure: measure([], []), "no predictions")  # type: ignore[misc]
+    assert spearman([1, 2, math.inf], [1, 2, 3]) == pytest.approx(1)
+    assert math.isnan(pearson([1, 2, math.inf], [1, 2, 3]))
+
+
+# Classes
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "names", "right", "macro", "of_a", "phi"),
+    [  # accuracy_score(t, p), f1_score(t, p, average="macro"), f1_score(t, p, labels=["a"], average=None)[0]
+        # and matthews_corrcoef(t, p) of sklearn.metrics
+        (0, 97, "ab", 0.6597938144329897, 0.6597938144329897, 0.6597938144329897, 0.32085106382978723),
+        (1, 101, "abc", 0.7227722772277227, 0.7211456364805633, 0.6774193548387096, 0.5838248014538493),
+        (2, 503, "abcdefg", 0.6679920477137177, 0.6664539830792656, 0.7468354430379747, 0.6125164537369798),
+        (3, 5, "abcdefg", 0.4, 0.27777777777777773, 0.0, 0.3913118960624632),
+    ],
+)
+def test_classes_are_scikit_learns(
+    seed: int, count: int, names: str, right: float, macro: float, of_a: float, phi: float
+) -> None:
+    rng = random.Random(seed)
+    true = [rng.choice(names) for _ in range(count)]
+    predicted = [t if rng.random() < 0.6 else rng.choice(names) for t in true]
+    for p, t in ((predicted, true), (np.array(predicted), np.array(true))):
+        assert accuracy(p, t) == pytest.approx(right, abs=1e-12)
+        assert f1(p, t) == pytest.approx(macro, abs=1e-12)
+        assert f1(p, t, positive="a") == pytest.approx(of_a, abs=1e-12)
+        assert matthews(p, t) == pytest.approx(phi, abs=1e-12)
+
+
+def test_classes_at_their_ends() -> None:
+    assert accuracy("aab", "aab") == f1("aab", "aab") == f1("aab", "aab", "b") == matthews("aab", "aab") == 1
+    assert matthews("ab", "ba") == -1
+    assert matthews("aaa", "aab") == matthews("aab", "aaa") == matthews("a", "a") == 0
+    assert f1("aa", "aa", "b") == f1("aa", "bb") == accuracy("aa", "bb") == 0
+    assert f1([0, 1, 1], [0, 0, 1], positive=0) == pytest.approx(2 / 3)
+    for measure in (accuracy, f1, matthews):
+        mistake(lambda measure=measure: measure("ab", "a"), "2 predictions but 1 references")  # type: ignore[misc]
+        mistake(lambda measure=measure: measure("", ""), "no predictions")  # type: ignore[misc]
+
+
+# Entities
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("O O", []),
+        ("", []),
+        ("B-X I-X O B-Y", [("X", 0, 2), ("Y", 3, 4)]),
+        ("B-X B-X", [("X", 0, 1), ("X", 1, 2)]),
+        ("I-X I-X O I-X", [("X", 0, 2), ("X", 3, 4)]),  # IOB1
+        ("I-X B-X I-X", [("X", 0, 1), ("X", 1, 3)]),
+        ("I-X I-Y", [("X", 0, 1), ("Y", 1, 2)]),
+        ("B-X I-Y", [("X", 0, 1), ("Y", 1, 2)]),
+        ("S-X S-X B-X I-X E-X E-X", [("X", 0, 1), ("X", 1, 2), ("X", 2, 5), ("X", 5, 6)]),  # BIOES
+        ("B-A-B I-A-B", [("A-B", 0, 2)]),
+        ("B I O", [("_", 0, 2)]),
+    ],
+)
+def test_entities(tags: str, found: list[tuple[str, int, int]]) -> None:
+    assert entities(tags.split()) == set(found)
+
+
+@pytest.mark.parametrize(
+    ("seed", "parts", "share", "precision", "recall", "f", "count"),
+    [  # precision_score(t, p), recall_score(t, p), f1_score(t, p) and the number of get_entities of seqeval
+        (0, "BI", 0.8, 0.8266666666666667, 0.788135593220339, 0.806941431670282, 236),
+        (1, "I", 0.9, 0.8659217877094972, 0.856353591160221, 0.8611111111111112, 181),
+        (2, "BIES", 0.7, 0.7781954887218046, 0.7752808988764045, 0.776735459662289, 267),
+        (3, "BIES", 0.0, 0.35275080906148865, 0.35275080906148865, 0.35275080906148865, 309),
+    ],
+)
+def test_entities_are_seqevals(
+    seed: int, parts: str, share: float, precision: float, recall: float, f: float, count: int
+) -> None:
+    rng = random.Random(seed)
+    names = ["O", *(f"{part}-{kind}" for part in parts for kind in ("PER", "LOC"))]
+    true = [rng.choices(names, k=rng.randint(1, 13)) for _ in range(53)]
+    predicted = [[t if rng.random() < share else rng.choice(names) for t in row] for row in true]
+    scores = entity_f1(predicted, true)
+    assert list(scores) == ["precision", "recall", "f1"]
+    assert list(scores.values()) == pytest.approx([precision, recall, f], abs=1e-12)
+    assert sum(len(entities(row)) for row in true) == count
+
+
+def test_entities_at_their_ends() -> None:
+    nothing = {"precision": 0, "recall": 0, "f1": 0}
+    assert entity_f1([["O"]], [["O"]]) == entity_f1([["O"]], [["B-X"]]) == nothing
+    assert entity_f1([["B-X", "I-X"]], [["B-X", "O"]]) == nothing
+    assert entity_f1([["B-X"], []], [["I-X"], []])["f1"] == 1
+    mistake(lambda: entity_f1([["O"]], [["O", "O"]]), "sentence 1: 1 tags for 2 words")
+    mistake(lambda: entity_f1([], [["O"]]), "0 tagged sentences but 1 references")
+    for tag in ("NOUN", "", "B-", "X-PER", "OO", "BPER"):
+        mistake(lambda tag=tag: entities(["O", tag]), f'tag "{tag}"', "B-PER")  # type: ignore[misc]
+
+
+# Spans
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "longest", "exact", "f"),
+    [  # the means of compute_exact and compute_f1 of transformers.data.metrics.squad_metrics
+        (0, 97, 3, 0.16494845360824742, 0.2085910652920962),
+        (1, 101, 5, 0.09900990099009901, 0.21404997642621404),
+        (2, 503, 2, 0.26043737574552683, 0.2852882703777335),
+    ],
+)
+def test_spans_are_squads(seed: int, count: int, longest: int, exact: float, f: float) -> None:
+    rng = random.Random(seed)
+    words = ["the", "The", "a", "An", "cat", "Cat", "house", "don't", "42", "4.2", "-"]
+    words += ["«été»", "Ruiz-Hart", "of"]
+    both = [" ".join(rng.choices(words, k=rng.randint(0, longest))) for _ in range(2 * count)]
+    answers, references = both[:count], both[count:]
+    assert exact_match(answers, references) == pytest.approx(exact, abs=1e-12)
+    assert token_f1(answers, references) == pytest.approx(f, abs=1e-12)
+
+
+def test_spans_at_their_ends() -> None:
+    assert exact_match(["  The U.S.A.\n"], ["usa"]) == token_f1(["  The U.S.A.\n"], ["usa"]) == 1
+    assert token_f1(["the red cat"], ["a cat"]) == pytest.approx(2 / 3)
+    assert token_f1(["cat"], ["cat cat"]) == pytest.approx(2 / 3)  # each word counts once
+    assert exact_match(["the", "the"], ["", "x"]) == token_f1(["the", "the"], ["", "x"]) == 0.5
+    several = [["a dog", "two cats"], ["x", "y"]]
+    assert exact_match(["cats", "Y."], several) == 0.5
+    assert token_f1(["cats", "Y."], several) == pytest.approx((2 / 3 + 1) / 2)
+    for measure in (exact_match, token_f1):
+        mistake(lambda measure=measure: measure(["a"], []), "1 answers but 0 references")  # type: ignore[misc]
+        mistake(lambda measure=measure: measure([], []), "no answers")  # type: ignore[misc]
+        mistake(lambda measure=measure: measure(["a"], [[]]), "no reference")  # type: ignore[misc]
 
 
 # What a user is told

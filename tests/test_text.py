@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from regard import text as text_module
 from regard.errors import Mistake
-from regard.text import BYTES, KINDS, Tokenizer, pieces, train_tokenizer
+from regard.text import BYTES, KINDS, Tokenizer, pieces, train_tokenizer, word_tokenizer
 
 SPECIALS = ["<|endoftext|>", "<pad>", "[MASK]"]
 EXACT = ["char", "byte", "bpe", "unigram"]
@@ -84,6 +84,19 @@ def test_wordpiece_is_lower_cased_words():
     assert all(token.startswith("##") for token in others)
 
 
+def test_words_are_parted_by_space_the_most_frequent_first():
+    text = "b a\tA b,\nb  a c a"
+    tokenizer = train_tokenizer("word", [text], 7, ["<pad>"])
+    assert [tokenizer.id(word) for word in ("<pad>", "<unk>", "a", "b", "A", "b,", "c")] == list(range(7))
+    assert tokenizer.encode(" a\u2003x b ") == [2, 1, 3]
+    assert tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split())
+    assert train_tokenizer("word", [text], 4, ["<pad>"]).encode("a b c") == [2, 3, 1]
+    lower = word_tokenizer([text, "B Ä ä"], 100, [], least=2, lower=True)
+    assert [lower.id(word) for word in ("<unk>", "a", "b", "ä")] == [0, 1, 2, 3]
+    assert lower.vocab == 4
+    assert lower.encode("Ä C A") == [3, 0, 1]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_specials_have_the_lowest_ids_and_are_not_shown(trained, kind):
     tokenizer = trained[kind]
@@ -100,7 +113,7 @@ def test_specials_have_the_lowest_ids_and_are_not_shown(trained, kind):
 @pytest.mark.parametrize("vocab", [1, 300, 8192])
 def test_little_text_is_enough(kind, text, vocab):
     tokenizer = train_tokenizer(kind, [text], vocab, SPECIALS)
-    if kind != "wordpiece":
+    if kind not in ("wordpiece", "word"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 

@@ -1,5 +1,6 @@
 """The loop: parts of a batch, evaluations, the best and the last, budgets, signals, and what goes wrong."""
 
+import copy
 import json
 import math
 import signal
@@ -12,6 +13,7 @@ from mistakes import mistake
 from runs import (
     OF_PAIRS,
     RUNS,
+    STEADY,
     at_step,
     before,
     checkpoints,
@@ -82,8 +84,8 @@ def test_parts_of_a_batch_are_the_batch(text, tmp_path, exact, micro, optimizer)
 
 
 @pytest.mark.parametrize("micro", [4, 1])
-@pytest.mark.parametrize("case", OF_PAIRS)
-def test_parts_of_a_batch_of_pairs_are_the_batch(tmp_path, exact, case, micro):
+@pytest.mark.parametrize("case", [case for case in RUNS if case != "write"])
+def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case, micro):
     """Parts may be narrower than the whole, which pads all of its rows to the longest."""
     data = write_data(case, tmp_path)
     wholes, parts = [], []
@@ -220,7 +222,7 @@ def test_the_use_of_the_machine_is_logged_where_it_is_known(tmp_path, monkeypatc
     tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=1)
     row = json.loads((tmp_path / "out" / "log.jsonl").read_text().splitlines()[0])
     assert row["tokens_per_second"] > 0
-    assert ("mfu" in row) == (case == "write" or "transformer" in case)
+    assert ("mfu" in row) == (not case.endswith(("rnn", "gru", "lstm")))
     assert row.get("mfu", 1) > 0
 
 
@@ -463,6 +465,34 @@ def test_targets_are_counted_without_those_left_out():
 # ------------------------------------------------------------------------------------------------ compiling
 
 
+@pytest.mark.parametrize("case", RUNS)
+def test_what_has_many_shapes_is_compiled_only_if_asked(tmp_path, monkeypatch, case):
+    """By itself, training is compiled where that pays: long runs in bf16 whose batches have one shape."""
+    compiled = []
+
+    class Enough(BaseException):
+        pass
+
+    def enough(trainer):
+        raise Enough
+
+    monkeypatch.setattr("regard.trainer.torch.compile", lambda module: compiled.append(1) or module)
+    monkeypatch.setattr(Trainer, "run", enough)
+    data = write_data(case, tmp_path)
+
+    def compiles(steps=1000, precision="bf16", **more):
+        compiled.clear()
+        with pytest.raises(Enough):
+            tiny(data, tmp_path / "out", case, steps=steps, train__precision=precision, **more)
+        return bool(compiled)
+
+    assert compiles() == (case in STEADY)
+    assert compiles(train__compile="on", steps=1)
+    assert not compiles(train__compile="off")
+    assert not compiles(steps=999)
+    assert not compiles(precision="fp32")
+
+
 def test_a_compiler_that_fails_is_done_without(text, tmp_path, monkeypatch):
     def broken(module):
         def call(*batch):
@@ -478,3 +508,113 @@ def test_a_compiler_that_fails_is_done_without(text, tmp_path, monkeypatch):
         tiny(text, tmp_path / "again", steps=3, train__compile="on")
     tiny(text, tmp_path / "again", steps=3, train__compile="on", resume=True)
     close(tmp_path / "plain", tmp_path / "again", rtol=0, atol=0)
+
+
+# ---------------------------------------------------------------------------------------------- fine-tuning
+
+TUNING = {
+    "decay": {"train__layer_decay": 0.5},
+    "freeze": {"train__freeze": 1},
+    "lora": {"train__lora": 2},
+    "all": {"train__layer_decay": 0.5, "train__freeze": 1, "train__lora": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("tuning", "optimizer"), [*((tuning, "adamw") for tuning in TUNING), ("all", "muon")]
+)
+@pytest.mark.parametrize("case", ["write", "translate-transformer"])
+def test_tuning_is_resumed_bit_for_bit(tmp_path, case, tuning, optimizer):
+    data = write_data(case, tmp_path)
+    settings = TUNING[tuning] | {"steps": 5, "train__optimizer": optimizer, "train__evaluate": 2}
+    tiny(data, tmp_path / "whole", case, **settings)
+    with stopped(Trainer, "train_step", at_step(3)):
+        tiny(data, tmp_path / "parts", case, **settings)
+    tiny(data, tmp_path / "parts", case, **settings, resume=True)
+    same(tmp_path / "whole", tmp_path / "parts")
+    run.load(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("tuning", ["decay", "freeze"])
+def test_tuning_a_recurrent_model_is_resumed_bit_for_bit(tmp_path, tuning):
+    data, settings = write_data("translate-gru", tmp_path), TUNING[tuning] | {"steps": 5}
+    tiny(data, tmp_path / "whole", "translate-gru", **settings)
+    with stopped(Trainer, "train_step", at_step(3)):
+        tiny(data, tmp_path / "parts", "translate-gru", **settings)
+    tiny(data, tmp_path / "parts", "translate-gru", **settings, resume=True)
+    same(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    ("case", "freeze", "below"),
+    [
+        ("write", 1, ("embed.", "blocks.0.")),
+        ("write", 2, ("embed.", "blocks.")),
+        ("translate-transformer", 3, ("embed.", "encoder.", "decoder.0.")),
+        ("translate-gru", 1, ("embed.", "encoder.")),
+    ],
+)
+def test_what_is_frozen_stays_as_it_was(tmp_path, case, freeze, below, optimizer):
+    data, settings = write_data(case, tmp_path), {"train__optimizer": optimizer, "train__warmup": 0}
+    tiny(data, tmp_path / "base", case, **settings, steps=2)
+    out = tmp_path / "out"
+    tiny(data, out, case, **settings, steps=3, base=tmp_path / "base", train__freeze=freeze)
+    old, new = (load_file(o / "model.safetensors") for o in (tmp_path / "base", out))
+    assert old.keys() == new.keys()
+    for name, t in old.items():
+        assert t.equal(new[name]) == name.startswith(below), name
+    state = load_file(out / "checkpoints" / "step-3" / "optimizer.safetensors")
+    assert not any(name.startswith(below) for name in state)
+    assert {name.split("/")[0] for name in state} == {name for name in old if not name.startswith(below)}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_lower_layers_take_smaller_steps(text, tmp_path, optimizer):
+    """AdamW's first step is the rate, whatever the gradient; Muon's matrix has always the same size."""
+    settings = {"train__optimizer": optimizer, "train__weight_decay": 0.0, "train__warmup": 0, "steps": 1}
+    starts, moved = [], {}
+    for decay in (1.0, 0.5):
+        out = tmp_path / f"{decay}"
+        with before(Trainer, "run", lambda trainer: starts.append(copy.deepcopy(trainer.weights()))):
+            tiny(text, out, **settings, train__layer_decay=decay)
+        end = load_file(out / "checkpoints" / "step-1" / "model.safetensors")
+        moved[decay] = {name: float((t - starts[-1][name]).norm()) for name, t in end.items()}
+        assert [row["lr"] for row in rows(out) if "lr" in row] == [0.01]
+    for name, far in moved[1.0].items():
+        share = 0.25 if name.startswith("embed") else 0.5 if name.startswith("blocks.0") else 1.0
+        assert moved[0.5][name] == pytest.approx(share * far, rel=1e-3), name
+
+
+def test_without_tuning_all_is_as_it_was(text, tmp_path):
+    tiny(text, tmp_path / "plain", steps=3)
+    tiny(text, tmp_path / "told", steps=3, train__layer_decay=1.0, train__freeze=0, train__lora=0)
+    same(tmp_path / "plain", tmp_path / "told")
+
+
+def test_how_much_learns_is_told(text, tmp_path):
+    tiny(text, tmp_path / "all", steps=1)
+    assert "learning" not in (tmp_path / "all" / "README.md").read_text()
+    tiny(text, tmp_path / "few", steps=1, train__freeze=2)
+    assert "(8 of them learning)" in (tmp_path / "few" / "README.md").read_text()  # the last norm
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"train__freeze": 3}, ["train.freeze=3", "2 blocks"]),
+        ({"train__freeze": -1}, ["freeze=-1"]),
+        ({"train__layer_decay": 0.0}, ["layer_decay=0.0"]),
+        ({"train__layer_decay": 1.5}, ["layer_decay=1.5"]),
+    ],
+)
+def test_tuning_that_makes_no_sense(text, tmp_path, settings, words):
+    mistake(lambda: tiny(text, tmp_path / "out", steps=1, **settings), *words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tuning", ["decay", "freeze", "lora"])
+def test_tuning_cannot_be_changed_on_the_way(text, tmp_path, tuning):
+    tiny(text, tmp_path / "out", steps=1)
+    key = next(iter(TUNING[tuning])).replace("__", ".")
+    mistake(lambda: tiny(text, tmp_path / "out", steps=2, resume=True, **TUNING[tuning]), key)

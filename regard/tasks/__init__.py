@@ -4,12 +4,26 @@ from typing import Any
 
 from .answers import Answer
 from .batches import Batch, idle, targets
+from .embed import Embed, EmbedConfig
+from .fill import Fill, FillConfig
+from .labels import Classify, ClassifyConfig
 from .pairs import Chat, ChatConfig, Translate, TranslateConfig
+from .restore import Restore, RestoreConfig
+from .span import SpanTask, SpanTaskConfig
+from .tag import Tag, TagConfig
+from .words import WordsTask, WordsTaskConfig
 from .write import Write, WriteConfig
 
 TASKS: dict[str, tuple[type[Any], type[Any]]] = {
     "chat": (Chat, ChatConfig),
+    "classify": (Classify, ClassifyConfig),
+    "embed": (Embed, EmbedConfig),
+    "fill": (Fill, FillConfig),
+    "restore": (Restore, RestoreConfig),
+    "span": (SpanTask, SpanTaskConfig),
+    "tag": (Tag, TagConfig),
     "translate": (Translate, TranslateConfig),
+    "words": (WordsTask, WordsTaskConfig),
     "write": (Write, WriteConfig),
 }
 
@@ -19,8 +33,22 @@ __all__ = [
     "Batch",
     "Chat",
     "ChatConfig",
+    "Classify",
+    "ClassifyConfig",
+    "Embed",
+    "EmbedConfig",
+    "Fill",
+    "FillConfig",
+    "Restore",
+    "RestoreConfig",
+    "SpanTask",
+    "SpanTaskConfig",
+    "Tag",
+    "TagConfig",
     "Translate",
     "TranslateConfig",
+    "WordsTask",
+    "WordsTaskConfig",
     "Write",
     "WriteConfig",
     "idle",

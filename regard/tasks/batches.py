@@ -1,10 +1,13 @@
 """What every task's batches have in common."""
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data import Buckets
 from regard.loss import IGNORED
 
 Batch = tuple[Tensor, ...]  # what a task's loss takes; the last one holds the targets
@@ -28,3 +31,23 @@ def per_token(loss: float, count: int, bytes: int) -> dict[str, float]:
         "perplexity": math.exp(min(mean, 700)),
         "bits_per_byte": loss / math.log(2) / max(1, bytes),
     }
+
+
+class Bucketed:
+    """Samples of similar length together, so many rows or tokens a step; what a step reads depends on seed
+    and step alone."""
+
+    def __init__(
+        self,
+        data: Any,
+        lengths: tuple[np.ndarray, np.ndarray],  # of both sides of a pair, or twice those of a text
+        seed: int,
+        rows: int,
+        tokens: int | None,
+    ):
+        self.data = data
+        self.buckets = Buckets(*lengths, seed, rows if tokens is None else None, tokens)
+        self.notes = [f"{self.buckets.count:,} batches an epoch, {self.buckets.waste:.1%} of them padding"]
+
+    def rows(self, step: int) -> np.ndarray:
+        return self.buckets.rows(step)

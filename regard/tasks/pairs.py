@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import scoring
-from regard.data import Buckets, Corpus, PairConfig, Pairs, in_length_order, text_pairs
+from regard.data import Corpus, PairConfig, Pairs, in_length_order, text_pairs
 from regard.data.encoding import tokenizer_for
 from regard.data.pairs import Ragged, encode, filtered, histories, split_pairs
 from regard.errors import Mistake
@@ -23,8 +23,9 @@ from regard.sentences import fitted
 from regard.text import Tokenizer
 from regard.trace import trace
 
-from .answers import Answer, searched, streamed
-from .batches import Batch, per_token
+from .answers import Answer, searched, spelt, streamed
+from .batches import Batch, Bucketed, per_token
+from .task import Task
 
 PAD, BEGIN, END, SEPARATOR = "<pad>", "<s>", "</s>", "<sep>"
 TOKENS_AT_ONCE = 4096  # of sources, answered together
@@ -65,17 +66,15 @@ class ChatConfig(PairTaskConfig):
             raise ValueError(f"turns={self.turns} must be 1 or more")
 
 
-class PairTask:
+class PairTask(Task):
     """Read a source, write a target. What a source is, the tasks below say."""
 
-    kinds = ("transformer", *CELLS)
+    kinds = ("transformer", "t5", *CELLS)
     specials: tuple[str, ...] = (PAD, BEGIN, END)
     data = PairConfig
     extras = ("prefix",)  # how every answer begins
-    at_once = 512  # texts from a pipe: enough to sort them by length
-    talks = False  # and remembers what was said
+    compares = True
     cut = False  # sources that are too long lose their beginning, instead of being dropped
-    generation: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self, config: Any, tokenizer: Tokenizer, context: int, target_tokenizer: Tokenizer | None = None
@@ -144,11 +143,12 @@ class PairTask:
         """Data to score on. What is too long for the model is still to be answered."""
         return self.encoded(histories(list(text_pairs(paths)), self.turns(self.config)))
 
-    def training(self, pairs: Pairs, seed: int, rows: int, tokens: int | None) -> "Samples":
-        return Samples(pairs, seed, rows if tokens is None else None, tokens)
+    def training(self, pairs: Pairs, seed: int, rows: int, tokens: int | None) -> Bucketed:
+        lengths = pairs.source_lengths, pairs.target_lengths
+        return Bucketed(pairs, lengths, seed, rows, tokens)
 
-    def batch(self, samples: "Samples", rows: np.ndarray) -> Batch:
-        return self.collated(samples.pairs, rows)
+    def batch(self, samples: Bucketed, rows: np.ndarray) -> Batch:
+        return self.collated(samples.data, rows)
 
     def collated(self, pairs: Pairs, rows: np.ndarray) -> Batch:
         """Source and where it is real (B, S); target from its beginning, and to its end (B, T)."""
@@ -175,11 +175,6 @@ class PairTask:
 
     def metrics(self, loss: float, count: int, pairs: Pairs) -> dict[str, float]:
         return per_token(loss, count, pairs.bytes)
-
-    @staticmethod
-    def covered(batch: Batch) -> int:
-        """How much of the data a batch holds."""
-        return len(batch[0])
 
     def sample(self, model: Any, pairs: Pairs, seed: int) -> str:
         """A few sources, and what the model makes of them."""
@@ -261,9 +256,8 @@ class PairTask:
         prompt = self._prompt(prefix)
         prompts, begun = [prompt] * len(sources), prompt[1:]
         if sampling.num_beams > 1:
-            room = min(sampling.max_new_tokens, 1 + self.context - len(prompt))
-            fitting = replace(sampling, max_new_tokens=room)
-            found = searched(model, prompts, fitting, self.writer, stop, samples, sources, begun)
+            best = searched(model, prompts, sampling, self.end, samples, sources)
+            found = spelt(best, self.writer, stop, begun)
         else:
             rows = len(sources) * samples
             steps = generate(model, prompts, sampling, sources=sources, end=self.end, samples=samples)
@@ -309,21 +303,6 @@ def ended(
     ids[i < n] = side.ids[(starts + i)[i < n]]
     ids[i == n] = end
     return ids, i <= n
-
-
-class Samples:
-    """Pairs in batches of similar length; what a step reads depends on the seed and the step alone."""
-
-    def __init__(self, pairs: Pairs, seed: int, rows: int | None, tokens: int | None):
-        self.pairs = pairs
-        self.buckets = Buckets(pairs.source_lengths, pairs.target_lengths, seed, rows, tokens)
-
-    def rows(self, step: int) -> np.ndarray:
-        return self.buckets.rows(step)
-
-    @property
-    def notes(self) -> list[str]:
-        return [f"{self.buckets.count:,} batches an epoch, {self.buckets.waste:.1%} of them padding"]
 
 
 def grouped(lengths: Sequence[int], width: int) -> Iterator[list[int]]:

@@ -17,8 +17,9 @@ from regard.generate import Sampling, generate
 from regard.loss import cross_entropy
 from regard.text import Tokenizer
 
-from .answers import Answer, searched, streamed
+from .answers import Answer, searched, spelt, streamed
 from .batches import Batch, per_token, targets
+from .task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +27,13 @@ class WriteConfig:
     name: Literal["write"]
 
 
-class Write:
+class Write(Task):
     kinds = ("gpt",)  # of models that can do it
     specials = ("<|endoftext|>",)
     data = DataConfig
     builtin = ("write.txt",), ()  # what it learns from, and what it is measured on, if nothing else is given
-    extras = ()  # options of `ask` that only this task has
     at_once = 64  # texts from a pipe, answered together
-    talks = False  # and remembers what was said
+    steady = True  # all batches have the same shape, worth compiling for
 
     def __init__(self, config: WriteConfig, tokenizer: Tokenizer, context: int, target: None = None):
         self.config, self.tokenizer, self.context = config, tokenizer, context
@@ -82,8 +82,7 @@ class Write:
     def metrics(self, loss: float, count: int, stream: Stream) -> dict[str, float]:
         return per_token(loss, count, stream.bytes)
 
-    @staticmethod
-    def covered(batch: Batch) -> int:
+    def covered(self, batch: Batch) -> int:
         """How much of the data a batch holds."""
         return targets(batch)
 
@@ -133,7 +132,8 @@ class Write:
             raise Mistake(f"max_new_tokens={longest}: with beams, less than the context of {self.context}")
         prompts = [self.tokenizer.encode(text) or self._blank() for text in texts]
         prompts = [prompt[longest - self.context :] for prompt in prompts]
-        return searched(model, prompts, sampling, self.tokenizer, stop, samples)
+        best = searched(model, prompts, sampling, self.tokenizer.end, samples)
+        return spelt(best, self.tokenizer, stop)
 
     def _blank(self) -> list[int]:
         """What stands before the first word: a new line, or else the end of an earlier text."""

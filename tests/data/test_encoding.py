@@ -20,7 +20,8 @@ def test_bad_configuration(tmp_path):
     mistake(lambda: fill("data", {"holdout": 2}, DataConfig), "data: holdout=2")
     unknown = DataConfig(tokenizer="wordpeice")
     mistake(lambda: corpus([path], [], unknown, []), "data.tokenizer=wordpeice", "did you mean wordpiece?")
-    mistake(lambda: corpus([path], [], DataConfig(tokenizer="!"), []), "bpe, byte, char, unigram, wordpiece")
+    known = "bpe, byte, char, unigram, word, wordpiece"
+    mistake(lambda: corpus([path], [], DataConfig(tokenizer="!"), []), known)
     mistake(lambda: corpus([path], [], DataConfig(tokenizer=str(tmp_path)), []), tmp_path / "tokenizer.json")
 
 

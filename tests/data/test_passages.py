@@ -1,0 +1,135 @@
+"""Documents as sentences and passages: where they end, and what is elsewhere."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from mistakes import mistake
+
+from regard.data.pairs import Ragged
+from regard.data.passages import Passages, divided, paragraphs, passages
+from regard.sentences import sentences
+from regard.text import train_tokenizer
+
+TEXTS = [
+    "The fox ran. It saw a goose! Was it near?\nA line is a sentence",
+    "One alone.",
+    " \n ",
+    "Two of them. Here is the other, which is much longer than all the others are.",
+    "Last. But. Not. Least. Of. Them.",
+]
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "bpe"])
+def tokenizer(request):
+    return train_tokenizer(request.param, TEXTS, 320, ["[PAD]", "[UNK]"])
+
+
+def numbers(*documents, longest=10):
+    """Passages of sentences with these lengths; every token is the number of its sentence."""
+    lengths = np.array([n for document in documents for n in document])
+    firsts = np.cumsum([0, *map(len, documents)])
+    return Passages(Ragged(np.repeat(np.arange(len(lengths)), lengths), lengths), firsts, 0, longest)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a\nb\n\nc\n", ["a\nb", "c\n"]),
+        ("a\n \t\nb\n\n\n\nc", ["a", "b", "c"]),
+        ("a\r\nb\r\n\r\nc", ["a\r\nb\r", "c"]),
+        ("a\nb\n", ["a", "b"]),  # without a blank line, a document is a line
+        ("a", ["a"]),
+        ("\n\na\n\n", ["a"]),
+        ("", []),
+        (" \n\n ", []),
+    ],
+)
+def test_paragraphs(text, parts):
+    assert paragraphs(text) == parts
+
+
+def test_sentences_are_ids_document_by_document(tokenizer):
+    found = passages(iter(TEXTS), tokenizer, 7)
+    wanted = [sentences(text) for text in TEXTS if text.strip()]
+    assert found.firsts.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
+    for i, sentence in enumerate(s for document in wanted for s in document):
+        assert found.joined(i, i + 1).tolist() == tokenizer.encode(sentence)
+    for (first, stop), document in zip(pairwise(found.firsts.tolist()), wanted, strict=True):
+        assert found.joined(first, stop).tolist() == [id for s in document for id in tokenizer.encode(s)]
+    assert found.bytes == sum(len(text.encode()) for text in TEXTS if text.strip())
+    assert found.ids.ids.dtype == np.uint16
+    assert found.describe() == f"{len(found.ids.ids):,} tokens in 4 documents"
+    for nothing in ([], [" \n "], [""]):
+        mistake(lambda nothing=nothing: passages(nothing, tokenizer, 7), "no sentence")
+
+
+@pytest.mark.parametrize("longest", [1, 7, 20, 1000])
+def test_passages_are_everything_once_within_the_room(tokenizer, longest):
+    found = passages(TEXTS, tokenizer, longest)
+    cuts = found.cuts.tolist()
+    assert len(found) == len(cuts)
+    assert [first for first, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]
+    assert cuts[-1][1] == found.firsts[-1]
+    borders = set(found.firsts.tolist())
+    assert borders <= {place for cut in cuts for place in cut}  # never across documents
+    for first, stop in cuts:
+        size = len(found.joined(first, stop))
+        assert size <= longest or stop - first == 1
+        if stop not in borders:  # one more would not have had room
+            assert len(found.joined(first, stop + 1)) > longest
+    if longest == 1000:
+        assert len(cuts) == 4
+
+
+def test_passages_by_hand():
+    assert numbers([3, 3, 4, 1], [11], [10, 1, 2]).cuts.tolist() == [
+        [0, 3], [3, 4], [4, 5], [5, 6], [6, 8],
+    ]  # fmt: skip
+    found = numbers([3, 3, 4, 1], [11], [10, 1, 2])
+    assert [found.until(1, n) for n in (0, 3, 6, 7, 8, 99)] == [2, 2, 2, 3, 4, 4]
+    assert found.joined(1, 3).tolist() == [1, 1, 1, 2, 2, 2, 2]
+
+
+def test_elsewhere_is_another_document_and_any_sentence_of_it():
+    found = numbers([3, 2], [5], [1, 1, 1, 4], [2])
+    rng = np.random.default_rng(0)
+    documents = np.repeat(np.arange(4), np.diff(found.firsts))
+    draws = 7000
+    for first in range(8):
+        counts = Counter(found.elsewhere(first, rng) for _ in range(draws))
+        others = [i for i in range(8) if documents[i] != documents[first]]
+        assert sorted(counts) == others
+        share = 1 / len(others)
+        deviation = (draws * share * (1 - share)) ** 0.5
+        assert max(abs(counts[i] - draws * share) for i in others) < 4.5 * deviation
+
+
+def test_fingerprints_tell_data_apart():
+    one = numbers([3, 2], [5])
+    assert one.fingerprint() == numbers([3, 2], [5]).fingerprint()
+    others = [numbers([3], [2, 5]), numbers([2, 3], [5]), numbers([3, 2], [6])]
+    changed = numbers([3, 2], [5])
+    changed.ids.ids[4] += 1
+    assert len({p.fingerprint() for p in (one, changed, *others)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("many", "holdout", "held"),
+    [
+        (20, 0.1, [9, 19]),
+        (19, 0.1, [9]),
+        (5, 0.1, [4]),
+        (2, 0.1, [1]),
+        (1, 0.1, []),
+        (0, 0.1, []),
+        (6, 0.5, [1, 3, 5]),
+        (6, 0.9, [1, 3, 5]),  # half is the most
+        (9, 0.0, []),
+    ],
+)
+def test_divided(many, holdout, held):
+    train, valid = divided([str(n) for n in range(many)], holdout)
+    assert valid == [str(n) for n in held]
+    assert train == [str(n) for n in range(many) if n not in held]

@@ -1,0 +1,554 @@
+"""Hidden words and pairs of texts: how many, which, that nothing gives them away, and what is learnt."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from mistakes import mistake
+from runs import unmeasured
+from torch.nn import functional as F
+from torch.testing import assert_close
+from transformers import BertConfig as TheirConfig
+from transformers import BertForPreTraining
+
+from regard import run
+from regard.convert import bert_weights
+from regard.data import DataConfig, Stream
+from regard.data.pairs import Ragged
+from regard.data.passages import Passages, passages
+from regard.generate import Sampling
+from regard.loss import IGNORED
+from regard.models import Bert, BertConfig
+from regard.tasks import Fill, FillConfig, idle, targets
+from regard.tasks.fill import BEST, SPECIALS
+from regard.text import train_tokenizer
+from regard.train import train
+
+CONTEXT = 47
+DOCUMENTS = [
+    " ".join(f"The {a} fox saw {n + k} {b} geese near the {c} river." for k in range(1 + n % 5))
+    for n in range(31)
+    for a, b, c in [("red", "grey", "wide") if n % 2 else ("old", "white", "deep")]
+]
+TEXT = "\n\n".join(DOCUMENTS)
+GREEDY = Sampling()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    unmeasured(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer("wordpiece", [TEXT], 200, SPECIALS)
+
+
+def filler(tokenizer, context=CONTEXT, **settings):
+    return Fill(FillConfig(name="fill", **settings), tokenizer, context)
+
+
+@pytest.fixture
+def task(tokenizer):
+    return filler(tokenizer)
+
+
+@pytest.fixture
+def data(task):
+    return passages(DOCUMENTS, task.tokenizer, CONTEXT - 3)
+
+
+def build(task, **settings):
+    """Weights large enough that the parts of a model matter."""
+    sizes = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 2, "heads": 3}
+    model = Bert(BertConfig(**sizes, dropout=0.0, **settings)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.15 * torch.randn_like(p))
+    return model
+
+
+def dice(*key):
+    return np.random.Generator(np.random.Philox(key=list(key)))
+
+
+def documents(task, *lengths):
+    """Passages of documents with sentences of these lengths; every token is its document's."""
+    sizes = np.array([n for document in lengths for n in document])
+    of = np.repeat(np.arange(len(lengths)), list(map(len, lengths)))
+    ids = task.words[np.repeat(of, sizes)]
+    return Passages(Ragged(ids, sizes), np.cumsum([0, *map(len, lengths)]), 0, task.context - 3)
+
+
+# Hidden words
+
+
+def within(count, total, share):
+    """Whether so many of all are as many as chance would have it."""
+    return abs(count - total * share) < 4.5 * (total * share * (1 - share)) ** 0.5
+
+
+def test_what_is_hidden_in_a_million_words(tokenizer):
+    """15 %; of these 80 % are masks, 10 % any word and 10 % themselves."""
+    task = filler(tokenizer, 102, next=False)
+    stream = Stream([np.random.default_rng(5).choice(task.words, 100_003)], 0)
+    samples = task.training(stream, seed=3, rows=1000, tokens=None)
+    masked = changed = kept = hidden = 0
+    drawn, at = np.zeros(tokenizer.vocab), np.zeros(102)
+    for step in range(10):
+        rows = samples.rows(step)
+        ids, real, segments, label, places, following = task.batch(samples, rows)
+        assert ids.shape == real.shape == segments.shape == (1000, 102)
+        assert real.all()
+        assert not segments.any()
+        assert (label == IGNORED).all()
+        assert following.shape == places.shape == (1000, task.most) == (1000, 15)
+        text = ids.scatter(1, places, following)
+        assert torch.equal(text[:, 1:-1], torch.from_numpy(samples.batch(rows)[:, :-1]))
+        assert (text[:, 0] == task.first).all()
+        assert (text[:, -1] == task.end).all()
+        shown = ids.gather(1, places)
+        hidden += targets((following,))
+        masked += int((shown == task.mask).sum())
+        kept += int((shown == following).sum())
+        other = (shown != task.mask) & (shown != following)
+        changed += int(other.sum())
+        drawn += np.bincount(shown[other], minlength=tokenizer.vocab)
+        at += np.bincount(places.flatten(), minlength=102)
+        assert all(len(set(row)) == 15 for row in places.tolist())
+    V = len(task.words)
+    assert hidden == 150_000
+    assert within(masked, hidden, 0.8)
+    assert within(kept, hidden, 0.1 + 0.1 / V)
+    assert within(changed, hidden, 0.1 - 0.1 / V)
+    special = [tokenizer.id(name) for name in SPECIALS]
+    assert not drawn[special].any()
+    expected = changed / V
+    squares = ((drawn[task.words] - expected) ** 2 / expected).sum()
+    assert abs(squares - (V - 1)) < 5 * (2 * (V - 1)) ** 0.5
+    assert at[0] == at[-1] == 0
+    assert all(within(n, 10_000, 0.15) for n in at[1:-1])
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_specials_are_never_hidden(tokenizer, whole_words):
+    task = filler(tokenizer, whole_words=whole_words)
+    special = [tokenizer.id(name) for name in SPECIALS]
+    text = np.array([task.first, *special, *task.words[:3], *special, task.end])
+    for n in range(50):
+        _, chosen = task.masked(text, dice(0, n))
+        assert len(chosen) == 1
+        assert text[chosen[0]] in task.words[:3]
+    shown, chosen = task.masked(np.array([task.first, *special, task.end]), dice(0, 0))
+    assert len(chosen) == 0
+    assert shown.tolist() == [task.first, *special, task.end]
+
+
+@pytest.mark.parametrize(("length", "many"), [(1, 1), (3, 1), (10, 2), (20, 3), (44, 7), (45, 7)])
+def test_a_text_has_so_many_hidden(task, length, many):
+    text = np.array([task.first, *task.words[:length], task.end])
+    assert {len(task.masked(text, dice(0, n))[1]) for n in range(20)} == {many}
+
+
+def test_what_is_hidden_is_drawn_anew_every_epoch(task, data):
+    samples = task.training(data, 5, 4, None)
+    count = len(data)
+    epochs = [np.arange(count) + epoch * count for epoch in (0, 1)]
+    orders = [samples.at(rows) for rows in epochs]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(count))
+    places = [
+        task.batch(samples, rows)[4][np.argsort(order)] for rows, order in zip(epochs, orders, strict=True)
+    ]
+    assert (places[0] != places[1]).any(1).float().mean() > 0.8
+
+
+def test_hidden_words_leave_no_trace(task):
+    """Where [MASK] stands, nothing depends on what was there: neither what is shown, nor what is foretold."""
+    model = build(task)
+    for n in range(20):
+        text = np.random.default_rng(n).choice(task.words, 40)
+        text = np.array([task.first, *text[:17], task.end, *text[17:], task.end])
+        first = task.collated([(text.tolist(), 19, 0)], [dice(3, n)])
+        ids, real, segments, _, places, following = first
+        masks = places[0][(ids.gather(1, places) == task.mask)[0]]
+        assert 2 <= len(masks) <= len(places[0]) == 6 + 1
+        other = text.copy()
+        other[masks] = task.words[(np.searchsorted(task.words, text[masks]) + 1 + n) % len(task.words)]
+        second = task.collated([(other.tolist(), 19, 0)], [dice(3, n)])
+        assert all(torch.equal(a, b) for a, b in zip(first[:-1], second[:-1], strict=True))
+        changed = following != second[-1]
+        assert set(places[changed].tolist()) == set(masks.tolist())
+        with torch.no_grad():
+            assert torch.equal(model(ids, real, segments), model(*second[:3]))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_whole_words(kind):
+    """All pieces of a word or none, in the library's own opinion of what a word is."""
+    line = 'The "quick" brownish fox\'s den, über 12 geese;\nNobody saw (any) of the other creatures: neither'
+    words = train_tokenizer(kind, [" ".join(line), " the the of of quick quick quick"], 300, SPECIALS)
+    task = filler(words, 300, whole_words=True, next=False)
+    encoded = words.inner.encode(line, add_special_tokens=False)
+    text, of = np.array(encoded.ids), np.array(encoded.word_ids)
+    space = np.array([token.isspace() for token in words.tokens(text)])  # a piece, or the beginning of one
+    pieces = {word: np.flatnonzero((of == word) & ~space) for word in set(of[~space].tolist())}
+    assert max(map(len, pieces.values())) > 7
+    seen, shares = set(), []
+    for n in range(300):
+        _, chosen = task.masked(np.array([task.first, *text, task.end]), dice(0, n))
+        assert np.array_equal(np.sort(chosen), chosen)
+        hidden = set((chosen - 1).tolist())
+        shares.append(len(hidden) / len(text))
+        for word, places in pieces.items():
+            if inside := hidden & set(places.tolist()):
+                assert inside == set(places.tolist()), line[slice(*encoded.offsets[places[0]])]
+                seen.add(word)
+    assert max(shares) <= 0.15 + 1 / len(text)
+    assert np.mean(shares) > 0.11  # what has no room is passed over, and others are tried
+    short = {word for word, places in pieces.items() if len(places) <= 0.15 * len(text)}
+    assert len(seen & short) > 0.8 * len(short)  # words are not stuck together
+
+
+def test_a_word_that_is_too_long_for_all(tokenizer):
+    task = filler(tokenizer, 23, whole_words=True)
+    inside = np.flatnonzero(task.inside & task.usual)
+    begins = np.flatnonzero(~task.inside & task.usual)
+    text = np.array([task.first, begins[0], *inside[:4], begins[1], inside[5], task.end])
+    for n in range(20):
+        assert task.masked(text, dice(0, n))[1].tolist() == [6, 7]  # the shortest
+    text = np.array([task.first, begins[0], *inside[:9], task.end])
+    _, chosen = task.masked(text, dice(0, 0))
+    assert len(chosen) == task.most == 3
+
+
+# Pairs of texts
+
+
+def test_half_of_the_pairs_follow(tokenizer):
+    """0 is yes, as in Hugging Face's models; what does not follow is from another document."""
+    task = filler(tokenizer)
+    draw = np.random.default_rng(0)
+    data = documents(task, *(draw.integers(3, 12, draw.integers(2, 30)).tolist() for _ in range(59)))
+    follow = full = 0
+    lengths = {0: [], 1: []}
+    many = [n for n, (first, stop) in enumerate(data.cuts.tolist()) if stop - first > 1]
+    assert len(many) > 100
+    pairs = 4000
+    for n in range(pairs):
+        at = many[n % len(many)]
+        ids, second, label = task.two(data, at, dice(7, n))
+        a, b = ids[1 : second - 1], ids[second:-1]
+        assert ids == [task.first, *a, task.end, *b, task.end]
+        assert len(ids) <= CONTEXT
+        assert a
+        assert b
+        assert len(set(a)) == len(set(b)) == 1
+        assert (label == 0) == (a[0] == b[0])
+        first, stop = data.cuts[at].tolist()
+        ends = (data.ids.offsets[first + 1 : stop] - data.ids.offsets[first]).tolist()
+        assert len(a) in ends  # whole sentences
+        if label == 0:
+            assert a + b == data.joined(first, stop).tolist()
+            follow += 1
+        lengths[label].append(len(ids))
+        full += len(ids) == CONTEXT
+    assert within(follow, pairs, 0.5)
+    # a length that tells would leave nothing to learn
+    assert np.mean(lengths[0]) == pytest.approx(np.mean(lengths[1]), rel=0.1)
+    shares = [np.mean(np.array(lengths[label]) == CONTEXT) for label in (0, 1)]
+    assert shares[1] < shares[0] + 0.2
+    assert full > 0
+
+
+def test_a_passage_of_one_sentence_is_followed_by_another_document(tokenizer):
+    task = filler(tokenizer)
+    room = CONTEXT - 3
+    data = documents(task, [5], [room], [200], [1, 1], [300, 2])
+    for at, (first, stop) in enumerate(data.cuts.tolist()):
+        for n in range(40):
+            ids, second, label = task.two(data, at, dice(at, n))
+            a, b = ids[1 : second - 1], ids[second:-1]
+            assert len(ids) <= CONTEXT
+            assert 0 < len(a) <= len(data.joined(first, stop))
+            assert len(b) > 0
+            if stop - first == 1:
+                assert label == 1
+                assert a[0] != b[0]
+            if stop - first == 1 and len(a) < len(data.joined(first, stop)):
+                assert len(ids) == CONTEXT  # cut because there is no room
+                assert len(a) >= room - room // 2
+
+
+def test_a_batch_of_pairs(task, data):
+    samples = task.training(data, 5, 8, None)
+    ids, real, segments, label, places, following = task.batch(samples, samples.rows(2))
+    assert ids.shape == real.shape == segments.shape == (8, CONTEXT)
+    assert set(label.tolist()) == {0, 1}
+    for b in range(8):
+        n = int(real[b].sum())
+        assert real[b, :n].all()
+        assert (ids[b, n:] == task.pad).all()
+        hidden = following[b] != IGNORED
+        text = ids[b].scatter(0, places[b][hidden], following[b][hidden])[:n].tolist()
+        ends = [i for i, id in enumerate(text) if id == task.end]
+        assert len(ends) == 2
+        assert text[0] == task.first
+        assert ends[1] == n - 1
+        assert segments[b].tolist() == [0] * (ends[0] + 1) + [1] * (n - 1 - ends[0]) + [0] * (CONTEXT - n)
+        assert len(set(places[b][hidden].tolist())) == int(hidden.sum()) == max(1, round(0.15 * (n - 3)))
+    assert targets((following,)) == int((following != IGNORED).sum()) > 8
+
+
+@pytest.mark.parametrize("following", [True, False])
+def test_a_step_has_its_batch_at_any_time(tokenizer, following):
+    task = filler(tokenizer, next=following)
+    text = Stream([np.array(tokenizer.encode(TEXT))], len(TEXT))
+    data = passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text
+    rows = task.training(data, 5, 3, None).rows(7)
+    one = task.batch(task.training(data, 5, 3, None), rows)
+    again = task.batch(task.training(data, 5, 3, None), rows[1:])
+    assert all(torch.equal(a[1:], b) for a, b in zip(one, again, strict=True))
+    assert not torch.equal(one[0], task.batch(task.training(data, 6, 3, None), rows)[0])
+    assert {len(task.training(data, 5, 3, 5 * CONTEXT + 3).rows(step)) for step in range(9)} == {5}
+    assert {
+        tuple(t.shape for t in task.batch(task.training(data, 5, 3, None), rows + i)) for i in range(9)
+    } == {((3, CONTEXT),) * 3 + ((3,), (3, task.most), (3, task.most))}  # steady
+
+
+@pytest.mark.parametrize("following", [True, False])
+def test_everything_is_measured_once_and_always_alike(tokenizer, following):
+    task = filler(tokenizer, next=following)
+    text = Stream([np.array(tokenizer.encode(TEXT))], len(TEXT))
+    data = passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text
+    batches, again = (list(task.in_order(data, n * CONTEXT + 1)) for n in (1, 5))
+    assert {len(batch[0]) for batch in batches} == {1}
+    assert len(again[0][0]) == 5
+    for a, b in zip(zip(*batches, strict=True), zip(*again, strict=True), strict=True):
+        assert torch.equal(torch.cat(a), torch.cat(b))
+    assert sum(map(task.covered, again)) == sum(map(task.covered, batches)) == len(data)
+    if not following:
+        ids, real, _, _, places, wanted = (torch.cat(part) for part in zip(*again, strict=True))
+        wanted = torch.where(wanted == IGNORED, ids.gather(1, places), wanted)
+        ids = ids.scatter(1, places, wanted)
+        assert (
+            ids[real & (ids != task.first) & (ids != task.end)].tolist() == text.read(0, len(text)).tolist()
+        )
+
+
+# The loss
+
+
+def read_and_wanted(task, data, rows=7):
+    samples = task.training(data, 5, rows, None)
+    return task.batch(samples, samples.rows(0))
+
+
+def test_the_loss_is_torchs(task, data):
+    model = build(task)
+    batch = read_and_wanted(task, data)
+    ids, real, segments, label, places, following = batch
+    labels = torch.full_like(ids, IGNORED)
+    for b in range(len(ids)):
+        hidden = following[b] != IGNORED
+        labels[b, places[b][hidden]] = following[b][hidden]
+    logits = model(ids, real, segments)
+    words = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    follows = F.cross_entropy(model.follows(model.encode(ids, real, segments)), label, reduction="sum")
+    assert_close(task.loss(model, *batch), words + task.most * follows)
+    sums = task.measure(model, *batch).tolist()
+    right = (logits.argmax(-1) == labels).sum().item()
+    agreed = (model.follows(model.encode(ids, real, segments)).argmax(-1) == label).sum().item()
+    wanted = [(words + task.most * follows).item(), words.item(), follows.item(), right, agreed, 7]
+    assert sums == pytest.approx(wanted, rel=1e-5)
+    found = task.metrics(sums[0], targets(batch), data, *sums[1:])
+    count = targets(batch)
+    assert found == pytest.approx(
+        {
+            "loss": wanted[0] / count, "words_loss": words.item() / count, "words_accuracy": right / count,
+            "next_loss": follows.item() / 7, "next_accuracy": agreed / 7,
+        },
+        rel=1e-5,
+    )  # fmt: skip
+
+
+def test_the_loss_is_hugging_faces(task, data):
+    """There, the two means are added; here the second weighs as many words as a full text has hidden."""
+    sizes = {"vocab_size": task.tokenizer.vocab, "hidden_size": 12, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 3, "intermediate_size": 48, "max_position_embeddings": CONTEXT}
+    theirs = BertForPreTraining(TheirConfig(**sizes)).eval()
+    ours = build(task)
+    ours.load_state_dict(bert_weights(theirs.state_dict(), ours))
+    batch = read_and_wanted(task, data)
+    ids, real, segments, label, places, following = batch
+    labels = torch.full((7, CONTEXT), IGNORED)
+    for b, hidden in enumerate(following != IGNORED):
+        labels[b, places[b][hidden]] = following[b][hidden]
+    with torch.no_grad():
+        y = theirs(ids, real.long(), segments, labels=labels, next_sentence_label=label)
+        _, words, follows, *_ = task.measure(ours, *batch)
+        assert words.item() / targets(batch) + follows.item() / 7 == pytest.approx(y.loss.item(), rel=1e-5)
+        assert task.loss(ours, *batch).item() == pytest.approx((words + task.most * follows).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("following", [True, False])
+def test_an_idle_batch_counts_for_nothing(tokenizer, following):
+    task = filler(tokenizer, next=following)
+    model = build(task, segments=2 if following else 0).train()
+    text = Stream([np.array(tokenizer.encode(TEXT))], len(TEXT))
+    batch = read_and_wanted(task, passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text)
+    nothing = idle(batch)
+    assert targets(nothing) == 0
+    loss = task.loss(model, *nothing)
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+    assert not task.measure(model, *nothing).any()
+    task.loss(model, *batch).backward()
+    grads = {name for name, p in model.named_parameters() if p.grad.any()}
+    assert ("next.weight" in grads) == following
+
+
+# Reading
+
+
+def written(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+def test_reading(tmp_path):
+    path = written(tmp_path / "a.txt", TEXT)
+    data, config = DataConfig(tokenizer="wordpiece", vocab=200), FillConfig(name="fill")
+    found = Fill.read([path], [], data, config, CONTEXT)
+    assert len(found.train.firsts) - 1 == 28
+    assert len(found.valid.firsts) - 1 == 3
+    assert all(found.tokenizer.id(name) is not None for name in SPECIALS)
+    assert max(len(found.train.joined(*cut)) for cut in found.train.cuts.tolist()) <= CONTEXT - 3
+    again = Fill.read([path], [path], data, config, CONTEXT, [found.tokenizer])
+    assert again.tokenizer is found.tokenizer
+    assert again.train.fingerprint() == again.valid.fingerprint()
+    packed = Fill.read([path], [], data, FillConfig(name="fill", next=False), CONTEXT)
+    assert isinstance(packed.train, Stream)
+    task = Fill(config, found.tokenizer, CONTEXT)
+    assert task.held_out([path]).fingerprint() == again.train.fingerprint()
+
+
+def test_one_document_is_not_enough(tmp_path, task):
+    one, many = written(tmp_path / "one.txt", DOCUMENTS[4]), written(tmp_path / "many.txt", TEXT)
+    data, config = DataConfig(tokenizer="wordpiece"), FillConfig(name="fill")
+    mistake(lambda: Fill.read([one], [], data, config, CONTEXT), one, "one document", "task.next=false")
+    mistake(lambda: Fill.read([many], [one], data, config, CONTEXT), one, "one document")
+    mistake(lambda: task.held_out([one]), one, "one document")
+    assert Fill.read([one], [], data, FillConfig(name="fill", next=False), CONTEXT).train
+
+
+def test_settings_that_make_no_sense(tokenizer):
+    for hidden in (0.0, 1.0, -0.1):
+        with pytest.raises(ValueError, match="hidden"):
+            FillConfig(name="fill", hidden=hidden)
+    other = train_tokenizer("char", ["abc"], 9, ["[PAD]", "[CLS]"])
+    mistake(lambda: filler(other), "[MASK]", "tokenizer")
+
+
+# Asking
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_blanks(kind):
+    words = train_tokenizer(kind, [TEXT], 400, SPECIALS)
+    task = filler(words, 20)
+    model = build(task)
+    read = []
+
+    def note(model, read_texts):
+        read.extend(read_texts)
+        return Fill._best(task, model, read_texts)
+
+    task._best = note
+    questions = ["The ___ fox saw 3 [MASK].", "The fox __", "[MASK] fox"]
+    found = task.answers(model, questions, GREEDY)
+    fox = words.encode(" fox")
+    assert read == [
+        [task.first, *words.encode("The"), task.mask, *words.encode(" fox saw 3"), task.mask,
+         *words.encode("."), task.end],
+        [task.first, *words.encode("The"), *fox, task.mask, task.end],
+        [task.first, task.mask, *fox, task.end],
+    ]  # fmt: skip
+    for question, (answer,), ids in zip(questions, found, read[:3], strict=True):
+        blanks = answer.text.split("; ")
+        assert len(blanks) == ids.count(task.mask)
+        assert task.answers(model, [question], GREEDY) == [[answer]]  # alone as with others
+        probs = model(torch.tensor([ids]))[0].softmax(-1)
+        for blank, at in zip(blanks, [i for i, id in enumerate(ids) if id == task.mask], strict=True):
+            best = probs[at].topk(BEST)
+            spelt = [words.tokens([i])[0].strip() for i in best.indices.tolist()]
+            wanted = [f"{word} {p:.2f}" for word, p in zip(spelt, best.values.tolist(), strict=True)]
+            assert blank == ", ".join(wanted)
+    assert list(task.ask(model, questions, GREEDY, (), 2)) == [[a.text for (a,) in found for _ in range(2)]]
+    assert task.answers(model, [], GREEDY) == []
+    mistake(lambda: task.answers(model, ["The fox"], GREEDY), "[MASK]", "___")
+    full = "The" + " fox" * 16 + " ___"
+    assert len(task.answers(model, [full], GREEDY)) == 1
+    longer = full.replace("The", "The fox")
+    mistake(lambda: task.answers(model, [longer], GREEDY), "20 tokens", "context of 20")
+
+
+def test_a_sample_is_a_sentence_with_a_blank(task, data):
+    model = build(task).train()
+    shown, told = task.sample(model, data, 0).split("\n  → ")
+    before, after = shown.split(" ___ ")
+    assert DOCUMENTS[0].lower().startswith(before)
+    assert told.count(", ") == BEST - 1
+    assert after
+    assert model.training
+    long = documents(task, [500], [3])
+    assert "___" in task.sample(model, long, 0)
+    packed = filler(task.tokenizer, next=False)
+    assert "___" in packed.sample(model, Stream([np.array(task.tokenizer.encode(TEXT))], 0), 0)
+
+
+# Whole runs
+
+SETTINGS = {
+    "model.dim": 32, "model.depth": 1, "model.heads": 2, "model.context": CONTEXT, "model.dropout": 0.0,
+    "train.batch": 16, "train.log": 10, "train.lr": 0.01, "train.warmup": 5, "train.evaluate": 100,
+    "train.device": "cpu", "data.vocab": 200,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("following", [True, False], ids=["bert", "roberta"])
+def test_it_learns(tmp_path, following):
+    path = written(tmp_path / "a.txt", TEXT)
+    roberta = {"task.next": False, "model.segments": 0, "data.tokenizer": "bpe", "data.vocab": 400}
+    more = {} if following else roberta | {"model.positions": "relative"}  # texts begin anywhere
+    model = train("fill", path, out=tmp_path / "out", steps=200 if following else 300, set=SETTINGS | more)
+    assert model.kind == "bert"
+    rows = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    names = {"loss", "words_loss", "words_accuracy"} | (
+        {"next_loss", "next_accuracy"} if following else set()
+    )
+    last = rows[-1]
+    assert set(last) == {"step"} | {f"valid_{name}" for name in names}
+    assert last["valid_words_accuracy"] > 0.5
+    found = model.score(path)
+    assert set(found) == names
+    assert found["words_accuracy"] > 0.5
+    assert found["words_loss"] < 1.5
+    if following:
+        assert found["next_accuracy"] > 0.5
+        weight = model.task.most * found["next_loss"]
+        assert found["loss"] > found["words_loss"]
+        assert found["loss"] <= found["words_loss"] + weight
+    else:
+        assert found["loss"] == found["words_loss"]
+    best = model.ask("The red fox saw 3 grey ___ near the wide river.")
+    assert best.startswith("geese ")
+    assert run.load(tmp_path / "out").ask("The red ___ saw 3 grey geese.") == model.ask(
+        "The red ___ saw 3 grey geese."
+    )
+    probabilities = [float(word.split()[-1]) for word in best.split(", ")]
+    assert all(a >= b for a, b in pairwise(probabilities))
+    assert "".join(model.stream("The ___ fox")) == model.ask("The ___ fox")

@@ -1,0 +1,288 @@
+"""Answers in a text: places in characters and tokens, overlapping parts, and that a model finds them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from mistakes import mistake
+from runs import unmeasured
+from torch.nn import functional as F
+
+from regard import scoring
+from regard.data import DataConfig
+from regard.data.labels import Span
+from regard.generate import Sampling
+from regard.models import MODELS
+from regard.run import load
+from regard.tasks import SpanTask, SpanTaskConfig, targets
+from regard.text import train_tokenizer
+from regard.train import train
+
+TEXT = (
+    "Jörg Müller ging 1848 nach Köln.  In Köln, über dem Rhein, blieb Jörg Müller 20 Jahre; "
+    "nach Köln zog’s ihn."
+)
+KINDS = ["wordpiece", "bpe", "char", "byte", "unigram", "word"]
+NAMES, PLACES = ["Anna", "Björn", "Kim", "Leo", "Mia"], ["Bonn", "Köln", "Sankt Gallen", "Rome"]
+ROWS = [
+    (question, f"{name} lives in {place}. The sun is warm.", answer)
+    for name in NAMES
+    for place in PLACES
+    for question, answer in (("Who lives there?", name), ("Where is it warm?", place))
+]
+TINY = {
+    "model.dim": 32, "model.depth": 1, "model.heads": 2, "model.context": 41, "model.dropout": 0.0,
+    "train.lr": 0.01, "train.batch": 16, "train.log": 50, "data.vocab": 300, "train.device": "cpu",
+    "train.warmup": 5,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    unmeasured(monkeypatch)
+
+
+def jsonl(path, rows):
+    keys = ("question", "context", "answer", "start")
+    path.write_text("".join(json.dumps(dict(zip(keys, row, strict=False))) + "\n" for row in rows))
+    return str(path)
+
+
+def tokenizer(kind):
+    texts = [TEXT] + [text for row in ROWS for text in row]
+    return train_tokenizer(kind, texts, 300, SpanTask.specials)
+
+
+def task_of(kind, context=199, **more):
+    return SpanTask(SpanTaskConfig(name="span", **more), tokenizer(kind), context)
+
+
+def tiny_model(task, **more):
+    made, config, _ = MODELS["bert"]
+    known = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 1, "heads": 2}
+    return SpanTask.headed(made(config(**known, **more)), task.config)
+
+
+def all_of(text, word):
+    """Where a word stands, every time."""
+    return [i for i in range(len(text)) if text.startswith(word, i)]
+
+
+# Places
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_places_go_to_tokens_and_back(kind):
+    """Of every word, with umlauts and several times in the text: this one, not another."""
+    task = task_of(kind)
+    ((window,),) = task.windows([("Wer?", TEXT)])
+    ends = [0, *(i for i, c in enumerate(TEXT) if c == " "), len(TEXT)]
+    words = [(a, b) for i, a in enumerate(ends) for b in ends[i + 1 : i + 4]]
+    for a, b in words:
+        word = TEXT[a:b].strip()
+        if not word:
+            continue
+        start = a + TEXT[a:b].index(word)
+        first, last = window.place(start, start + len(word))
+        assert 0 < first <= last
+        (s, _), (_, e) = (window.offsets[i - window.second] for i in (first, last))
+        assert (s, TEXT[s:e]) == (start, word)
+
+
+def test_places_by_hand():
+    task = task_of("word")
+    ((window,),) = task.windows([("Who lives there?", "Anna lives in Köln. Köln lives in Anna")])
+    names = [task.tokenizer.inner.id_to_token(id) for id in window.ids]
+    assert names[:5] == ["[CLS]", "Who", "lives", "there?", "[SEP]"]
+    assert window.second == 5
+    assert names[-1] == "[SEP]"
+    assert window.may == [True] + [False] * 4 + [True] * 8 + [False]
+    assert window.place(0, 4) == (5, 5)
+    assert window.place(34, 38) == (12, 12)
+    assert window.place(5, 18) == (6, 8)
+    task = task_of("char")
+    ((window,),) = task.windows([("W", "in  Köln")])
+    assert window.may == [True, False, False, True, True, False, False, True, True, True, True, False]
+    assert window.place(4, 8) == (7, 10)
+
+
+def test_spaces_around_an_answer_are_no_part_of_it():
+    task = task_of("char")
+    examples, notes = task.examples([Span("Where", "in  Köln now", "  Köln ", 2)])
+    assert notes == []
+    assert examples.wanted.tolist() == [[7 + 4, 7 + 7]]  # [CLS], five characters, [SEP]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "char"])
+@pytest.mark.parametrize("context", [13, 29])
+def test_parts_overlap_by_half_and_cover_the_text(kind, context):
+    task = task_of(kind, context)
+    (windows,) = task.windows([("Who lives?", TEXT)])
+    whole = task.tokenizer.inner.encode(TEXT, add_special_tokens=False)
+    assert all(len(w.ids) <= context for w in windows)
+    assert all(len(w.ids) == context for w in windows[:-1])
+    width = context - 1 - windows[0].second
+    parts = [w.ids[w.second : -1] for w in windows]
+    step = width // 2
+    for i, (part, window) in enumerate(zip(parts, windows, strict=True)):
+        assert part == whole.ids[i * step : i * step + width]
+        there = [(window.offsets[k], whole.offsets[i * step + k]) for k in range(len(part))]
+        assert all(TEXT[a:b] == TEXT[c:d].strip() for (a, b), (c, d) in there)
+    assert parts[-1][-1] == whole.ids[-1]
+    assert (len(parts) - 2) * step + width < len(whole.ids)  # no part too many
+    # an answer is told where it is whole, and [CLS] elsewhere
+    start = all_of(TEXT, "Köln")[1]
+    examples, _ = task.examples([Span("Who lives?", TEXT, "Köln", start)])
+    assert len(examples) == len(windows)
+    found = 0
+    for window, (first, last) in zip(windows, examples.wanted.tolist(), strict=True):
+        seen = [o for o, m in zip(window.offsets, window.may[window.second :], strict=False) if m]
+        inside = seen[0][0] <= start and start + 4 <= seen[-1][1]
+        assert bool(first) == inside
+        if inside:
+            a, b = window.offsets[first - window.second][0], window.offsets[last - window.second][1]
+            assert TEXT[a:b] == "Köln"
+            found += 1
+        else:
+            assert (first, last) == (0, 0)
+    assert found in (1, 2, 3)
+
+
+def test_what_does_not_fit_is_said():
+    task = task_of("char", 23)
+    long = Span("Who lives in this place, then?", TEXT, TEXT[:40], 0)
+    examples, notes = task.examples([long, Span("W", "Köln", "Köln", 0)])
+    assert "1 of 2 texts" in notes[0]
+    assert "1 of 2 answers" in notes[1]
+    assert not examples.wanted[:-1].any()
+    assert examples.ids.lengths.max() <= 23
+    assert examples.describe() == f"2 questions in {len(examples)} parts"
+
+
+# Loss
+
+
+@pytest.mark.parametrize("segments", [2, 0])
+def test_loss_and_measure_are_torchs(segments):
+    task = task_of("wordpiece", 19)
+    model = tiny_model(task, segments=segments).eval()
+    found = [Span(q, c, a, c.index(a)) for q, c, a in ROWS[:9]] + [Span("Who?", TEXT, "20 Jahre", 77)]
+    examples, _ = task.examples(found)
+    assert TEXT[77:85] == "20 Jahre"
+    ((ids, real, kinds, may, wanted),) = task.in_order(examples, 10**6)
+    assert not real.all()
+    assert targets((wanted,)) == 2 * len(examples)
+    assert wanted.shape == (len(examples), 2)
+    x = model(ids, real, kinds if segments else None)
+    x = x.masked_fill(~may[..., None], -1e9)
+    want = sum(F.cross_entropy(x[..., i], wanted[:, i], reduction="sum") for i in (0, 1))
+    torch.testing.assert_close(task.loss(model, ids, real, kinds, may, wanted), want)
+    loss, right = task.measure(model, ids, real, kinds, may, wanted).tolist()
+    assert loss == pytest.approx(want.item(), rel=1e-5)
+    assert right == (x.argmax(1) == wanted).sum()
+    parts = [task.measure(model, *batch) for batch in task.in_order(examples, 40)]
+    assert sum(parts).tolist() == pytest.approx([loss, right], rel=1e-5)
+    assert sum(task.covered(batch) for batch in task.in_order(examples, 40)) == len(examples)
+    idle = torch.full_like(wanted, -100)
+    assert task.loss(model, ids, real, kinds, may, idle) == 0
+    for name, p in model.named_parameters():
+        p.grad = None
+        assert p.requires_grad != any(part in name for part in ("transform", "pooler", "next", "model.bias"))
+    task.loss(model, ids, real, kinds, may, wanted).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
+
+
+# Which span
+
+
+def test_the_best_span_is_the_best_of_all():
+    """By trying all, over all parts; no longer than allowed, and never backwards."""
+    task = task_of("wordpiece", 17, longest=3)
+    model = tiny_model(task).eval()
+    torch.nn.init.normal_(model.head.weight)
+    ((answer, *more),) = task.answers(model, [("Who lives?", TEXT)], Sampling(), samples=7)
+    found = {}
+    for window in task.windows([("Who lives?", TEXT)])[0]:
+        n, second = len(window.ids), window.second
+        x = model(torch.tensor([window.ids]), None, torch.tensor([[int(i >= second) for i in range(n)]]))[0]
+        p = x.detach().masked_fill(~torch.tensor(window.may)[:, None], -1e9).softmax(0)
+        for i in range(second, n - 1):
+            for j in range(i, min(i + 3, n - 1)):
+                place = window.offsets[i - second][0], window.offsets[j - second][1]
+                found[place] = max(found.get(place, 0), float(p[i, 0] * p[j, 1]))
+    best = sorted(found.items(), key=lambda item: -item[1])[:7]
+    assert [a.text for a in (answer, *more)] == [TEXT[a:b] for (a, b), _ in best]
+    assert [a.score for a in (answer, *more)] == pytest.approx([p for _, p in best], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_is_in_the_text_letter_by_letter(kind):
+    task = task_of(kind, 37)
+    model = tiny_model(task)
+    texts = [f"Who lives?\t{TEXT}", "Who?\tKo\u0308ln\tin 1848", ("a\tb", " Bonn "), "W\t🙂🙂"]
+    told = task.answers(model, texts, Sampling(), samples=3)
+    for text, some in zip([TEXT, "Ko\u0308ln\tin 1848", "Bonn", "🙂🙂"], told, strict=True):
+        assert some
+        for answer in some:
+            assert answer.text
+            assert answer.text in text
+            assert answer.text == answer.text.strip()
+    assert model.training
+    alone = [task.answers(model, [text], Sampling(), samples=3)[0] for text in texts]
+    assert [[a.text for a in some] for some in alone] == [[a.text for a in some] for some in told]
+
+
+# Data and all of it
+
+
+def test_reading(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", ROWS)
+    config, data = SpanTaskConfig(name="span"), DataConfig(tokenizer="wordpiece", vocab=300)
+    found = SpanTask.read([path], [], data, config, 41)
+    assert (len(found.train), len(found.valid)) == (36, 4)
+    assert not {text for _, text in found.train.sources} & {text for _, text in found.valid.sources}
+    assert found.notes == []
+    again = SpanTask.read([path], [path], data, config, 41, [found.tokenizer])
+    assert again.train.fingerprint() == again.valid.fingerprint() != found.train.fingerprint()
+    gone = jsonl(tmp_path / "gone.jsonl", [("Who?", "Anna sings.", "Kim")])
+    mistake(lambda: SpanTask.read([gone], [], data, config, 41), "gone.jsonl:1", "Kim")
+    mistake(lambda: SpanTask.read([path], [], data, config, 4), "context=4")
+    plain = train_tokenizer("char", [TEXT], 300, ["<unk>"])
+    mistake(lambda: SpanTask(config, plain, 41), "[CLS]")
+    with pytest.raises(ValueError, match="longest=0"):
+        SpanTaskConfig(name="span", longest=0)
+
+
+def test_it_learns_is_kept_and_scored(tmp_path):
+    (tmp_path / "text.txt").write_text("\n\n".join(f"{text} {question}" for question, text, _ in ROWS))
+    base = train("fill", str(tmp_path / "text.txt"), out=tmp_path / "fill", steps=2, set=TINY)
+    data = jsonl(tmp_path / "a.jsonl", ROWS)
+    more = {"train.lr": 0.01, "train.warmup": 5}
+    model = train("span", data, valid=data, out=tmp_path / "a", base=tmp_path / "fill", steps=60, set=more)
+    assert model.tokenizer.digest == base.tokenizer.digest
+    loaded = load(tmp_path / "a", "cpu")
+    texts = [f"{question}\t{text}" for question, text, _ in ROWS]
+    told = model.ask(texts)
+    assert told == [loaded.ask(text) for text in texts]
+    found = loaded.score(data)
+    assert set(found) == {"loss", "accuracy", "exact", "f1"}
+    assert found["exact"] == scoring.exact_match(told, [answer for *_, answer in ROWS]) > 0.9
+    assert found["f1"] == scoring.token_f1(told, [answer for *_, answer in ROWS])
+    long = "The sun is warm. " * 9 + "Anna lives in Köln. " + "The sun is warm. " * 9
+    answer = loaded.answers(f"Who lives there?\t{long}")[0][0]
+    assert answer.text in long
+    assert 0 < answer.score <= 1
+    assert len(loaded.ask("Who lives there?\tAnna lives", num_return_sequences=2)) == 2
+    for wrong in ("Who lives?", "", "\tAnna", "Who?\t "):
+        mistake(lambda wrong=wrong: loaded.ask(wrong), "question", "tab")
+
+
+def test_from_scratch_and_no_gpt(tmp_path):
+    data = jsonl(tmp_path / "a.jsonl", ROWS)
+    settings = TINY | {"data.tokenizer": "bpe", "model.context": 61}
+    model = train("span", data, valid=data, out=tmp_path / "a", steps=60, set=settings)
+    assert model.score(data)["exact"] > 0.9
+    no = {"model.kind": "gpt"}
+    mistake(lambda: train("span", data, out=tmp_path / "b", steps=1, set=no), "gpt", "span", "bert")
+    assert np.isfinite(model.score(data)["loss"])

@@ -1,0 +1,304 @@
+"""Tags: where they stand among a word's pieces, that no word is lost, and that a model learns them."""
+
+import dataclasses
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mistakes import mistake
+from runs import unmeasured
+from torch.nn import functional as F
+
+import regard
+from regard import scoring
+from regard.data import DataConfig
+from regard.data.labels import tagged
+from regard.generate import Sampling
+from regard.loss import IGNORED
+from regard.models import MODELS
+from regard.run import load
+from regard.tasks import Tag, TagConfig, targets
+from regard.tasks.tag import tags_of, words_of, written
+from regard.text import train_tokenizer
+from regard.train import train
+
+LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
+PEOPLE = [(["Anna"], ["B-PER"]), (["Björn", "Ruiz-Hart"], ["B-PER", "I-PER"]), (["Kim"], ["B-PER"])]
+PLACES = [(["Bonn"], ["B-LOC"]), (["Sankt", "Gallen"], ["B-LOC", "I-LOC"]), (["Köln"], ["B-LOC"])]
+SENTENCES = [
+    ([*who, verb, "in", *where, "."], [*is_who, "O", "O", *is_where, "O"])
+    for who, is_who in PEOPLE
+    for where, is_where in PLACES
+    for verb in ("lives", "worked", "sleeps")
+]
+TINY = {
+    "model.dim": 32, "model.depth": 1, "model.heads": 2, "model.context": 31, "model.dropout": 0.0,
+    "train.lr": 0.01, "train.batch": 16, "train.log": 50, "data.vocab": 300, "train.device": "cpu",
+    "train.warmup": 5,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    unmeasured(monkeypatch)
+
+
+def conll(path, sentences):
+    path.write_text("\n".join("".join(f"{w}\t{t}\n" for w, t in zip(*s, strict=True)) for s in sentences))
+    return str(path)
+
+
+def tokenizer(kind):
+    return train_tokenizer(kind, [" ".join(words) for words, _ in SENTENCES], 300, Tag.specials)
+
+
+def task_of(kind, context=31):
+    return Tag(TagConfig(name="tag", labels=LABELS), tokenizer(kind), context)
+
+
+def tiny_model(kind, task):
+    made, config, _ = MODELS[kind]
+    known = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 1, "heads": 2}
+    return Tag.headed(made(config(**known)), task.config)
+
+
+# Where tags stand
+
+
+@pytest.mark.parametrize(
+    ("kind", "pieces", "begins"),
+    [
+        # lower-cased, without accents; a word that has an unknown letter is one piece
+        ("wordpiece", "[CLS] bjorn li ##v ##e in koln [UNK] [SEP]", [1, 2, 5, 6, 7]),
+        ("bpe", "[CLS] Bj Ã¶ rn Ġliv e Ġin ĠKÃ¶ ln Ġ ! [SEP]", [1, 4, 6, 7, 10]),
+        ("char", "[CLS] B j ö r n _ l i v e _ i n _ K ö l n _ <unk> [SEP]", [1, 7, 12, 15, 20]),
+        ("word", "[CLS] Björn <unk> in Köln <unk> [SEP]", [1, 2, 3, 4, 5]),
+    ],
+)
+def test_a_tag_stands_at_the_first_piece_of_its_word(kind, pieces, begins):
+    task = task_of(kind)
+    words = ["Björn", "live", "in", "Köln", "!"]
+    (((ids, at),),) = task.windows([words])
+    found = [task.tokenizer.inner.id_to_token(id).replace(" ", "_") for id in ids]
+    assert found == pieces.split(" ")
+    assert at == begins
+    # the pieces are the whole text's; the tag's is the first that has some of the word, not of what is before
+    whole = task.tokenizer.inner.encode(" ".join(words), add_special_tokens=False)
+    assert ids[1:-1] == whole.ids
+    starts = np.cumsum([0] + [len(word) + 1 for word in words[:-1]])
+    for place, start in zip(at, starts, strict=True):
+        a, b = whole.offsets[place - 1]
+        assert a <= start < b
+        assert place == 1 or whole.offsets[place - 2][1] <= start
+    examples, notes = task.examples([(words, ["B-PER", "O", "O", "B-LOC", "O"])])
+    assert notes == []
+    ((_, _, wanted),) = task.in_order(examples, 100)
+    assert {i: LABELS[n] for i, n in enumerate(wanted[0].tolist()) if n != IGNORED} == dict(
+        zip(at, ["B-PER", "O", "O", "B-LOC", "O"], strict=True)
+    )
+
+
+def test_no_word_is_invisible():
+    task = task_of("wordpiece")
+    (((ids, at),),) = task.windows([["ANNA", "annain", "\u200b", "Köln"]])
+    tokens = [task.tokenizer.inner.id_to_token(id) for id in ids]
+    assert tokens == ["[CLS]", "anna", "anna", *tokens[3:-3], "[UNK]", "koln", "[SEP]"]
+    assert all(token.startswith("##") for token in tokens[3:-3])
+    assert at == [1, 2, len(tokens) - 3, len(tokens) - 2]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "char"])
+@pytest.mark.parametrize("context", [3, 7, 13])
+def test_long_sentences_are_read_in_parts_and_no_word_is_lost(kind, context):
+    task = task_of(kind, context)
+    words, tags = (list(chain(*part)) for part in zip(*SENTENCES, strict=True))
+    examples, notes = task.examples([(words, tags), (["Kim"], ["B-PER"])])
+    assert "1 of 2" in notes[0]
+    assert examples.ids.lengths.max() <= context
+    batches = list(task.in_order(examples, 50))
+    assert sum(map(targets, batches)) == sum(map(task.covered, batches)) == len(words) + 1 == len(examples)
+    windows = task.windows([words])[0]
+    assert sum(len(begins) for _, begins in windows) == len(words)
+    assert all(begins for _, begins in windows)
+    numbers = [n for row in range(len(windows)) for n in examples.wanted[row].tolist() if n != IGNORED]
+    assert [LABELS[n] for n in numbers] == tags
+    told = task.tags(tiny_model("bert", task), [words, [], ["Kim"]])
+    assert list(map(len, told)) == [len(words), 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Anna lives in Bonn.", "Anna|lives|in|Bonn|."),
+        ("  “Who's Ruiz-Hart?”, 3.5 % asked…", "“|Who's|Ruiz-Hart|?|”|,|3.5|%|asked|…"),
+        ("a/b  c\tü_1 U.S. -x- Ko\u0308ln हिन्दी", "a|/|b|c|ü_1|U.S|.|-|x|-|Ko\u0308ln|हिन्दी"),
+        (" \n", ""),
+    ],
+)
+def test_words_of_a_line(text, words):
+    assert "|".join(words_of(text)) == words
+
+
+def test_what_is_written_is_read():
+    words, tags = ["a/b", "/", "a\u00a0b", "c"], ["O", "B-PER", "I-PER", "X"]
+    assert written(words, tags) == "a/b/O //B-PER a\u00a0b/I-PER c/X"
+    assert tags_of(written(words, tags)) == tags
+    assert tags_of("") == []
+
+
+# Loss and figures
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt"])
+def test_loss_and_measure_are_torchs(kind):
+    task = task_of("wordpiece")
+    model = tiny_model(kind, task).eval()
+    examples, _ = task.examples(SENTENCES[:7])
+    ((ids, real, wanted),) = task.in_order(examples, 10**6)
+    assert not real.all()
+    logits = model(ids, real)
+    some = wanted != IGNORED
+    want = -logits.log_softmax(-1)[some].gather(1, wanted[some][:, None]).sum()
+    torch.testing.assert_close(task.loss(model, ids, real, wanted), want)
+    torch.testing.assert_close(want, F.cross_entropy(logits[some], wanted[some], reduction="sum"))
+    loss, right = task.measure(model, ids, real, wanted).tolist()
+    assert loss == pytest.approx(want.item(), rel=1e-5)
+    assert right == (logits[some].argmax(-1) == wanted[some]).sum()
+    assert task.metrics(6.0, 3, examples, 2) == {"loss": 2.0, "accuracy": 2 / 3}
+    # in parts it is the same, and padding changes nothing
+    parts = [task.measure(model, *batch) for batch in task.in_order(examples, 20)]
+    assert len(parts) > 1
+    assert sum(parts).tolist() == pytest.approx([loss, right], rel=1e-5)
+
+
+def test_a_gpt_only_looks_back_and_a_bert_both_ways():
+    task = task_of("wordpiece")
+    for kind, blind in (("gpt", True), ("bert", False)):
+        model = tiny_model(kind, task).eval()
+        (((a, _),), ((b, _),)) = task.windows([["Anna", "lives"], ["Anna", "Köln"]])
+        x, y = (model(torch.tensor([row]))[0, 1] for row in (a, b))
+        assert torch.equal(x, y) == blind
+
+
+def test_only_tags_of_entities_are_judged_as_such():
+    tokens = tokenizer("wordpiece")
+    entities = Tag(TagConfig(name="tag", labels=LABELS), tokens, 31)
+    told = ["Anna/B-PER in/O Bonn/O", "Kim/I-LOC"]
+    true = ["Anna/B-PER in/O Bonn/B-LOC", "Kim/I-LOC"]
+    assert entities.judged(told, true) == {"precision": 1.0, "recall": 2 / 3, "f1": pytest.approx(0.8)}
+    parts = Tag(TagConfig(name="tag", labels=("NOUN", "VERB")), tokens, 31)
+    assert parts.judged(["Anna/NOUN"], ["Anna/VERB"]) == {}
+
+
+# Data
+
+
+def test_reading(tmp_path):
+    path = conll(tmp_path / "a.conll", SENTENCES)
+    config, data = TagConfig(name="tag"), DataConfig(tokenizer="wordpiece", vocab=300)
+    found = Tag.read([path], [], data, config, 31)
+    assert found.found == {"labels": list(LABELS)}
+    assert (len(found.train.sources), len(found.valid.sources)) == (25, 2)
+    assert found.valid.sources == [SENTENCES[9][0], SENTENCES[19][0]]
+    assert found.train.describe() == f"{len(found.train):,} words"
+    again = Tag.read([path], [path], data, config, 31, [found.tokenizer])
+    assert again.train.fingerprint() == again.valid.fingerprint() != found.train.fingerprint()
+    for holdout, held in ((0.0, 0), (0.9, 13)):
+        some = Tag.read([path], [], dataclasses.replace(data, holdout=holdout), config, 31)
+        assert len(some.valid.sources if some.valid else ()) == held
+    rare = conll(tmp_path / "rare.conll", [(["x"], ["B-RARE"])])
+    assert "B-RARE" in Tag.read([path], [rare], data, config, 31).found["labels"]
+    chosen = TagConfig(name="tag", labels=("O", "B-PER", "I-PER"))
+    mistake(lambda: Tag.read([path], [], data, chosen, 31), "sentence 1", "Anna lives", "B-LOC", "O, B-PER")
+    slash = conll(tmp_path / "slash.conll", [(["x", "y"], ["A/B", "C"])])
+    mistake(lambda: Tag.read([slash], [], data, config, 31), "A/B", "slash")
+    one = conll(tmp_path / "one.conll", [(["x"], ["A"])])
+    mistake(lambda: Tag.read([one], [], data, config, 31), '"A"', "two or more")
+    mistake(lambda: Tag.read([str(tmp_path / "none.conll")], [], data, config, 31), "none.conll")
+    mistake(lambda: Tag.read([path], [], data, config, 2), "context=2")
+
+
+def test_a_step_has_its_batch_at_any_time():
+    task = task_of("bpe")
+    examples, _ = task.examples(SENTENCES)
+    one, again = (task.training(examples, 5, 4, None) for _ in range(2))
+    again.rows(30)
+    for step in (0, 3, 19):
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(task.batch(one, one.rows(step)), task.batch(again, again.rows(step)), strict=True)
+        )
+
+
+# All of it
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens"), [("bert", "wordpiece"), ("gpt", "bpe"), ("bert", "char")], ids=str
+)
+def test_it_learns_is_kept_and_scored(tmp_path, kind, tokens):
+    data = conll(tmp_path / "train.conll", SENTENCES)
+    settings = TINY | {"model.kind": kind, "data.tokenizer": tokens}
+    settings |= {"model.context": 61} if tokens == "char" else {}
+    model = train("tag", data, valid=data, out=tmp_path / "run", steps=80, set=settings)
+    loaded = load(tmp_path / "run", "cpu")
+    text = "Anna lives in Sankt Gallen."
+    if kind == "bert":
+        assert model.ask(text) == "Anna/B-PER lives/O in/O Sankt/B-LOC Gallen/I-LOC ./O"
+    others = [" ".join(words) for words, _ in SENTENCES[3:20:4]]
+    alone = [loaded.ask(one) for one in [text, *others]]
+    assert model.ask([text, *others]) == alone
+    assert "".join(loaded.stream(text)) == alone[0]
+    assert loaded.ask([["U.S.", "a b"], [], ["Kim"]])[1:] == ["", alone_tag(loaded, "Kim")]
+    found = loaded.score(data)
+    assert set(found) == {"loss", "accuracy", "precision", "recall", "f1"}
+    told = loaded.task.tags(loaded.model, [words for words, _ in SENTENCES])
+    true = [tags for _, tags in SENTENCES]
+    assert {k: found[k] for k in ("precision", "recall", "f1")} == scoring.entity_f1(told, true)
+    assert found["accuracy"] == pytest.approx(scoring.accuracy([*chain(*told)], [*chain(*true)]))
+    assert found["f1"] > (0.95 if kind == "bert" else 0.8)
+    mistake(lambda: loaded.ask(text, num_return_sequences=2), "num_return_sequences=2")
+    new = conll(tmp_path / "new.conll", [(["Kim", "runs"], ["B-ORG", "O"])])
+    mistake(lambda: loaded.score(new), "sentence 1", "B-ORG")
+
+
+def alone_tag(model, word):
+    return f"{word}/{model.task.tags(model.model, [[word]])[0][0]}"
+
+
+def test_from_a_model_that_fills_in(tmp_path):
+    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(words) for words, _ in SENTENCES))
+    base = train("fill", str(tmp_path / "text.txt"), out=tmp_path / "fill", steps=2, set=TINY)
+    data = conll(tmp_path / "train.conll", SENTENCES)
+    more = {"train.lr": 0.01, "train.warmup": 5}
+    model = train("tag", data, valid=data, out=tmp_path / "a", base=tmp_path / "fill", steps=40, set=more)
+    assert model.tokenizer.digest == base.tokenizer.digest
+    assert model.score(data)["f1"] > 0.8
+    further = train(
+        "tag", data, valid=data, out=tmp_path / "b", base=tmp_path / "a", steps=1, set={"train.warmup": 5}
+    )
+    assert further.task.config == model.task.config
+    # what takes no part is neither trained nor lost
+    for name in ("pooler", "next", "transform"):
+        a, b = (getattr(m, name).weight for m in (base.model, model.model.model))
+        assert torch.equal(a, b)
+
+
+def test_asking_leaves_a_model_as_it_was():
+    task = task_of("wordpiece")
+    model = tiny_model("bert", task)
+    assert model.training
+    (answers,) = task.ask(model, ["Anna, Bonn", ""], Sampling())
+    assert model.training
+    assert [word.rpartition("/")[0] for word in answers[0].split(" ")] == ["Anna", ",", "Bonn"]
+    assert answers[1] == ""
+
+
+def test_the_built_in_set_reads():
+    here = [str(Path(regard.__file__).parent / "builtin" / name) for (name,) in Tag.builtin]
+    found = Tag.read(here[:1], here[1:], DataConfig(tokenizer="bpe"), TagConfig(name="tag"), 128)
+    assert found.notes == []
+    assert len(found.found["labels"]) == 9
+    assert [tags_of(text) for text in found.valid.targets] == [tags for _, tags in tagged(here[1:])]
