@@ -142,14 +142,5 @@ def init_bert(model: nn.Module, std: float = 0.02) -> None:
         init.trunc_normal_(m.weight, std=std, a=-2 * std, b=2 * std)
 
 
-def init_t5(model: nn.Module) -> None:
-    """Embeddings N(0, 1), the rest N(0, 1 / fan-in), Raffel et al. 2020.
-
-    There, queries start 1/√d smaller and the scores are not divided by √d; here they are, which is the same.
-    """
-    for m in _weights(model):
-        init.normal_(m.weight, std=1.0 if isinstance(m, nn.Embedding) else m.in_features**-0.5)
-
-
 def _is_branch(m: nn.Module) -> bool:
     return isinstance(m, Attention | FeedForward | SwiGLU)

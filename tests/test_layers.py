@@ -23,7 +23,6 @@ from regard.layers import (
     SwiGLU,
     init_bert,
     init_gpt2,
-    init_t5,
     init_xavier,
 )
 
@@ -281,16 +280,4 @@ def test_bert_start() -> None:
         if isinstance(m, nn.Linear | nn.Embedding):
             assert 0.039 < m.weight.abs().max() <= 0.04
             spread(m.weight, 0.02 * 0.8796)  # of what is left of a normal distribution cut off at ±2
-    untouched_norms_and_zero_biases(whole)
-
-
-def test_t5_start() -> None:
-    whole = model()
-    init_t5(whole)
-    for p in named(whole, "q.weight", "k.weight", "v.weight", "out.weight", "up.weight"):
-        spread(p, 128**-0.5)
-    for p in named(whole, "down.weight"):
-        spread(p, 512**-0.5)
-    for p in named(whole, "0.weight"):
-        spread(p, 1.0)
     untouched_norms_and_zero_biases(whole)

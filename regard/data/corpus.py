@@ -45,6 +45,15 @@ def corpus(
     return Corpus(train, held if len(held) >= 2 else None, tokenizer)
 
 
+def held_out(paths: Sequence[str], specials: Sequence[str], tokenizer: Tokenizer) -> Stream:
+    """Data to score on: all of a text, or the held-out part of a prepared folder."""
+    found = corpus(paths, (), DataConfig(holdout=0.0), specials, tokenizer)
+    stream: Stream = found.valid or found.train
+    if len(stream) < 2:
+        raise Mistake(f"{paths[0]}: one token is too little to score on; give a longer text")
+    return stream
+
+
 def _streams(parts: Parts, tokenizer: Tokenizer) -> tuple[Stream, Stream]:
     found = list(encoded(parts, tokenizer))
     sides = ([some for some in found if some.held == held] for held in (False, True))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data import Corpus, DataConfig, Stream, Windows, corpus
+from regard.data import Corpus, DataConfig, Stream, Windows, corpus, held_out
 from regard.errors import Mistake
 from regard.generate import Sampling
 from regard.loss import cross_entropy
@@ -84,11 +84,7 @@ class Restore(Task):
         return corpus(paths, valid, data, cls.specials, *tokenizers)
 
     def held_out(self, paths: Sequence[str]) -> Stream:
-        found = corpus(paths, (), DataConfig(holdout=0.0), self.specials, self.tokenizer)
-        stream = found.valid or found.train
-        if len(stream) < 2:
-            raise Mistake(f"{paths[0]}: one token is too little to score on; give a longer text")
-        return stream
+        return held_out(paths, self.specials, self.tokenizer)
 
     def training(self, stream: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
         size = rows if tokens is None else max(1, tokens // self.context)

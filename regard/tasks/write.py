@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data import Corpus, DataConfig, Stream, Windows, corpus, in_order
+from regard.data import Corpus, DataConfig, Stream, Windows, corpus, held_out, in_order
 from regard.errors import Mistake
 from regard.generate import Sampling, generate
 from regard.loss import cross_entropy
@@ -54,12 +54,7 @@ class Write(Task):
         return corpus(paths, valid, data, cls.specials, *tokenizers)
 
     def held_out(self, paths: Sequence[str]) -> Stream:
-        """Data to score on: all of a text, or the held-out part of a prepared folder."""
-        found = corpus(paths, (), DataConfig(holdout=0.0), self.specials, self.tokenizer)
-        stream = found.valid or found.train
-        if len(stream) < 2:
-            raise Mistake(f"{paths[0]}: one token is too little to score on; give a longer text")
-        return stream
+        return held_out(paths, self.specials, self.tokenizer)
 
     def training(self, stream: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
         """Samples by number: any of them at any time, in an order that the seed decides."""
