@@ -56,28 +56,28 @@ class _Chunked(torch.autograd.Function):
         wide = torch.promote_types(x.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=x.device)
         learning = learning and any(ctx.needs_input_grad)  # which torch.no_grad() leaves as they are
-        dx = torch.empty_like(x) if learning else None
-        dW = torch.zeros_like(W, dtype=wide) if learning else None
+        dx, dW = [], torch.zeros_like(W, dtype=wide) if learning else None
+        beyond = torch.arange(len(W), device=x.device) >= V
+        even, all_words = smoothing / V, W.sum(0)  # what smoothing takes from every word's slope
+        # Nothing is changed in place: torch 2.11 compiled an earlier form, which did, to gradients of zero.
         for i in range(0, len(targets), rows):
             x_, t = x[i : i + rows], targets[i : i + rows, None]
             counts = t != IGNORED
             t = t.where(counts, 0)
             logits = F.linear(x_, W).to(wide)
-            logits[:, V:] = -torch.inf
+            logits = logits.masked_fill(beyond, -torch.inf) if V < len(W) else logits
             total, aim = logits.logsumexp(-1, keepdim=True), logits.gather(1, t)
             if smoothing:
                 aim = aim.lerp(logits[:, :V].mean(-1, keepdim=True), smoothing)
-            loss += ((total - aim) * counts).sum()
-            if dx is not None and dW is not None:
-                slope = (logits - total).exp_()
-                slope.scatter_add_(1, t, torch.full_like(total, smoothing - 1.0))
-                if smoothing:
-                    slope[:, :V].sub_(smoothing / V)
+            loss = loss + ((total - aim) * counts).sum()
+            if dW is not None:
+                slope = (logits - total).exp()
+                slope = slope.scatter_add(1, t, torch.full_like(total, smoothing - 1.0))
                 slope = (slope * counts).to(x.dtype)
-                dx[i : i + rows] = slope @ W
-                dW += slope.mT @ x_
+                dx.append(slope @ W - counts * even * all_words)
+                dW = dW + slope.mT @ x_ - even * (counts * x_).sum(0)
         if dW is not None:
-            ctx.save_for_backward(dx, dW.to(W.dtype))
+            ctx.save_for_backward(torch.cat(dx), dW.to(W.dtype))
         return loss
 
     @staticmethod

@@ -115,6 +115,15 @@ class Seen(TorchDispatchMode):
         return (math.prod(shape) // V for _, shape in self.results if V in shape and D not in shape)
 
 
+def test_nothing_is_changed_in_place() -> None:
+    """Compilers have lost such changes, and the gradients with them."""
+    x, W, targets = batch()
+    with Seen() as seen:
+        chunked_cross_entropy(x, W, targets, 5, 16, 0.1).backward()
+    assert len(seen.results) > 20
+    assert not [name for name, _ in seen.results if name.endswith("_")]
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile's own doing
 @pytest.mark.parametrize("limit", [5 * V, N * V])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -136,8 +145,7 @@ def test_smoothing_takes_no_more_memory() -> None:
             chunked_cross_entropy(x, W, targets, N, 1, smoothing).backward()
         wide.append([name for name, shape in seen.results if shape == (N, V)])
     views = ("alias", "slice")
-    assert [name for name in wide[1] if name not in (*views, "sub_")] == wide[0]
-    assert wide[1].count("sub_") == 1  # in place
+    assert [name for name in wide[1] if name not in views] == wide[0]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
