@@ -12,6 +12,7 @@ _HOMES = {
     "train": "train",
     "load": "run",
     "Model": "run",
+    "look": "look",
     "trace": "trace",
     "Attention": "attention",
     "Block": "layers",
@@ -19,6 +20,8 @@ _HOMES = {
     "SwiGLU": "layers",
     "Bert": "models",
     "BertConfig": "models",
+    "Captioner": "models",
+    "CaptionerConfig": "models",
     "GPT": "models",
     "GPTConfig": "models",
     "Seq2Seq": "models",
@@ -27,9 +30,12 @@ _HOMES = {
     "LSTMConfig": "models",
     "Transformer": "models",
     "TransformerConfig": "models",
+    "ViT": "models",
+    "ViTConfig": "models",
     "Sampling": "generate",
     "generate": "generate",
     "Tokenizer": "text",
+    "vectors": "vectors",
     "Mistake": "errors",
 }
 
@@ -38,10 +44,13 @@ if TYPE_CHECKING:
     from .errors import Mistake
     from .generate import Sampling, generate
     from .layers import Block, FeedForward, SwiGLU
+    from .look import look
     from .models import (
         GPT,
         Bert,
         BertConfig,
+        Captioner,
+        CaptionerConfig,
         GPTConfig,
         GRUConfig,
         LSTMConfig,
@@ -49,11 +58,14 @@ if TYPE_CHECKING:
         Seq2Seq,
         Transformer,
         TransformerConfig,
+        ViT,
+        ViTConfig,
     )
     from .run import Model, load
     from .text import Tokenizer
     from .trace import trace
     from .train import train
+    from .vectors import vectors
 
 __all__ = [
     "GPT",
@@ -61,6 +73,8 @@ __all__ = [
     "Bert",
     "BertConfig",
     "Block",
+    "Captioner",
+    "CaptionerConfig",
     "FeedForward",
     "GPTConfig",
     "GRUConfig",
@@ -74,10 +88,14 @@ __all__ = [
     "Tokenizer",
     "Transformer",
     "TransformerConfig",
+    "ViT",
+    "ViTConfig",
     "generate",
     "load",
+    "look",
     "trace",
     "train",
+    "vectors",
 ]
 
 

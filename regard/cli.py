@@ -74,9 +74,11 @@ def parser() -> argparse.ArgumentParser:
     setting(p)
     p.add_argument("--resume", action="store_true", help="go on with the run in --out, or begin it")
 
-    p = verb("ask", ask, "use a model: write on from a text, translate, answer")
+    p = verb("ask", ask, "use a model: write on from a text, translate, answer, see")
     p.add_argument("model", metavar="MODEL", help="a run's folder")
-    p.add_argument("input", nargs="*", metavar="INPUT", help="texts; else one per line of standard input")
+    p.add_argument(
+        "input", nargs="*", metavar="INPUT", help="texts or pictures; else a line of standard input each"
+    )
     p.add_argument("--json", action="store_true", help="print one object a line")
     p.add_argument("--in", dest="within", metavar="FILE", help="the lines of a file that are nearest")
     asking(p)
@@ -87,6 +89,17 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--json", action="store_true", help="print one object")
     p.add_argument("--against", metavar="MODEL", help="another model: is the difference more than chance?")
     asking(p)
+
+    p = verb("look", look, "draw where a model looked in a text or a picture")
+    p.add_argument("model", metavar="MODEL")
+    p.add_argument("input", nargs="+", metavar="INPUT", help="texts or pictures, drawn below each other")
+    p.add_argument("--save", metavar="FILE", help="where to: an .svg or a .png")
+    p.add_argument("--view", metavar="NAME", help="another view than the usual; a wrong name lists them")
+    p.add_argument("--layer", type=int, metavar="N", help="counted from 0 (the last)")
+    p.add_argument("--head", type=int, metavar="N", help="counted from 0 (the mean of all)")
+    p.add_argument("--part", metavar="NAME", help="of an encoder-decoder: cross, encoder or decoder")
+    p.add_argument("--patch", type=int, metavar="N", help="of a picture, counted row by row from 0")
+    p.add_argument("--answer", metavar="TEXT", help="look at this answer, not at the model's own")
 
     p = verb("demo", demo, "train a chatbot in about a minute, ask it, and see what it looked at")
     p.add_argument("--out", metavar="RUN", help="the run's folder (runs/demo)")
@@ -127,6 +140,7 @@ def asking(p: argparse.ArgumentParser) -> None:
     p.add_argument("--num-return-sequences", **whole, help="several answers to each input")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (repeatable)")
     p.add_argument("--prefix", metavar="TEXT", help="how a translation or a reply begins")
+    p.add_argument("--words", action="store_true", help="ask for neighbours by the model's word vectors")
     p.add_argument("--distance", choices=["cosine", "euclidean"], help="of word vectors: what near means")
     p.add_argument("--seed", **whole, help="the same seed, the same answers")
 
@@ -187,6 +201,8 @@ def opened(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     model = load(options.model)
     if options.others:
         model = ensemble([model, *map(load, options.others)])
+    if options.words:
+        model = model.words()
     asked = {name: getattr(options, name, None) for name in OPTIONS}
     if asked["within"] is not None and "within" not in model.task.extras:
         raise Mistake("--in compares texts by their vectors, and this model makes none; train one with embed")
@@ -203,7 +219,8 @@ def ask(options: argparse.Namespace) -> None:
         converse(model, chosen)
         return
     lines = given(options.input) if options.input else piped()
-    one = chosen.get("num_return_sequences", 1) == 1 and "within" not in chosen
+    weighed = "within" in chosen or model.task.weighs
+    one = chosen.get("num_return_sequences", 1) == 1 and not weighed
     if one and not options.json and len(options.input) == 1:
         show(model.stream(next(lines), **chosen))
         return
@@ -213,7 +230,7 @@ def ask(options: argparse.Namespace) -> None:
                 row = {"input": text, "output": answer.text}
                 if answer.score is not None:
                     row["score"] = answer.score
-                shown = f"{answer.score:.4f}\t{answer.text}" if "within" in chosen else answer.text
+                shown = f"{answer.score:.4f}\t{answer.text}" if weighed else answer.text
                 print(json.dumps(row, ensure_ascii=False) if options.json else shown)
         sys.stdout.flush()
 
@@ -286,6 +303,19 @@ def score(options: argparse.Namespace) -> None:
     else:
         for name, value in found.items():
             print(f"{name:14} {value}" if isinstance(value, str) else f"{name:14} {value:.4f}")
+
+
+def look(options: argparse.Namespace) -> None:
+    if options.save is None:
+        raise Mistake("say where the picture goes: --save look.svg, or .png")
+    if not options.save.lower().endswith((".svg", ".png")):
+        raise Mistake(f"--save {options.save}: pictures are saved as .svg or .png; choose one of these")
+    from .look import look
+    from .run import load
+
+    chosen = {name: getattr(options, name) for name in ("layer", "head", "part", "patch", "answer")}
+    look(load(options.model), list(given(options.input)), options.view, **chosen).save(options.save)
+    print(options.save)
 
 
 def demo(options: argparse.Namespace) -> None:

@@ -12,15 +12,16 @@ from .errors import Mistake
 from .models import Bert, BertConfig
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+INDEX = "model.safetensors.index.json"  # which file has which tensor, where they are spread over several
 MODULES = "modules.json"  # the parts of a folder of sentence-transformers
 POOLINGS = {"mean": "mean", "mean_tokens": "mean", "cls": "first", "cls_token": "first"}  # theirs: ours
 KINDS = ("bert",)  # their model_type
-ARCHITECTURES = (
-    "BertModel",
-    "BertForMaskedLM",
-    "BertForPreTraining",
-    "BertForSequenceClassification",
-)
+FINE_TUNED = {  # and the task of each
+    "BertForSequenceClassification": "classify",
+    "BertForTokenClassification": "tag",
+    "BertForQuestionAnswering": "span",
+}
+ARCHITECTURES = ("BertModel", "BertForMaskedLM", "BertForPreTraining", *FINE_TUNED)
 SETTINGS = {  # ours: theirs
     "vocab": "vocab_size",
     "context": "max_position_embeddings",
@@ -93,8 +94,9 @@ def is_theirs(folder: Path) -> bool:
 
 
 def load_folder(folder: str | Path) -> Found:
-    """The model of a folder, and what it is for: with a head for classes, it classifies; with one for hidden
-    words, it fills in; an encoder alone, or with sentence-transformers' parts, embeds."""
+    """The model of a folder, and what it is for: with a head for classes, it classifies or tags; with one for
+    answers, it finds them; with one for hidden words, it fills in; an encoder alone, or with
+    sentence-transformers' parts, embeds."""
     folder, top = Path(folder), Path(folder)
     sentences: dict[str, Any] | None = None
     if (folder / MODULES).is_file():
@@ -111,7 +113,7 @@ def load_folder(folder: str | Path) -> Found:
     if sentences is not None:
         task = {"name": "embed"} | sentences
     elif any(name.startswith(LABELS) for name in state):
-        task, head = labels_of(folder / CONFIG, state), head_weights(state)
+        task, head = fine_tuned(folder / CONFIG, state), head_weights(state)
     elif any(name.startswith("cls.predictions.") for name in state):
         task = {"name": "fill", "next": any(name.startswith("cls.seq_relationship.") for name in state)}
     else:
@@ -145,12 +147,16 @@ def sentence_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
     return encoder, found | ({} if longest is None else {"longest": longest})
 
 
-def labels_of(where: Path, state: Tensors) -> dict[str, Any]:
+def fine_tuned(where: Path, state: Tensors) -> dict[str, Any]:
     """The task of a fine-tuned folder, with the names of its classes."""
     config = read_json(where)
     made = str((config.get("architectures") or ["BertForSequenceClassification"])[0])
-    if made != "BertForSequenceClassification":
+    if made not in FINE_TUNED:
         raise Mistake(f"{where}: architectures={made} is not known; known are {', '.join(ARCHITECTURES)}")
+    if FINE_TUNED[made] == "span":
+        if "qa_outputs.bias" not in state or len(state["qa_outputs.bias"]) != 2:
+            raise Mistake(f"{where}: {made} should have two outputs, an answer's first word and its last")
+        return {"name": "span"}
     if (problem := config.get("problem_type")) not in (None, "single_label_classification"):
         raise Mistake(f"{where}: problem_type={problem} is not known; known are single_label_classification")
     many = len(state["classifier.bias"]) if "classifier.bias" in state else 0
@@ -159,7 +165,7 @@ def labels_of(where: Path, state: Tensors) -> dict[str, Any]:
         raise Mistake(
             f"{where}: id2label should name the {many} classes of {WEIGHTS}, two or more, from 0 up"
         )
-    return {"name": "classify", "labels": [str(names[str(i)]) for i in range(many)]}
+    return {"name": FINE_TUNED[made], "labels": [str(names[str(i)]) for i in range(many)]}
 
 
 def load_bert(folder: str | Path) -> Bert:
@@ -168,19 +174,39 @@ def load_bert(folder: str | Path) -> Bert:
 
 
 def _read(folder: Path) -> tuple[Bert, Tensors]:
-    """The model, and all that its file holds."""
+    """The model, and all that its files hold."""
     if not folder.is_dir():
         raise Mistake(f"{folder}: no such model folder")
-    if not (folder / WEIGHTS).is_file():
+    where = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
+    if not where.is_file():
         raise Mistake(f"{folder}: no {WEIGHTS}; save it again with save_pretrained(safe_serialization=True)")
     settings = bert_config(read_json(folder / CONFIG), folder / CONFIG)
     try:
         model = Bert(BertConfig(**settings))
     except (TypeError, ValueError) as e:
         raise Mistake(f"{folder / CONFIG}: {e}") from None
-    state = read_tensors(folder / WEIGHTS)
-    model.load_state_dict(bert_weights(state, model, folder / WEIGHTS))
+    state = read_tensors(where) if where.name == WEIGHTS else read_shards(where)
+    model.load_state_dict(bert_weights(state, model, where))
     return model.eval(), state
+
+
+def read_shards(index: Path) -> Tensors:
+    """The tensors of all files that an index names, each where it says."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise Mistake(f"{index}: weight_map should name the file of every tensor")
+    found: Tensors = {}
+    for name in sorted(set(places.values())):
+        if Path(name).name != name:
+            raise Mistake(f"{index}: the file {name} would be outside of the folder; remove it")
+        if not (index.parent / name).is_file():
+            raise Mistake(f"{index}: the file {name} is not there; copy it, too")
+        part = read_tensors(index.parent / name)
+        for tensor in part.keys() | {tensor for tensor, place in places.items() if place == name}:
+            if places.get(tensor) != name or tensor not in part:
+                raise Mistake(f"{index}: {tensor} is not where it says; {name} and it don't belong together")
+        found |= part
+    return found
 
 
 def bert_config(hf: dict[str, Any], where: str | Path = CONFIG) -> dict[str, Any]:

@@ -43,10 +43,13 @@ STYLE = """
 """
 
 
-def curve_svg(rows: Sequence[Mapping[str, Any]], title: str = "loss") -> str:
-    """A standalone SVG of the training and validation loss in rows of log.jsonl."""
+def curve_svg(
+    rows: Sequence[Mapping[str, Any]], title: str = "loss", kept: Mapping[str, Any] | None = None
+) -> str:
+    """A standalone SVG of the training and validation loss in rows of log.jsonl. The best is the row that was
+    `kept`, or the one of the lowest loss."""
     train, valid = _points(rows, "loss"), _points(rows, "valid_loss")
-    best = min(valid, key=lambda point: point[1], default=None)
+    best = min(_points([kept], "valid_loss") if kept else valid, key=lambda point: point[1], default=None)
     train, valid = _thinned(train), _thinned(valid)
     every = [*train, *valid, *([best] if best else [])]
 

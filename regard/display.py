@@ -46,7 +46,8 @@ class Display:
         """A logged step: `step loss`, and if known `lr tokens_per_second mfu grad_norm elapsed eta`."""
 
     def evaluated(self, row: Row) -> None:
-        """An evaluation: `step valid_loss best`, where `best` says that it is the lowest so far."""
+        """An evaluation: `step valid_loss best`, where `best` says that it is the best so far; and `by`, if
+        that is not for its loss but for its `valid_` of this name."""
 
     def sample(self, text: str) -> None:
         """What the model writes at this moment."""
@@ -78,7 +79,7 @@ class Lines(Display):
 
     def evaluated(self, row: Row) -> None:
         best = " (best)" if row["best"] else ""
-        self.say(f"step {row['step']}  valid {row['valid_loss']:.4f}{best}")
+        self.say(f"step {row['step']}  valid {figures(row)}{best}")
 
     def sample(self, text: str) -> None:
         for line in text.split("\n"):
@@ -176,11 +177,11 @@ class LivePanel(Display):
         if self.row is not None:
             numbers.append(f"loss {self.row['loss']:.4f}")
         if self.evaluation is not None:
-            numbers.append(f"valid {self.evaluation['valid_loss']:.4f}")
+            numbers.append(f"valid {figures(self.evaluation)}")
             if self.evaluation is self.best:
                 numbers[-1] += " (best)"
             elif self.best is not None:
-                numbers[-1] += f" (best {self.best['valid_loss']:.4f} at step {self.best['step']})"
+                numbers[-1] += f" (best {figures(self.best)} at step {self.best['step']})"
         if self.row is not None:
             numbers += _pace(self.row)
         return numbers
@@ -231,6 +232,12 @@ def _terminal() -> "Console | None":
 
 def _steps(row: Row, total_steps: int | None) -> str:
     return f"step {row['step']}/{total_steps}" if total_steps else f"step {row['step']}"
+
+
+def figures(row: Row) -> str:
+    """An evaluation's loss; and what the best one is chosen by, if that is something else."""
+    by = row.get("by")
+    return f"{row['valid_loss']:.4f}" + (f", {by} {row[f'valid_{by}']:.4f}" if f"valid_{by}" in row else "")
 
 
 def _pace(row: Row) -> list[str]:

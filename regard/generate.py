@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .errors import Mistake
 
 GREEDY = 1e-6  # temperatures below this are taken for 0
+Source = Sequence[int] | Tensor  # what an encoder reads: tokens, or a picture's pixels as they are, uint8
 
 
 class Writer(Protocol):
@@ -222,11 +223,12 @@ def window(text: Sequence[int], context: int) -> Sequence[int]:
 
 
 def read(
-    model: Writer, windows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
+    model: Writer, windows: Sequence[Sequence[int]], sources: Sequence[Source] | None = None
 ) -> tuple[Tensor, Any]:
     """model.start on rows of any lengths, equal ones read once; with sources, windows are equally long."""
     device = next(model.parameters()).device
-    keys = [(tuple(s), tuple(w)) for s, w in zip(sources or [()] * len(windows), windows, strict=True)]
+    given = [()] * len(windows) if sources is None else [numbers(source) for source in sources]
+    keys = [(s, tuple(w)) for s, w in zip(given, windows, strict=True)]
     unique = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     prompt, real = padded([w for _, w in unique], device, left=True)
     if sources is None:
@@ -234,13 +236,27 @@ def read(
     else:
         if real is not None:
             raise ValueError("targets that begin with unequal numbers of tokens can't be read together")
-        source, real = padded([s for s, _ in unique], device)
+        some = dict(zip(keys, sources, strict=True))
+        source, real = together([some[key] for key in unique], device)
         logits, state = model.start(source, prompt, real)
     if len(unique) < len(keys):
         rows = torch.tensor([unique[key] for key in keys], device=device)
         state.reorder(rows)
         logits = logits[rows]
     return logits, state
+
+
+def numbers(source: Source) -> tuple[int, ...] | bytes:
+    """What a source is, to tell it from others."""
+    return source.cpu().numpy().tobytes() if isinstance(source, Tensor) else tuple(source)
+
+
+def together(sources: Sequence[Source], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Sources as one tensor, and where it is real; pictures are all of one size."""
+    pictures = [source for source in sources if isinstance(source, Tensor)]
+    if pictures:
+        return torch.stack(pictures).to(device), None
+    return padded([source for source in sources if not isinstance(source, Tensor)], device)
 
 
 def padded(
@@ -261,7 +277,7 @@ def generate(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
-    sources: Sequence[Sequence[int]] | None = None,
+    sources: Sequence[Source] | None = None,
     end: int | Collection[int] | None = None,
     samples: int = 1,
     cached: bool = True,
@@ -289,14 +305,14 @@ def generate(
 def _generate(
     model: Writer,
     texts: list[list[int]],
-    sources: list[Sequence[int]] | None,
+    sources: list[Source] | None,
     sampling: Sampling,
     ends: set[int],
     samples: int,
     cached: bool,
 ) -> Iterator[list[int | None]]:
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-    asked = texts if sources is None else [[*s, *t] for s, t in zip(sources, texts, strict=True)]
+    asked = texts if sources is None else [[*numbers(s), *t] for s, t in zip(sources, texts, strict=True)]
     throws = [dice(seed, row % samples, text) for row, text in enumerate(asked)]
     device, context = next(model.parameters()).device, model.config.context
     most = sampling.max_new_tokens

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import init
@@ -59,12 +60,27 @@ FEED_FORWARDS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+class Skip(nn.Module):
+    """A share of the rows is left out in training, whole: stochastic depth, Huang et al. 2016, eq. 2."""
+
+    def __init__(self, share: float):
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        kept = torch.rand(len(x), 1, 1, device=x.device) >= self.share
+        return x * kept.to(x.dtype) / (1 - self.share)
+
+
 class Residual(nn.Module):
     """x + f(norm(x)), or norm(x + f(x)) as first published (pre=False)."""
 
-    def __init__(self, dim: int, f: nn.Module, norm: Norm, pre: bool, dropout: float):
+    def __init__(self, dim: int, f: nn.Module, norm: Norm, pre: bool, dropout: float, skip: float = 0.0):
         super().__init__()
-        self.f, self.norm, self.drop, self.pre = f, norm(dim), nn.Dropout(dropout), pre
+        self.f, self.norm, self.pre = f, norm(dim), pre
+        self.drop = nn.Sequential(nn.Dropout(dropout), Skip(skip)) if skip else nn.Dropout(dropout)
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self.pre:
@@ -85,9 +101,10 @@ class Block(nn.Module):
         norm: Norm = nn.LayerNorm,
         pre: bool = True,
         dropout: float = 0.0,
+        skip: float = 0.0,
     ):
         super().__init__()
-        wrap = partial(Residual, norm=norm, pre=pre, dropout=dropout)
+        wrap = partial(Residual, norm=norm, pre=pre, dropout=dropout, skip=skip)
         self.attn, self.ffn = wrap(dim, attn), wrap(dim, ffn)
         self.cross = wrap(dim, cross) if cross else None
 

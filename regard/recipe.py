@@ -68,7 +68,7 @@ def change(sections: Sections, changes: dict[str, Any]) -> Sections:
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """KEY=VALUE as people type it: numbers, true and false are themselves, everything else is text."""
+    """KEY=VALUE as people type it: numbers, true, false and lists are themselves, everything else is text."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -78,7 +78,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
             read = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             read = value
-        found[key.strip()] = read if isinstance(read, bool | int | float | str) else value
+        found[key.strip()] = read if isinstance(read, bool | int | float | str | list) else value
     return found
 
 
@@ -113,7 +113,7 @@ def fit(key: str, value: Any, kind: Any) -> Any:
         return value
     if typing.get_origin(kind) is tuple:  # TOML and JSON have lists
         if not isinstance(value, list | tuple):
-            raise Mistake(f"{key}={value!r} should be a list")
+            raise Mistake(f'{key}={value!r} should be a list, like ["a", "b"]')
         return tuple(fit(key, one, typing.get_args(kind)[0]) for one in value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

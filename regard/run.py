@@ -19,8 +19,9 @@ from .ensemble import Ensemble
 from .errors import Mistake
 from .generate import Sampling
 from .models import MODELS
-from .tasks import TASKS, Answer, targets
+from .tasks import TASKS, Answer, WordsTask, WordsTaskConfig, targets
 from .text import Tokenizer
+from .vectors import embeddings
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -58,9 +59,8 @@ class Model:
 
     @property
     def tokenizers(self) -> list[Tokenizer]:
-        """The tokenizer; or the source's and the target's, where these differ."""
-        other = self.task.target_tokenizer
-        return [self.tokenizer] if other is None else [self.tokenizer, other]
+        """The tokenizer; or the source's and the target's, where these differ; none of a model that sees."""
+        return [t for t in (self.task.tokenizer, self.task.target_tokenizer) if t is not None]
 
     def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:
         """The answer as it comes, piece by piece; for several texts, a list of pieces at a time.
@@ -89,6 +89,12 @@ class Model:
         if not hasattr(self.task, "vectors"):
             raise Mistake("this model's task makes no vectors of texts; train one with the recipe embed")
         return self.task.vectors(self.model, [texts] if isinstance(texts, str) else texts)
+
+    def words(self) -> "Model":
+        """The same model, asked and judged as word vectors: whatever it does, it has embeddings of words."""
+        embeddings(self.model)  # or there is nothing to ask
+        task = WordsTask(WordsTaskConfig(name="words"), self.tokenizer, 1)
+        return Model(self.model, task, dict(task.generation), self.folder, self.kind)
 
     def _chosen(self, options: dict[str, Any]) -> dict[str, Any]:
         options = self.generation | {k: v for k, v in options.items() if v is not None}
@@ -153,7 +159,8 @@ def begin(folder: Path, model: nn.Module, task: Any, sections: recipe.Sections) 
         "model_type": f"regard-{sections['model']['kind']}",
         "task": sections["task"],
     } | {k: v for k, v in config.items() if v is not None}
-    ends = {} if task.tokenizer.end is None else {"eos_token_id": task.tokenizer.end}
+    end = task.tokenizer and task.tokenizer.end
+    ends = {} if end is None else {"eos_token_id": end}
     beside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -164,7 +171,8 @@ def begin(folder: Path, model: nn.Module, task: Any, sections: recipe.Sections) 
         )
         (beside / RECIPE).write_text(recipe.to_toml(sections), encoding="utf-8")
         (beside / LOG).touch()
-        task.tokenizer.save(beside / TOKENIZER)
+        if task.tokenizer is not None:
+            task.tokenizer.save(beside / TOKENIZER)
         if task.target_tokenizer is not None:
             task.target_tokenizer.save(beside / TARGET_TOKENIZER)
         if folder.is_dir():
@@ -206,7 +214,7 @@ def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
     model = task_class.headed(model, task_section)
     fit_weights(model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     model.to(device or best_device()).eval()
-    tokenizer, *other = load_tokenizers(folder)
+    tokenizer, *other = load_tokenizers(folder) if hasattr(model.config, "vocab") else [None]
     task = task_class(task_section, tokenizer, model.config.context, *other)
     generation = _json(folder / GENERATION) if (folder / GENERATION).exists() else {}
     generation.pop("eos_token_id", None)
@@ -233,11 +241,12 @@ def load_theirs(folder: Path, device: str | torch.device | None = None) -> Model
 def ensemble(models: Sequence[Model]) -> Model:
     """Several models of one task as one, whose expectations are the mean of theirs."""
     first = models[0]
-    digests = [[t.digest for t in model.tokenizers] for model in models]
+    classes = [getattr(model.task.config, "labels", None) for model in models]
+    digests = [([t.digest for t in m.tokenizers], c) for m, c in zip(models, classes, strict=True)]
     for model, digest in zip(models, digests, strict=True):
         if type(model.task) is not type(first.task) or digest != digests[0]:
             raise Mistake(
-                f"{model.folder}: another task or vocabulary than {first.folder}; train it with "
+                f"{model.folder}: another task, vocabulary or classes than {first.folder}; train it with "
                 f"--set data.tokenizer={(first.folder or Path('RUN')) / TOKENIZER}"
             )
     module = Ensemble([model.model for model in models]).eval()

@@ -2,12 +2,13 @@
 an entity or a span is the right one, and how two rows of numbers go together."""
 
 import contextlib
+import math
 import os
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence, Sized
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,11 @@ def distinct(answers: Sequence[str], n: int) -> float:
 
 
 def compare(
-    a: Sequence[str], b: Sequence[str], references: Sequence[str], samples: int = 1000, seed: int = 12345
+    a: Sequence[str],
+    b: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    samples: int = 1000,
+    seed: int = 12345,
 ) -> dict[str, float]:
     """Whether a and b differ by more than chance: paired bootstrap resampling (Koehn 2004) by sacreBLEU.
 
@@ -70,7 +75,7 @@ def compare(
         test = lib.significance.PairedTest(
             [("b", b), ("a", a)],
             {"bleu": _bleu(lib), "chrf": lib.CHRF()},
-            [references],
+            _columns(references),
             test_type="bs",
             n_samples=samples,
         )
@@ -101,6 +106,93 @@ def by_length(
             score = _bleu(lib).corpus_score(mine, [theirs]).score
             found.append({"from": low, "to": high, "count": len(some), "bleu": score})
     return found
+
+
+# Captions
+
+
+def caption_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """BLEU of up to 1, 2, 3 and 4 words (the last is `bleu`), CIDEr-D, and the share of answers that are one
+    of their references; chrF too, where sacreBLEU is installed. Capitals and punctuation don't count."""
+    _matched(answers, references)
+    for number, some in enumerate(references, 1):
+        if not some:
+            raise Mistake(f"answer {number}: no reference to compare it with; give at least one")
+    mine, theirs = [_words(answer) for answer in answers], [[_words(r) for r in some] for some in references]
+    *shorter, full = corpus_bleu(mine, theirs)
+    scores = {"bleu": full} | {f"bleu_{n}": score for n, score in enumerate(shorter, 1)}
+    with contextlib.suppress(Mistake):
+        plain = [[" ".join(r) for r in some] for some in theirs]
+        answered = [" ".join(words) for words in mine]
+        scores["chrf"] = _sacrebleu().CHRF().corpus_score(answered, _columns(plain)).score
+    scores["cider"] = cider(mine, theirs)
+    same = sum(words in some for words, some in zip(mine, theirs, strict=True))
+    return scores | {"exact": same / len(answers)}
+
+
+def corpus_bleu(
+    answers: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
+) -> list[float]:
+    """BLEU of 1, 2, 3 and 4 words (Papineni et al. 2002) of all answers together, in percent: the geometric
+    mean of the precisions, each n-gram counted as often as the reference has it that has it most often;
+    short answers pay for the length of their nearest reference. As captions are scored: nothing smoothed."""
+    right, said = np.zeros(4), np.zeros(4)
+    length = wanted = 0
+    for words, some in zip(answers, references, strict=True):
+        length += len(words)
+        wanted += min((abs(len(r) - len(words)), len(r)) for r in some)[1]
+        for n in range(4):
+            mine, most = _grams(words, n + 1), Counter[tuple[str, ...]]()
+            for reference in some:
+                most |= _grams(reference, n + 1)
+            right[n] += (mine & most).total()
+            said[n] += mine.total()
+    brief = min(0.0, 1 - wanted / length) if length else -math.inf
+    with np.errstate(divide="ignore"):
+        precisions = np.log(right / np.maximum(said, 1))
+    return [100 * math.exp(brief + precisions[:n].mean()) for n in range(1, 5)]
+
+
+def cider(
+    answers: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]], sigma: float = 6.0
+) -> float:
+    """CIDEr-D (Vedantam et al. 2015, eq. 6): how alike the counts of n-grams are, the rarer the more; 10 for
+    the reference itself. N-grams that all references share count nothing."""
+    seen = Counter(
+        gram for some in references for gram in {g for r in some for n in range(1, 5) for g in _grams(r, n)}
+    )
+
+    def weighed(words: Sequence[str], n: int) -> dict[tuple[str, ...], float]:
+        count = _grams(words, n)
+        return {g: k * math.log(len(references) / max(1, seen[g])) for g, k in count.items()}
+
+    def norm(vector: dict[tuple[str, ...], float]) -> float:
+        return math.sqrt(sum(x * x for x in vector.values()))
+
+    total = 0.0
+    for words, some in zip(answers, references, strict=True):
+        for reference in some:
+            unlike = math.exp(-((len(words) - len(reference)) ** 2) / (2 * sigma**2))
+            for n in range(1, 5):
+                mine, theirs = weighed(words, n), weighed(reference, n)
+                both = sum(min(mine[g], x) * x for g, x in theirs.items() if g in mine)
+                if both:
+                    total += 10 / 4 * unlike * both / (norm(mine) * norm(theirs)) / len(some)
+    return total / len(answers)
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().translate(PUNCTUATION).split()
+
+
+def _grams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+def _columns(references: Sequence[str | Sequence[str]]) -> list[list[str | None]]:
+    """As sacreBLEU wants them: everyone's first reference, everyone's second; None where there is none."""
+    rows = ([some] if isinstance(some, str) else some for some in references)
+    return [list(column) for column in zip_longest(*rows)]
 
 
 # Numbers
@@ -191,8 +283,8 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return found
 
 
-def entity_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and f1 of all sentences' entities together: kind and both ends must be right."""
+def entity_counts(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> tuple[int, int, int]:
+    """How many entities of all sentences are right, predicted and there: kind and both ends must be right."""
     _matched(predicted, true, "tagged sentences")
     right = guessed = there = 0
     for number, (mine, theirs) in enumerate(zip(predicted, true, strict=True), 1):
@@ -200,6 +292,12 @@ def entity_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]])
             raise Mistake(f"sentence {number}: {len(mine)} tags for {len(theirs)} words: give one for each")
         a, b = entities(mine), entities(theirs)
         right, guessed, there = right + len(a & b), guessed + len(a), there + len(b)
+    return right, guessed, there
+
+
+def entity_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and f1 of all sentences' entities together."""
+    right, guessed, there = entity_counts(predicted, true)
     return {
         "precision": right / max(1, guessed),
         "recall": right / max(1, there),

@@ -19,6 +19,18 @@ from regard.errors import Mistake
 ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", "[SEP]")
 PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by piece
 AT_ONCE = 2**22  # characters: a token takes some hundred bytes inside the library while it is encoded
+# How words are told from the signs around them.
+WORDS = "|".join(
+    [
+        "<unk>",
+        r"['’](?:s|t|re|ve|m|ll|d)\b",  # of a shortened word
+        r"\b(?:[^\W\d]\.){2,}",  # u.s.
+        r"\d+(?:[.,]\d+)+",
+        r"\w+(?:-\w+)*",
+        r"(?<!\S)[^\w\s]+(?!\S)",  # signs with spaces around them: such a text is parted already (@-@)
+        r"[^\w\s]",
+    ]
+)
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -258,18 +270,24 @@ def _word(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.T
 
 
 def word_tokenizer(
-    texts: Iterable[str], vocab: int, specials: Sequence[str], least: int = 1, lower: bool = False
+    texts: Iterable[str],
+    vocab: int,
+    specials: Sequence[str],
+    least: int = 1,
+    lower: bool = False,
+    signs: bool = False,
 ) -> Tokenizer:
-    """Words, the most frequent first, that the texts have at least so often; lower-cased, if so wished."""
+    """Words, the most frequent first, that the texts have at least so often; if so wished, lower-cased, and
+    parted from the signs around them."""
     specials = list(dict.fromkeys([*specials, "<unk>"]))
-    learner = _word_level(models.WordLevel(unk_token="<unk>"), lower)
+    learner = _word_level(models.WordLevel(unk_token="<unk>"), lower, signs)
     trainer = trainers.WordLevelTrainer(
         vocab_size=max(0, vocab - len(specials)), min_frequency=least, show_progress=False
     )
     learner.train_from_iterator(chain.from_iterable(map(pieces, texts)), trainer)
     found = learner.get_vocab()
     numbers = _numbered(specials + sorted(found, key=lambda word: found[word]))  # a text may spell a special
-    inner = _word_level(models.WordLevel(numbers, unk_token="<unk>"), lower)
+    inner = _word_level(models.WordLevel(numbers, unk_token="<unk>"), lower, signs)
     inner.add_special_tokens(specials)
     return Tokenizer(inner)
 
@@ -285,11 +303,12 @@ def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
     return inner
 
 
-def _word_level(model: models.Model, lower: bool) -> tokenizers.Tokenizer:
+def _word_level(model: models.Model, lower: bool, signs: bool) -> tokenizers.Tokenizer:
     inner = tokenizers.Tokenizer(model)
     if lower:
         inner.normalizer = normalizers.Lowercase()
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    apart = pre_tokenizers.Split(tokenizers.Regex(WORDS), "removed", invert=True)
+    inner.pre_tokenizer = apart if signs else pre_tokenizers.WhitespaceSplit()
     return inner
 
 

@@ -14,13 +14,14 @@ import torch
 
 from . import checkpoint, distributed, lora, optim, recipe, run
 from .errors import Mistake
-from .models import MODELS, Labelled
+from .models import MODELS, Electra, Labelled
 from .recurrent import CELLS
 from .tasks import TASKS
 from .trainer import TrainConfig, Trainer
 
 # What may differ when a run is resumed: none of these changes what a step computes.
 BUDGET = {"steps", "minutes", "patience"}
+FOLLOWING = ("vocab", "target_vocab", "size", "channels")  # settings of models that follow from the data
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "log", "tensorboard", "device", "compile", "parallel"}
 
 
@@ -156,6 +157,17 @@ def tidied(folder: Path) -> Iterator[None]:
         raise
 
 
+def keep_head(old: Any, was: Any, new: Any, now: Any) -> None:
+    """The head of the model to start from stays, if it tells the same, perhaps in another order."""
+    (told, *bounds), (wanted, *others) = (
+        [getattr(config, name, None) for name in ("labels", "low", "high")] for config in (was, now)
+    )
+    if not isinstance(new, Labelled) or bounds != others or sorted(told or ()) != sorted(wanted or ()):
+        return
+    rows = [told.index(name) for name in wanted] if told and wanted else slice(None)
+    new.head.load_state_dict({name: t[rows] for name, t in old.head.state_dict().items()})
+
+
 def assemble(
     folder: Path,
     sections: recipe.Sections,
@@ -177,6 +189,7 @@ def assemble(
             "make train.batch smaller"
         )
     begun = going_on and checkpoint.newest(folder / "checkpoints")[0] is not None
+    torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
     parent = run.load(base, "cpu") if base and not begun else None
     if parent and isinstance(parent.task, task_class):
         kept = {name: getattr(parent.task.config, name) for name in task_class.inherits}
@@ -188,11 +201,12 @@ def assemble(
         raise Mistake(f"model.kind={kind} cannot {task_name}; {recipe.nearest(kind, task_class.kinds)}")
     made, model_config, presets = MODELS[kind]
 
-    tokenizers = parent.tokenizers if parent else run.load_tokenizers(folder) if going_on else []
+    following = {f.name: 1 for f in fields(model_config) if f.name in FOLLOWING}
+    old = going_on and "vocab" in following
+    tokenizers = parent.tokenizers if parent else run.load_tokenizers(folder) if old else []
     settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
     settings = preset(presets, sections["model"].get("preset")) | settings
-    vocabularies = {f.name: 1 for f in fields(model_config) if f.name in ("vocab", "target_vocab")}
-    first = recipe.fill("model", settings, model_config, **vocabularies)  # mistakes before the data are read
+    first = recipe.fill("model", settings, model_config, **following)  # mistakes before the data are read
     context = parent.model.config.context if parent else first.context  # type: ignore[union-attr]
     if not data:
         here = Path(__file__).parent / "builtin"
@@ -207,30 +221,38 @@ def assemble(
 
     torch.manual_seed(config.seed)
     if parent is not None:
-        model = parent.model.model if isinstance(parent.model, Labelled) else parent.model  # without its head
+        model = parent.model
+        if isinstance(model, Electra | Labelled):  # without what is on it
+            model = model.model
         model.requires_grad_(True)
         for key, value in settings.items():
             if getattr(model.config, key) != value:
                 raise Mistake(f"model.{key}={value}: the model in {base} has {getattr(model.config, key)}")
     else:
         try:
-            if "target_vocab" in vocabularies:
+            if "target_vocab" in following:
                 other = corpus.target_tokenizer
-                vocabularies["target_vocab"] = other and other.vocab
-            vocabularies["vocab"] = corpus.tokenizer.vocab
-            model = made(recipe.fill("model", settings, model_config, **vocabularies))
+                following["target_vocab"] = other and other.vocab
+            if corpus.tokenizer is not None:
+                following["vocab"] = corpus.tokenizer.vocab
+            following |= corpus.shape
+            model = made(recipe.fill("model", settings, model_config, **following))
         except ValueError as e:
             raise Mistake(f"model: {e}") from None
+        if not begun:
+            task_class.primed(model, data_config)
     task_section = recipe.fill("task", sections["task"], task_config)
     model = task_class.headed(model, task_section)
+    if parent and isinstance(parent.task, task_class):
+        keep_head(parent.model, parent.task.config, model, task_section)
     if config.lora:
         lora.add(model, config.lora, config.lora_alpha)
     if config.freeze:
         optim.freeze(model, config.freeze)
     model.to(device).train()
-    task = task_class(task_section, corpus.tokenizer, context, corpus.target_tokenizer)
+    task = task_class(task_section, corpus.tokenizer, model.config.context, corpus.target_tokenizer)
     resolved = {
-        "model": {"kind": kind} | {f: v for f, v in vars(model.config).items() if f not in vocabularies},
+        "model": {"kind": kind} | {f: v for f, v in vars(model.config).items() if f not in following},
         "task": sections["task"],
         "data": vars(data_config)
         | {"files": [os.path.abspath(p) if os.path.exists(p) else p for p in data]}

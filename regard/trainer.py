@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from . import checkpoint, distributed, lora, meter, optim, run
 from .curve import curve_svg
 from .data import Corpus
-from .display import Display, Silent, display
+from .display import Display, Silent, display, figures
 from .errors import Mistake
 from .log import Log
 from .tasks import Batch, idle, targets
@@ -181,6 +181,10 @@ class Trainer:
                 (part * (distributed.WORLD / count)).backward()
             loss += part.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float("inf"))
+        if self.step == self.first and self.fast is not self.spread and not float(distributed.whole(norm)):
+            self.fast = self.spread  # the compiler has lost the gradient: the plain path has it
+            self.zero_grad()
+            return self.train_step()
         self.norm, lr = norm, self.lr()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -325,8 +329,7 @@ class Trainer:
         metrics = {"step": self.step} | measured
         better = self.kept(metrics)
         self.worse = 0 if better else self.worse + 1
-        if self.log:
-            checkpoint.write_text(self.folder / "curve.svg", curve_svg(self.log.rows, str(self.folder.name)))
+        self.draw()
         if isinstance(self.show, Silent) or self.config.parallel == "fsdp":
             return
         self.show.sample(self.task.sample(self.model, valid, self.step))
@@ -355,15 +358,20 @@ class Trainer:
         loss, *more = sums.tolist()
         return {f"valid_{k}": v for k, v in self.task.metrics(loss, count, valid, *more).items()}
 
+    def worth(self, metrics: dict[str, float]) -> tuple[float, float]:
+        """An evaluation by what the task is judged by, then by the loss: the better, the higher."""
+        loss, by = -metrics["valid_loss"], self.task.best
+        return metrics.get(f"valid_{by}", 0.0) if by else loss, loss  # older runs did not measure all of it
+
     def kept(self, metrics: dict[str, float]) -> bool:
         """Whether these are the best so far; then the weights become the run's model."""
-        better = self.best is None or metrics["valid_loss"] < self.best["valid_loss"]
+        better = self.best is None or self.worth(metrics) > self.worth(self.best)
         if better:
             self.best = metrics
             self.publish(self.weights())
         if self.log:
             self.log.add(metrics)
-        self.show.evaluated(metrics | {"best": better})
+        self.show.evaluated(metrics | {"best": better, "by": self.task.best})
         return better
 
     def average(self) -> None:
@@ -474,8 +482,7 @@ class Trainer:
 
     def finish(self) -> None:
         """The picture and the card that people see first."""
-        assert self.log
-        checkpoint.write_text(self.folder / "curve.svg", curve_svg(self.log.rows, str(self.folder.name)))
+        self.draw()
         scores = "".join(f"| {k} | {v:.4f} |\n" for k, v in (self.best or {}).items() if k != "step")
         reached = f"at step {self.best['step']:.0f}" if self.best else "without a validation set"
         card = (
@@ -487,9 +494,13 @@ class Trainer:
         checkpoint.write_text(self.folder / "README.md", card)
         self.task.finish(self.folder, checkpoint.read_tensors(self.folder / run.WEIGHTS))
         if self.best:
-            self.show.say(
-                f"best valid {self.best['valid_loss']:.4f} at step {self.best['step']}: {self.folder}"
-            )
+            told = figures(self.best | {"by": self.task.best})
+            self.show.say(f"best valid {told} at step {self.best['step']}: {self.folder}")
+
+    def draw(self) -> None:
+        if self.log:
+            svg = curve_svg(self.log.rows, str(self.folder.name), self.best)
+            checkpoint.write_text(self.folder / "curve.svg", svg)
 
 
 @contextlib.contextmanager

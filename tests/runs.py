@@ -4,13 +4,16 @@ import contextlib
 import json
 import os
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from regard import distributed, meter
 from regard.train import train
@@ -31,6 +34,7 @@ TINY = ANY | {"model.context": 11, "model.depth": 2, "model.heads": 2, "train.ba
 PAIRS = ANY | {"model.context": 23, "model.dropout": 0.0, "data.vocab": 320, "train.weight_decay": 0.1}
 READ = PAIRS | {"model.depth": 2, "model.heads": 2}  # with an encoder, or to tell a class
 TRANSLATE = PAIRS | {"train.tokens": 120}
+CAPTION = PAIRS | {"model.heads": 2, "model.patch": 4, "train.batch": 9, "task.area": 0.5, "task.flip": True}
 
 # Every model that can be trained, in every task: a recipe's name, and settings.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -59,12 +63,43 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "fill",
         READ | {"train.batch": 5, "task.next": False, "task.whole_words": True, "model.segments": 0},
     ),
+    "fill-electra": ("fill", READ | {"train.batch": 5, "task.replaced": True}),
     "classify-bert": ("classify", READ | {"train.batch": 9, "task.balanced": True}),
+    "classify-t5": (
+        "classify",
+        READ | {"train.batch": 9, "model.kind": "t5", "model.depth": 1, "data.tokenizer": "bpe"},
+    ),
     "classify-gpt": ("classify", READ | {"train.batch": 9, "model.kind": "gpt", "model.context": 23}),
+    "tag-bert": ("tag", READ | {"train.batch": 9}),
+    "tag-gpt": ("tag", READ | {"train.batch": 9, "model.kind": "gpt"}),
+    "span-bert": ("span", READ | {"train.batch": 9}),
+    "embed-bert": ("embed", READ | {"train.batch": 9}),
+    "see-vit": (
+        "see",
+        ANY
+        | {"model.patch": 2, "model.depth": 2, "model.heads": 2, "model.skip": 0.0, "train.batch": 9}
+        | {"task.operations": 2, "task.area": 0.5, "task.erase": 0.5, "task.mixup": 0.4, "task.cutmix": 1.0},
+    ),
+    "caption-soft": ("caption", CAPTION),
+    "caption-transformer": (
+        "caption",
+        CAPTION | {"model.decoder": "transformer", "model.encoder": "vit", "model.decoder_depth": 2},
+    ),
+    "words": ("words", ANY | {"model.context": 3, "data.least": 1, "data.holdout": 0.1, "train.tokens": 448}),
 }
 OF_PAIRS = [name for name in RUNS if name.startswith(("translate", "chat"))]
-STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill"))]  # batches of one shape
-QUESTIONS = {"restore": "The ___ fox", "fill": "The ___ fox"}  # that a model understands; others take any
+# All batches of one shape; and batches that cannot be cut.
+STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see"))]
+WHOLE = [name for name in RUNS if name.startswith("embed")]
+REFUSED = {"embed": {"train.micro"}, "words": {"model.dropout"}}  # settings that a task or its model lacks
+QUESTIONS = {  # that a model understands; others take any
+    "restore": "The ___ fox",
+    "fill": "The ___ fox",
+    "span": "Who is it?\tIt is fox 3.",
+    "words": "brown",
+    "see": "one.png",  # beside the data
+    "caption": "caption/3.png",
+}
 TIMES = {"elapsed", "tokens_per_second", "mfu"}  # what may differ between runs that are the same
 
 
@@ -111,23 +146,82 @@ def write_labels(path: Path) -> str:
     return str(path)
 
 
+def write_tags(path: Path) -> str:
+    """Names and places; one sentence is longer than a context, and read in parts."""
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(36):
+            for way in list(WAYS)[n % 2 : n % 4 + 1] * (5 if n == 30 else 1):
+                words = [(str(n), "O"), ("go", "O"), ("to", "O")]
+                words += [(word, f"{'I' if i else 'B'}-LOC") for i, word in enumerate(way.split())]
+                file.write("".join(f"{word}\t{tag}\n" for word, tag in words))
+            file.write("Fox\tB-PER\n\n")
+    return str(path)
+
+
+def write_spans(path: Path) -> str:
+    """Two questions to each text, some of which are longer than a context."""
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(24):
+            ways = " and ".join(list(WAYS)[: 1 + n % 4])
+            context = f"{n} go to {ways}; then fox {n * n} sleeps."
+            for question, answer in (("Who sleeps then?", f"fox {n * n}"), ("Where to?", ways)):
+                row = {"question": question, "context": context, "answer": answer}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return str(path)
+
+
+def write_pictures(path: Path) -> str:
+    """Three classes of noise, brighter and brighter, as IDX; and a picture to ask about."""
+    pixels, labels = np.random.default_rng(0).integers(0, 86, (37, 6, 6)), np.arange(37) % 3
+    pixels += 80 * labels[:, None, None]
+    path.write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", *pixels.shape) + pixels.astype(np.uint8).tobytes())
+    beside = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
+    beside.write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 37) + labels.astype(np.uint8).tobytes())
+    Image.fromarray(pixels[7].astype(np.uint8)).save(path.with_name("one.png"))
+    return str(path)
+
+
+def write_captions(path: Path) -> str:
+    """Noise with one to three captions of different lengths, in a folder beside their table."""
+    path.with_suffix("").mkdir(exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (23, 12, 12, 3)).astype(np.uint8)
+    with path.open("w", encoding="utf-8") as file:
+        file.write("image\tcaption\n")
+        for n, picture in enumerate(pixels):
+            Image.fromarray(picture).save(path.with_suffix("") / f"{n}.png")
+            for way in list(WAYS)[: 1 + n % 3]:
+                file.write(f"{n}.png\t{'a ' * (n % 5)}fox {n} goes to {way}\n")
+    return str(path)
+
+
+FILES: dict[str, tuple[str, Callable[[Path], str]]] = {  # by task: a file's ending, and what writes it
+    "write": (".txt", write_text),
+    "translate": (".tsv", write_pairs),
+    "chat": (".tsv", write_chats),
+    "restore": (".txt", write_text),
+    "fill": (".txt", write_documents),
+    "classify": (".tsv", write_labels),
+    "tag": (".conll", write_tags),
+    "span": (".jsonl", write_spans),
+    "embed": (".tsv", write_pairs),
+    "words": (".txt", write_text),
+    "see": ("-images-idx3-ubyte", write_pictures),
+    "caption": (".tsv", write_captions),
+}
+
+
 def write_data(case: str, folder: Path) -> str:
     """What a case of RUNS learns from."""
-    name = RUNS[case][0]
-    write = {
-        "write": write_text,
-        "translate": write_pairs,
-        "chat": write_chats,
-        "restore": write_text,
-        "fill": write_documents,
-        "classify": write_labels,
-    }[name]
-    return write(folder / (f"{name}.tsv" if name in ("translate", "chat", "classify") else f"{name}.txt"))
+    ending, write = FILES[name := RUNS[case][0]]
+    return write(folder / f"{name}{ending}")
 
 
 def settings_of(case: str, more: dict[str, Any]) -> dict[str, Any]:
-    """A case's settings, and more; keys are written with two underscores, as in train__steps=5."""
-    return RUNS[case][1] | {k.replace("__", "."): v for k, v in more.items()}
+    """A case's settings, and more; keys are written with two underscores, as in train__steps=5. What the case
+    has no use for is left out."""
+    name, settings = RUNS[case]
+    settings = settings | {k.replace("__", "."): v for k, v in more.items()}
+    return {k: v for k, v in settings.items() if k not in REFUSED.get(name, ())}
 
 
 def tiny(data: str, out: Path, case: str = "write", **more: Any) -> Any:

@@ -738,6 +738,45 @@ def test_score(capsys, model, text):
     assert [line.split() for line in lines] == [[name, f"{value:.4f}"] for name, value in found.items()]
 
 
+# ------------------------------------------------------------------------------------------------------ look
+
+
+def test_look(capsys, tmp_path, translator, model):
+    for name in ("a.svg", "a.png"):
+        said = asked(capsys, "look", translator, "bad cabs", "--save", tmp_path / name)
+        assert said == f"{tmp_path / name}\n"
+    assert (tmp_path / "a.svg").read_text("utf-8").startswith("<svg ")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    more = ["--view", "heads", "--part", "encoder", "--layer", 0, "--head", 1, "--save", tmp_path / "b.svg"]
+    asked(capsys, "look", translator, "bad cabs", "a bag", *more)
+    svg = (tmp_path / "b.svg").read_text("utf-8")
+    assert svg.count(">layer 0, head 1<") == 3  # two inputs, and the title
+    answered = ["--answer", "fab!", "--save", tmp_path / "c.svg"]
+    asked(capsys, "look", translator, "bad cabs", *answered)
+    assert ">!</text>" in (tmp_path / "c.svg").read_text("utf-8")
+    asked(capsys, "look", model, "The fox", "--view", "arcs", "--save", tmp_path / "d.svg")
+    assert tree(tmp_path) == ["a.png", "a.svg", "b.svg", "c.svg", "d.svg"]
+
+
+def test_look_refuses(capsys, tmp_path, translator, model):
+    svg = ["--save", tmp_path / "a.svg"]
+    for words, names in (
+        ([translator, "a bag"], ["--save", ".svg", ".png"]),
+        ([translator, "a bag", "--save", tmp_path / "a.pdf"], ["a.pdf", ".svg", ".png"]),
+        ([translator, "a bag", "--save", tmp_path / "a.html"], ["a.html", ".svg", ".png"]),
+        ([translator, "a bag", "--save", tmp_path / "none" / "a.svg"], ["none", "No such file"]),
+        ([translator, "a bag", *svg, "--view", "rollout"], ["rollout", "alignment, heads, atlas, arcs"]),
+        ([translator, "a bag", *svg, "--layer", 1], ["layer=1", "one layer, 0"]),
+        ([translator, "a bag", *svg, "--view", "heads", "--head", 2], ["head=2", "heads 0 to 1"]),
+        ([translator, "a bag", *svg, "--patch", 2], ["patch=2", "alignment"]),
+        ([translator, " ", *svg], ["nothing to look at"]),
+        ([model, "fox", *svg, "--answer", "dog"], ["answer=dog", "heads"]),
+        ([tmp_path / "no-model", "fox", *svg], ["no-model"]),
+        ([translator, *svg], ["INPUT"]),
+    ):
+        refused(capsys, tmp_path, ["look", *words], *names)
+
+
 # ------------------------------------------------------------------------------------------ the whole process
 
 
@@ -752,7 +791,7 @@ def test_help_needs_no_torch():
     assert made.stderr.splitlines()[-1] == "[]"
     assert f"regard {__version__}" in made.stdout
     assert "\nwrite " in made.stdout
-    for verb in ("train", "ask", "score", "prepare"):
+    for verb in ("train", "ask", "score", "look", "prepare"):
         assert f"\n    {verb} " in made.stdout
 
 

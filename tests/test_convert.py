@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from mistakes import mistake
+from runs import unmeasured
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
@@ -29,6 +31,7 @@ from transformers import (
 from regard.convert import bert_config, head_weights, is_theirs, load_bert, load_folder
 from regard.run import load
 from regard.text import train_tokenizer
+from regard.train import train
 
 SIZES = {
     "vocab_size": 61, "max_position_embeddings": 37, "hidden_size": 40, "num_hidden_layers": 3,
@@ -245,6 +248,23 @@ def test_an_encoder_embeds(tmp_path: Path) -> None:
     assert_close(torch.tensor(json.loads(model.ask(WORDS[0]))), y, atol=1e-5, rtol=0)
 
 
+def test_heads_that_a_folder_lacks_come_from_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unmeasured(monkeypatch)
+    whole(tmp_path / "theirs")
+    text = tmp_path / "a.txt"
+    text.write_text("\n\n".join(WORDS * 9))
+    settings = {"task.next": False, "train.batch": 2, "train.device": "cpu"}
+    for n, seed in enumerate((1, 1, 2)):
+        torch.manual_seed(n)
+        more = settings | {"train.seed": seed}
+        train("fill", str(text), out=tmp_path / str(n), base=tmp_path / "theirs", steps=1, set=more)
+    first, again, other = (load_file(tmp_path / str(n) / "model.safetensors") for n in range(3))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["transform.weight"], other["transform.weight"])
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("new", [False, True])
 def test_a_folder_of_sentence_transformers(tmp_path: Path, new: bool) -> None:
@@ -356,11 +376,77 @@ def test_heads_that_are_not_known(tmp_path: Path, changes: dict[str, Any], words
     mistake(lambda: load(tmp_path), tmp_path / "config.json", *words)
 
 
-def test_scores_and_tags_are_not_known(tmp_path: Path) -> None:
+def test_scores_are_not_known(tmp_path: Path) -> None:
     whole(tmp_path, BertForSequenceClassification, num_labels=1)
     mistake(lambda: load(tmp_path), tmp_path / "config.json", "id2label", "two or more")
-    whole(tmp_path, BertForTokenClassification)
-    mistake(lambda: load(tmp_path), tmp_path / "config.json", "BertForTokenClassification is not known")
+
+
+@torch.no_grad()
+def test_a_head_for_tags_tags(tmp_path: Path) -> None:
+    names = {0: "O", 1: "B-PET", 2: "I-PET"}
+    theirs, (ids, real, segments) = whole(tmp_path, BertForTokenClassification, id2label=names), texts()
+    model = load(tmp_path, "cpu")
+    assert (model.task.config.name, model.task.config.labels) == ("tag", ("O", "B-PET", "I-PET"))
+    y = theirs(ids, real.long(), segments).logits
+    assert_close(model.model(ids, real, segments)[real], y[real], atol=1e-5, rtol=1e-5)
+    best = theirs(framed(tmp_path, "A dog barks")).logits[0].argmax(-1).tolist()
+    pieces = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("A dog barks")
+    starts = [1 + i for i, piece in enumerate(pieces.tokens) if not piece.startswith("##")]
+    told = zip(("A", "dog", "barks"), (names[best[i]] for i in starts), strict=True)
+    assert model.ask("A dog barks") == " ".join(f"{word}/{tag}" for word, tag in told)
+
+
+@torch.no_grad()
+def test_a_head_for_answers_finds_them(tmp_path: Path) -> None:
+    theirs, (ids, real, segments) = whole(tmp_path, BertForQuestionAnswering), texts()
+    model = load(tmp_path, "cpu")
+    assert model.task.config.name == "span"
+    y, mine = theirs(ids, real.long(), segments), model.model(ids, real, segments)
+    assert_close(mine[..., 0][real], y.start_logits[real], atol=1e-5, rtol=1e-5)
+    assert_close(mine[..., 1][real], y.end_logits[real], atol=1e-5, rtol=1e-5)
+    assert model.ask(f"A dog\t{WORDS[0]}") in WORDS[0]
+    change_weights(tmp_path, lambda w: w.update({"qa_outputs.bias": torch.zeros(3)}))
+    mistake(lambda: load(tmp_path), tmp_path / "config.json", "two outputs")
+
+
+# Weights in several files
+
+
+def spread(folder: Path) -> dict[str, str]:
+    """A folder as transformers saves a model that is too large for one file; and what is where."""
+    whole(folder).save_pretrained(folder, max_shard_size="20KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    return json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+
+
+@torch.no_grad()
+def test_weights_in_several_files(tmp_path: Path) -> None:
+    places = spread(tmp_path)
+    assert len(set(places.values())) > 3
+    model, (ids, real, segments) = load(tmp_path, "cpu"), texts()
+    y = BertModel.from_pretrained(tmp_path)(ids, real.long(), segments).last_hidden_state
+    assert_close(model.model.encode(ids, real, segments)[real], y[real], atol=1e-5, rtol=1e-5)
+
+
+def test_weights_in_several_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    places = spread(tmp_path)
+    index, name = tmp_path / "model.safetensors.index.json", "embeddings.word_embeddings.weight"
+    shard, other = places[name], next(file for file in places.values() if file != places[name])
+
+    def refused(changed: object, *words: str) -> None:
+        index.write_text(json.dumps({"weight_map": changed}))
+        mistake(lambda: load(tmp_path, "cpu"), index, *words)
+
+    refused(places | {name: other}, "don't belong together")
+    refused(places | {"more": shard}, "more is not where it says")
+    refused({k: v for k, v in places.items() if k != name}, f"{name} is not where it says")
+    refused(places | {name: f"../{tmp_path.name}/{shard}"}, "outside of the folder")
+    refused(places | {name: str(tmp_path / shard)}, "outside of the folder")
+    refused(places | {name: ".."}, "is not there")
+    refused(places | {name: 7}, "weight_map")
+    refused(None, "weight_map")
+    (tmp_path / shard).unlink()
+    refused(places, f"{shard} is not there")
 
 
 # Real weights

@@ -43,6 +43,11 @@ def test_points_stand_where_the_axes_say():
     assert len(of_class(svg, "valid-dot")) == len(expected)
 
 
+def test_best_is_the_one_that_was_kept():
+    (label,) = of_class(curve_svg(ROWS, kept={"step": 200, "valid_loss": 2.7, "valid_f1": 0.9}), "label")
+    assert label.text == "best 2.7 at step 200"
+
+
 def test_best_is_labelled_at_its_point():
     svg = curve_svg(ROWS)
     (label,) = of_class(svg, "label")

@@ -70,7 +70,8 @@ def test_plain_lines(capsys):
         shown.log(ROW)
         shown.log({"step": 210, "loss": float("nan"), "mfu": None, "eta": None})
         shown.evaluated({"step": 200, "valid_loss": 2.31, "best": True})
-        shown.evaluated({"step": 300, "valid_loss": 2.32, "best": False})
+        shown.evaluated({"step": 300, "valid_loss": 2.32, "best": False, "by": None})
+        shown.evaluated({"step": 400, "valid_loss": 2.33, "valid_f1": 0.5, "best": True, "by": "f1"})
         shown.sample("a fox\nand [a] \x1b[2J")
         shown.say("saved")
     out, err = capsys.readouterr()
@@ -81,6 +82,7 @@ def test_plain_lines(capsys):
         "step 210/2000  loss nan",
         "step 200  valid 2.3100 (best)",
         "step 300  valid 2.3200",
+        "step 400  valid 2.3300, f1 0.5000 (best)",
         "    a fox",
         r"    and [a] \x1b[2J",
         "saved",

@@ -28,7 +28,7 @@ def test_names_are_sorted_and_known() -> None:
     assert all(getattr(regard, name).__name__ == name for name in regard.__all__)
 
 
-@pytest.mark.parametrize("name", ["train", "generate", "trace"])
+@pytest.mark.parametrize("name", ["train", "generate", "look", "trace"])
 def test_functions_stay_functions(name: str) -> None:
     module = importlib.import_module(f"regard.{name}")
     assert getattr(regard, name) is getattr(module, name)

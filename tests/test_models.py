@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import regard
 from regard.attention import Attention
 from regard.layers import Block, FeedForward
-from regard.models import MODELS
+from regard.models import MODELS, ViT, ViTConfig
 from regard.trace import trace
 
 VOCAB, T, S = 61, 11, 13
@@ -22,6 +22,7 @@ GPT = {"vocab": VOCAB, "context": 23, "dim": 40, "depth": 2, "heads": 4}
 PAIR = {**GPT, "target_vocab": 53, "dropout": 0.0}
 RECURRENT = {k: v for k, v in PAIR.items() if k != "heads"}
 BERT = {**GPT, "dropout": 0.0}
+CAPTIONER = {**GPT, "size": 20, "decoder_depth": 2, "depth": 1, "dropout": 0.0}
 HIDDEN = VOCAB - 1  # what stands in place of a word to be guessed
 
 
@@ -59,7 +60,7 @@ class Batch:
     def row(self, i: int) -> "Batch":
         """One row as if it were alone, without its padding."""
         if self.real is None:
-            return Batch(self.ids[i : i + 1])
+            return Batch(self.ids[i : i + 1], None if self.source is None else self.source[i : i + 1])
         if self.source is None:
             segments = None if self.segments is None else self.of_row(i, self.segments)
             return Batch(self.of_row(i, self.ids), segments=segments)
@@ -78,6 +79,7 @@ class Case:
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     pair: bool = False  # an encoder-decoder: it reads a source, too
+    looks: bool = False  # an encoder-decoder whose source is a picture
     reads: bool = False  # an encoder alone: it writes nothing
     lr: float = 1e-2  # with which it learns a batch by heart
     compiles: bool = True  # torch's recurrent layers do not
@@ -106,6 +108,8 @@ class Case:
         if self.reads:
             segments = torch.randint(2, (3, T)) if self.settings.get("segments", 2) else None
             return Batch(ids, real=torch.arange(T) < torch.tensor([[T], [7], [1]]), segments=segments)
+        if self.looks:
+            return Batch(ids, torch.randint(256, (3, 3, 20, 20), dtype=torch.uint8))
         if not self.pair:
             return Batch(ids)
         return Batch(ids, torch.randint(VOCAB, (3, S)), torch.arange(S) < torch.tensor([[S], [7], [1]]))
@@ -147,10 +151,13 @@ CASES = [
     Case("bert", {**GPT, "pre": True, "segments": 0, "dropout": 0.1}, reads=True),
     Case("bert", {**BERT, "positions": "rotary", "window": 2}, reads=True),
     Case("bert", {**BERT, "norm": "rms", "ffn": "swiglu", "bias": False, "hidden": 47}, reads=True),
+    Case("captioner", {**CAPTIONER, "decoder": "transformer"}, looks=True, lr=5e-3),
+    Case("captioner", {**CAPTIONER, "decoder": "transformer", "encoder": "vit"}, looks=True, lr=5e-3),
+    Case("captioner", {**CAPTIONER, "zoom": 2, "patch": 8}, looks=True, compiles=False),
 ]
 COMPILED = [case for case in CASES if case.compiles]
 DECODERS = [case for case in CASES if not case.reads]
-WRITERS = [case for case in DECODERS if not case.pair]
+WRITERS = [case for case in DECODERS if not case.pair and not case.looks]
 every_model = pytest.mark.parametrize("case", CASES, ids=str)
 every_decoder = pytest.mark.parametrize("case", DECODERS, ids=str)
 every_writer = pytest.mark.parametrize("case", WRITERS, ids=str)
@@ -163,7 +170,7 @@ one_of_each_decoder = pytest.mark.parametrize("case", [c for c in ONE_OF_EACH if
 
 
 def test_every_model_is_tested() -> None:
-    assert {case.name for case in CASES} == set(MODELS) - {"words"}  # it knows no order: tests of its own
+    assert {case.name for case in CASES} == set(MODELS) - {"words", "vit"}  # tests of their own
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -172,7 +179,7 @@ def test_every_preset_builds(name: str) -> None:
     assert presets
     for preset in presets.values():
         with torch.device("meta"):
-            cls(config(vocab=VOCAB, **preset))
+            cls(config(**({"size": 32, "channels": 3} if name == "vit" else {"vocab": VOCAB}), **preset))
 
 
 # Step by step
@@ -224,7 +231,7 @@ def test_watched_is_unwatched(case: Case) -> None:
             with trace(model) as seen:
                 logits = batch(model)
                 for records in seen.values():  # every query once, in one call or several
-                    assert sum(record["weights"].shape[-2] for record in records) in (T, S)
+                    assert sum(record["weights"].shape[-2] for record in records) in (T, S, 25)
         else:
             logits = batch(model)
         logits.logsumexp(-1).sum().backward()
@@ -435,8 +442,10 @@ CORE = [
 def test_shape_comments_are_true() -> None:
     """Every comment on a shape in the core is reached by some model, and agrees with what is there."""
     decoder = Block(22, Attention(22, 2, causal=True), FeedForward(22), Attention(22, 2))
+    sight = ViT(ViTConfig(size=15, channels=3, patch=5, dim=12, heads=3, depth=1, positions="sinusoidal"))
     with checked(*CORE) as checks:
         decoder(torch.randn(3, 5, 22), torch.randn(3, 7, 22))
+        sight(torch.randn(3, 3, 10, 15))
     for case in CASES:
         model, batch = case.build(), case.inputs()
         real = torch.arange(T) >= torch.tensor([[0], [3], [T - 1]])

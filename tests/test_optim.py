@@ -222,8 +222,8 @@ def test_scales_of_a_recurrent_model() -> None:
 def test_without_decay_there_are_matrices_and_vectors(kind: str, name: str) -> None:
     """In the order in which the model has them."""
     made, config, _ = MODELS[kind]
-    sizes = {"vocab": 29, "dim": 12} | ({"heads": 3} if hasattr(config, "heads") else {})
-    model = made(config(**sizes))
+    sizes = {"vocab": 29, "dim": 12, "heads": 3, "size": 8, "channels": 1}
+    model = made(config(**{k: v for k, v in sizes.items() if k in config.__dataclass_fields__}))
     muons = [p for o in optimizers(model, name, 0.01, 0.1, 0.98) if isinstance(o, Muon) for p in weights(o)]
     rest = [p for p in model.parameters() if all(p is not m for m in muons)]
     adamw, *others = optimizers(model, name, 0.01, 0.1, 0.98)

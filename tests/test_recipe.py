@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from mistakes import mistake
 from regard.models import MODELS, GPTConfig
 from regard.recipe import assignments, change, fill, names, nearest, read, to_toml
 from regard.tasks import TASKS
+from regard.train import FOLLOWING
 from regard.trainer import TrainConfig
 
 
@@ -57,7 +58,7 @@ def test_built_in_recipes_fit(name: str) -> None:
     assert kind in task.kinds
     _, config, presets = MODELS[kind]
     model = presets[sections["model"].pop("preset")] | sections["model"]
-    fill("model", model, config, vocab=9)
+    fill("model", model, config, **{f.name: 9 for f in fields(config) if f.name in FOLLOWING})
 
 
 def test_unknown_recipe_names_the_nearest() -> None:
@@ -117,7 +118,9 @@ def test_no_such_file(tmp_path: Path) -> None:
         ("'a \\n'", "a \\n"),
         ('"a', '"a'),
         ("2024-01-01", "2024-01-01"),
-        ("[1, 2]", "[1, 2]"),
+        ("[1, 2]", [1, 2]),
+        ('["a", "b c"]', ["a", "b c"]),
+        ("[a, b]", "[a, b]"),  # no TOML
         ("{a = 1}", "{a = 1}"),
     ],
 )
@@ -195,7 +198,7 @@ def test_fill() -> None:
         ({"whole": 1, "choice": 7}, ["s.choice=7", "one, two"]),
         ({"whole": 1, "choice": ["one"]}, ["s.choice=['one']"]),
         ({"whole": 1, "choice_or_none": "tow"}, ["s.choice_or_none=tow", "did you mean two?"]),
-        ({"whole": 1, "names": "a, b"}, ["s.names='a, b'", "a list"]),
+        ({"whole": 1, "names": "a, b"}, ["s.names='a, b'", 'a list, like ["a", "b"]']),
         ({"whole": 1, "numbers": [1, "x"]}, ["s.numbers='x'", "a float"]),
         ({"whole": 1, "numbers": 1.0}, ["s.numbers=1.0", "a list"]),
         ({"whole": -1}, ["s: whole=-1 must not be negative"]),

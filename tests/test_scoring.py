@@ -20,7 +20,10 @@ from mistakes import mistake
 from regard.scoring import (
     accuracy,
     by_length,
+    caption_scores,
+    cider,
     compare,
+    corpus_bleu,
     distinct,
     entities,
     entity_f1,
@@ -417,3 +420,84 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_loaded_only_when_needed() -> None:
     code = "import sys, regard.scoring; assert 'sacrebleu' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Captions
+
+
+def several(number: int) -> tuple[list[str], list[list[str]]]:
+    """Answers, and two to four references to each, one of which is near."""
+    answers = texts(number, 5, 11)
+    others = [texts(number, seed, 11) for seed in (6, 7, 8)]
+    near = worse(answers, 0.3)
+    return answers, [[near[i], *(other[i] for other in others[: 1 + i % 3])] for i in range(number)]
+
+
+def test_bleu_of_captions_is_sacrebleus_without_its_tokenizer() -> None:
+    answers, references = several(41)
+    plain = [[" ".join(bare(r)) for r in some] for some in references]
+    columns = [[some[i] if i < len(some) else None for some in plain] for i in range(4)]
+    scores = caption_scores(answers, references)
+    for n, name in enumerate(("bleu_1", "bleu_2", "bleu_3", "bleu"), 1):
+        metric = sacrebleu.BLEU(tokenize="none", max_ngram_order=n, smooth_method="none", force=True)
+        want = metric.corpus_score([" ".join(bare(a)) for a in answers], columns).score
+        assert scores[name] == pytest.approx(want, abs=1e-9)
+
+
+def bare(text: str) -> list[str]:
+    return re.sub(r"[,.']", "", text.lower()).split()
+
+
+def test_short_captions_pay_for_their_nearest_reference() -> None:
+    """Papineni et al. 2002, 2.2.2; of two that are as near, the shorter one counts, as in COCO's code."""
+    answer, references = ["a", "b", "c"], [["a", "b", "c", "d", "e"], ["a"], list("abcdefghi")]
+    assert corpus_bleu([answer], [references])[0] == pytest.approx(100)  # 1 and 5 are as near
+    assert corpus_bleu([answer], [references[::2]])[0] == pytest.approx(100 * math.exp(1 - 5 / 3))
+    assert corpus_bleu([["x"]], [[["a"]]]) == [0, 0, 0, 0]
+    assert corpus_bleu([[]], [[["a"]]]) == [0, 0, 0, 0]
+
+
+def test_cider_by_hand() -> None:
+    """Two pictures. "dog" is in one of them: it weighs log 2; "a" is in both, and weighs nothing."""
+    references = [[["a", "dog"]], [["a", "cat"]]]
+    assert cider([["a", "dog"], ["a", "cat"]], references) == pytest.approx(
+        5.0
+    )  # of 1 and 2 words, not 3 or 4
+    # a word too many: the words' vectors are log 2 (dog 1, sits 1) and (dog 1), as sits is in no reference
+    words = pairs = 1 / math.sqrt(2)
+    want = 10 / 4 * math.exp(-1 / 72) * (words + pairs)
+    assert cider([["a", "dog", "sits"], ["x"]], references) == pytest.approx(want / 2)
+    # said twice, it counts once, as in the reference, but the vector is twice as long
+    assert cider([["dog", "dog"], ["x"]], references) == pytest.approx(10 / 4 * (1 / 2) / 2)
+
+
+def test_cider_is_pycocoevalcaps() -> None:
+    """Of version 1.2 on the same words, written down."""
+    answers, references = several(41)
+    scores = caption_scores(answers, references)
+    assert scores["cider"] == pytest.approx(1.9331960243653983, abs=1e-12)
+    assert scores["bleu"] == pytest.approx(43.09909339539136, abs=1e-8)
+
+
+def test_exact_captions_are_one_of_their_references() -> None:
+    scores = caption_scores(["A dog.", "a cat"], [["no", "a dog"], ["a cat sits"]])
+    assert scores["exact"] == 0.5
+    assert list(scores) == ["bleu", "bleu_1", "bleu_2", "bleu_3", "chrf", "cider", "exact"]
+    mistake(lambda: caption_scores(["a"], [[]]), "answer 1: no reference")
+    mistake(lambda: caption_scores(["a", "b"], [["a"]]), "2 answers but 1 references")
+
+
+def test_captions_are_scored_without_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu.significance", None)
+    answers, references = several(7)
+    assert "chrf" not in caption_scores(answers, references)
+
+
+def test_captions_are_compared_by_all_their_references() -> None:
+    answers, references = several(41)
+    other = worse(answers, 0.5, 3)
+    found = compare(answers, other, references, samples=97)
+    columns = [[some[i] if i < len(some) else None for some in references] for i in range(4)]
+    assert found["bleu"] == pytest.approx(sacrebleu.BLEU(force=True).corpus_score(answers, columns).score)
+    assert found["bleu"] > found["bleu_against"]

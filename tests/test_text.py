@@ -97,6 +97,22 @@ def test_words_are_parted_by_space_the_most_frequent_first():
     assert lower.encode("Ä C A") == [3, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('The bear. "Bear," he (said): bears!', 'The bear . " Bear , " he ( said ) : bears !'),
+        ("it's don't O'Neil's 'tis the dogs' café’s", "it 's don 't O ' Neil 's ' tis the dogs ' café ’s"),
+        ("U.S. e.g. Mr. end.Then 3.14 1,000, 5%", "U.S. e.g. Mr . end . Then 3.14 1,000 , 5 %"),
+        ("mother-in-law yes—no a/b e\u0301te\u0301", "mother-in-law yes — no a / b e\u0301te\u0301"),
+        ("1 @-@ 2 @,@ 000 <unk> 's isn 't -- ... \" u.s.", None),  # parted already
+    ],
+)
+def test_words_are_parted_from_signs(text, words):
+    tokenizer = word_tokenizer([text], 100, [], signs=True)
+    assert tokenizer.decode(tokenizer.encode(text)) == (words or text.replace("<unk> ", ""))
+    assert tokenizer.encode(words or text) == tokenizer.encode(text)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_specials_have_the_lowest_ids_and_are_not_shown(trained, kind):
     tokenizer = trained[kind]

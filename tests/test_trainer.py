@@ -14,6 +14,7 @@ from runs import (
     OF_PAIRS,
     RUNS,
     STEADY,
+    WHOLE,
     at_step,
     before,
     checkpoints,
@@ -28,7 +29,7 @@ from runs import (
 from safetensors.torch import load_file
 
 from regard import checkpoint, meter, run
-from regard.tasks import Write, targets
+from regard.tasks import Classify, Write, targets
 from regard.trainer import TrainConfig, Trainer
 
 FLOPS = meter.flops  # which `quick` takes away
@@ -84,14 +85,14 @@ def test_parts_of_a_batch_are_the_batch(text, tmp_path, exact, micro, optimizer)
 
 
 @pytest.mark.parametrize("micro", [4, 1])
-@pytest.mark.parametrize("case", [case for case in RUNS if case != "write"])
+@pytest.mark.parametrize("case", [case for case in RUNS if case not in ("write", *WHOLE)])
 def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case, micro):
     """Parts may be narrower than the whole, which pads all of its rows to the longest."""
     data = write_data(case, tmp_path)
     wholes, parts = [], []
-    with before(Trainer, "forward", lambda trainer, source, *_: wholes.append(source.shape)):
+    with before(Trainer, "forward", lambda trainer, source, *_: wholes.append(source.shape[:2])):
         tiny(data, tmp_path / "whole", case, steps=5)
-    with before(Trainer, "forward", lambda trainer, source, *_: parts.append(source.shape)):
+    with before(Trainer, "forward", lambda trainer, source, *_: parts.append(source.shape[:2])):
         tiny(data, tmp_path / "parts", case, steps=5, train__micro=micro)
     assert len(wholes) == 5
     assert sum(n for n, _ in parts) == sum(n for n, _ in wholes)
@@ -187,6 +188,44 @@ def test_the_best_is_the_model_and_the_last_is_for_going_on(text, tmp_path, monk
     assert [n for n in at if at[n] == top] == [4]
     assert "best valid 3.0000 at step 4" in capsys.readouterr().err
     assert "at step 4" in (out / "README.md").read_text()
+
+
+def accuracies(monkeypatch, *values):
+    """Have evaluations of classes find these losses and accuracies."""
+    found = iter(values)
+    monkeypatch.setattr(
+        Classify, "metrics", lambda *_: dict(zip(("loss", "accuracy"), next(found), strict=True))
+    )
+
+
+BY_ACCURACY = {"train__evaluate": 2, "train__save": 2, "train__keep": 9, "train__patience": 3}
+
+
+@pytest.mark.parametrize("stop", [None, 3, 5, 7])
+def test_the_best_is_what_people_judge_by(tmp_path, monkeypatch, capsys, stop):
+    """Of the same accuracy, the lower loss is better; of the same loss too, the earlier."""
+    accuracies(
+        monkeypatch, (3.0, 0.5), (5.0, 0.7), (4.0, 0.7), (4.0, 0.7), (2.0, 0.6), (4.5, 0.7), (1.0, 0.9)
+    )
+    data, out = write_data("classify-bert", tmp_path), tmp_path / "out"
+    if stop is not None:
+        with stopped(Trainer, "train_step", at_step(stop)):
+            tiny(data, out, "classify-bert", steps=100, **BY_ACCURACY)
+    tiny(data, out, "classify-bert", steps=100, **BY_ACCURACY, resume=stop is not None)
+    assert checkpoints(out)[-1] == "step-12"  # three that were no better
+    top, kept = (out / f"{at}model.safetensors" for at in ("", "checkpoints/step-6/"))
+    assert top.read_bytes() == kept.read_bytes()
+    said = capsys.readouterr().err
+    assert "step 6  valid 4.0000, accuracy 0.7000 (best)" in said
+    assert "best valid 4.0000, accuracy 0.7000 at step 6" in said
+    assert "best 4 at step 6" in (out / "curve.svg").read_text()
+
+
+def test_scores_are_judged_by_their_loss(tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tscore\n" + "".join(f"fox {n}\t{n / 7}\n" for n in range(40)))
+    tiny(str(tmp_path / "a.tsv"), tmp_path / "out", "classify-bert", steps=2, task__balanced=False)
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert run.load(tmp_path / "out").task.best is None
 
 
 def test_early_stopping(text, tmp_path, monkeypatch):
@@ -491,6 +530,26 @@ def test_what_has_many_shapes_is_compiled_only_if_asked(tmp_path, monkeypatch, c
     assert not compiles(train__compile="off")
     assert not compiles(steps=999)
     assert not compiles(precision="fp32")
+
+
+def test_a_compiler_that_loses_the_gradient_is_done_without(text, tmp_path, monkeypatch):
+    """torch 2.11 has done so, without a word."""
+
+    class Lost(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+        def forward(self, *batch):
+            loss = self.module(*batch)
+            return loss.detach() + 0 * loss
+
+    monkeypatch.setattr(torch, "compile", Lost)
+    tiny(text, tmp_path / "a", steps=3, train__compile="on")
+    monkeypatch.undo()
+    unmeasured(monkeypatch)
+    tiny(text, tmp_path / "b", steps=3, train__compile="off")
+    same(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_compiler_that_fails_is_done_without(text, tmp_path, monkeypatch):

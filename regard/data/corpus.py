@@ -20,10 +20,11 @@ from .shards import joined, prepared
 class Corpus:
     train: Any  # a Stream of text, or what else a task learns from
     valid: Any | None
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None  # of texts
     target_tokenizer: Tokenizer | None = None  # where what is written has a vocabulary of its own
     found: dict[str, Any] = field(default_factory=dict)  # settings of the task that follow from the data
     notes: list[str] = field(default_factory=list)  # what people should know about the data
+    shape: dict[str, int] = field(default_factory=dict)  # settings of the model that follow: of pictures
 
 
 def corpus(

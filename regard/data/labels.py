@@ -285,16 +285,21 @@ def split_labels(table: Labels, valid: Labels | None, holdout: float) -> tuple[L
                 f"{' '.join(table.columns)}; give both the same columns"
             )
         return table, valid
+    train, held = split_rows(table.labels or [""] * len(table), holdout)
+    return table.rows(train), table.rows(held)
+
+
+def split_rows(labels: Sequence[str], holdout: float) -> tuple[list[int], list[int]]:
+    """The numbers of rows to learn from and to measure on."""
     of_class = defaultdict(list)
-    for row, label in enumerate(table.labels or [""] * len(table)):
+    for row, label in enumerate(labels):
         of_class[label].append(row)
     held: set[int] = set()
     if holdout > 0:
         every = max(2, round(1 / holdout))
         held.update(row for rows in of_class.values() for row in rows[every - 1 :: every])
         held = held or {rows[-1] for rows in of_class.values() if len(rows) > 1}
-    train = [row for row in range(len(table)) if row not in held]
-    return table.rows(train), table.rows(sorted(held))
+    return [row for row in range(len(labels)) if row not in held], sorted(held)
 
 
 # Tags

@@ -14,12 +14,20 @@ from regard.text import Tokenizer
 from .encoding import dtype_for
 from .pairs import Ragged
 
+LINES = 25  # of one sentence each that make a document, where no blank line parts them
+LOOKED_AT = 1000
+
 
 def paragraphs(text: str) -> list[str]:
-    """The documents in a text: between blank lines; or, if it has none, its lines."""
-    parts = re.split(r"\n\s*\n", text)
-    parts = parts if len(parts) > 1 else text.split("\n")
-    return [part for part in parts if part.strip()]
+    """The documents in a text: between blank lines. If it has none, its lines, when most of them have several
+    sentences; else so many of them at a time: they follow each other, and there is something elsewhere."""
+    parts = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
+    if len(parts) > 1:
+        return parts
+    lines = [line for line in text.split("\n") if line.strip()]
+    several = [len(sentences(line)) > 1 for line in lines[:LOOKED_AT]]
+    many = 1 if 2 * sum(several) > len(several) else LINES
+    return ["\n".join(lines[i : i + many]) for i in range(0, len(lines), many)]
 
 
 class Passages:

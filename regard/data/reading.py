@@ -74,23 +74,13 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
                 yield file
 
 
-def lines(path: str) -> Iterator[bytes]:
-    """The lines of a file, newlines included; whatever is wrong with its bytes is noticed on the way."""
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[IO[bytes]]:
+    """The bytes of a file, decompressed; whatever goes wrong on the way is named."""
     name = shown(path)
     try:
         with _opened(path) as file:
-            number = 0
-            # One byte more than allowed, for the newline; an endless line is never held.
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
-                    raise Mistake(f"{name}:{number}: a line of over {LONGEST_LINE:,} bytes; break it up")
-                if b"\0" in line:
-                    raise Mistake(
-                        f"{name}:{number}: a zero byte, so this is not a text file; "
-                        "UTF-16 becomes readable with: iconv -f utf-16 -t utf-8"
-                    )
-                yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            yield file
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise Mistake(f"{name}: damaged compressed file ({one_line(error)}); get it again") from None
     except ImportError:
@@ -99,6 +89,24 @@ def lines(path: str) -> Iterator[bytes]:
         raise missing(path) from None
     except OSError as error:
         raise Mistake(f"{name}: cannot be read ({why(error)}); check its permissions") from None
+
+
+def lines(path: str) -> Iterator[bytes]:
+    """The lines of a file, newlines included; whatever is wrong with its bytes is noticed on the way."""
+    name = shown(path)
+    with opened(path) as file:
+        number = 0
+        # One byte more than allowed, for the newline; an endless line is never held.
+        while line := file.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+                raise Mistake(f"{name}:{number}: a line of over {LONGEST_LINE:,} bytes; break it up")
+            if b"\0" in line:
+                raise Mistake(
+                    f"{name}:{number}: a zero byte, so this is not a text file; "
+                    "UTF-16 becomes readable with: iconv -f utf-16 -t utf-8"
+                )
+            yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
 def decoded(data: bytes | bytearray, path: str, first_line: int = 1) -> str:
@@ -192,8 +200,8 @@ def why(error: OSError) -> str:
     return error.strerror or one_line(error)
 
 
-def in_folder(folder: str, suffixes: Set[str] = SUFFIXES) -> list[str]:
-    """Every text file below a folder, in the order of their names; what is hidden stays so."""
+def in_folder(folder: str, suffixes: Set[str] = SUFFIXES, what: str = "text") -> list[str]:
+    """Every file of this kind below a folder, in the order of their names; what is hidden stays so."""
 
     def fail(error: OSError) -> None:
         raise Mistake(f"{error.filename}: cannot be read ({why(error)}); check its permissions")
@@ -204,7 +212,7 @@ def in_folder(folder: str, suffixes: Set[str] = SUFFIXES) -> list[str]:
         seen = [name for name in files if not name.startswith(".") and holds(name) in suffixes]
         found += [os.path.join(place, name) for name in seen]
     if not found:
-        raise Mistake(f"{folder}: no text in this folder; it needs files in {' '.join(sorted(suffixes))}")
+        raise Mistake(f"{folder}: no {what} in this folder; it needs files in {' '.join(sorted(suffixes))}")
     return sorted(found)
 
 

@@ -63,6 +63,9 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {  # the masked-word head's 
 }
 
 
+WIDER = 8  # what the bias adds to a product's width: GPU matrix units want round sizes
+
+
 class Bert(nn.Module):
     """logits[:, t] scores the token that stands at t, given all of ids, in which t may be hidden.
 
@@ -77,24 +80,13 @@ class Bert(nn.Module):
         if kind is ALiBi:
             raise ValueError("alibi has distances but no directions: a text would be as its mirror image")
         both_ways = partial(Relative, both_ways=True) if kind is Relative else kind
-        any_norm: Any = NORMS[c.norm]
-        norm: Norm = partial(any_norm, eps=c.eps)
+        norm = self._norm
         self.embed = nn.Embedding(c.vocab, c.dim)
         self.segments = nn.Embedding(c.segments, c.dim) if c.segments else None
         self.positions = both_ways(c.context, c.dim, c.heads)
         self.embed_norm = nn.Identity() if c.pre else norm(c.dim)
         self.drop = nn.Dropout(c.dropout)
-        self.blocks = nn.ModuleList(
-            Block(
-                c.dim,
-                Attention(c.dim, c.heads, bias=c.bias, dropout=c.dropout, window=c.window, globals=c.globals),
-                FEED_FORWARDS[c.ffn](c.dim, c.hidden, bias=c.bias),
-                norm=norm,
-                pre=c.pre,
-                dropout=c.dropout,
-            )
-            for _ in range(c.depth)
-        )
+        self.blocks = nn.ModuleList(self.block() for _ in range(c.depth))
         self.norm = norm(c.dim) if c.pre else nn.Identity()  # a post-norm layer ends with its own
         self.transform, self.f = nn.Linear(c.dim, c.dim), TRANSFORMS[c.ffn]
         self.transform_norm, self.bias = norm(c.dim), nn.Parameter(torch.zeros(c.vocab))
@@ -102,14 +94,34 @@ class Bert(nn.Module):
         init_bert(self)
 
     @property
-    def output(self) -> Tensor:
-        """The weights (vocab, D + 1) that turn a hidden vector into logits: the embedding, and the bias."""
-        return torch.cat([self.embed.weight, self.bias[:, None]], dim=1)
+    def _norm(self) -> Norm:
+        made: Any = NORMS[self.config.norm]
+        return partial(made, eps=self.config.eps)
 
-    def encode(self, ids: Tensor, real: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+    def block(self) -> Block:
+        """A new layer, as this model's are."""
+        c = self.config
+        attn = Attention(c.dim, c.heads, bias=c.bias, dropout=c.dropout, window=c.window, globals=c.globals)
+        ffn = FEED_FORWARDS[c.ffn](c.dim, c.hidden, bias=c.bias)
+        return Block(c.dim, attn, ffn, norm=self._norm, pre=c.pre, dropout=c.dropout)
+
+    @property
+    def output(self) -> Tensor:
+        """The weights (vocab, D + WIDER) that turn a hidden vector into logits: the embedding, the bias."""
+        bias = F.pad(self.bias[:, None], (0, WIDER - 1))
+        return torch.cat([self.embed.weight, bias], dim=1)
+
+    def encode(
+        self,
+        ids: Tensor,
+        real: Tensor | None = None,
+        segments: Tensor | None = None,
+        blocks: nn.ModuleList | None = None,
+    ) -> Tensor:
         """Read texts (B, T), padded on the right where not `real`: a vector for each token.
 
-        `segments` (B, T) tells what each token is part of; without them, all are of the first.
+        `segments` (B, T) tells what each token is part of; without them, all are of the first. Other `blocks`
+        may stand for the model's own.
         """
         T = ids.shape[1]
         if T > self.config.context:
@@ -122,7 +134,7 @@ class Bert(nn.Module):
             raise ValueError("segments were given, but the model has segments=0")
         x = self.drop(self.embed_norm(self.positions.add(x, pos)))  # (B, T, D)
         turn, bias = self.positions.turn(pos), self.positions.bias(T, T)
-        for block in self.blocks:
+        for block in self.blocks if blocks is None else blocks:
             x = block(x, mask=mask, bias=bias, turn=turn)  # (B, T, D)
         x = self.norm(x)  # (B, T, D)
         return x
@@ -131,7 +143,7 @@ class Bert(nn.Module):
         """norm(f(W x)) of encoded vectors, all or some, and a 1 that meets the bias: logits are a product."""
         y = self.f(self.transform(x)).to(x.dtype)  # which autocast makes another, and norms want one
         y = self.transform_norm(y)  # (..., D)
-        y = F.pad(y, (0, 1), value=1.0)  # (..., D + 1)
+        y = F.pad(F.pad(y, (0, 1), value=1.0), (0, WIDER - 1))
         return y
 
     def hidden(self, ids: Tensor, real: Tensor | None = None, segments: Tensor | None = None) -> Tensor:

@@ -4,22 +4,26 @@ from typing import Any
 
 from .answers import Answer
 from .batches import Batch, idle, targets
+from .caption import Caption, CaptionConfig
 from .embed import Embed, EmbedConfig
 from .fill import Fill, FillConfig
 from .labels import Classify, ClassifyConfig
 from .pairs import Chat, ChatConfig, Translate, TranslateConfig
 from .restore import Restore, RestoreConfig
+from .see import See, SeeConfig
 from .span import SpanTask, SpanTaskConfig
 from .tag import Tag, TagConfig
 from .words import WordsTask, WordsTaskConfig
 from .write import Write, WriteConfig
 
 TASKS: dict[str, tuple[type[Any], type[Any]]] = {
+    "caption": (Caption, CaptionConfig),
     "chat": (Chat, ChatConfig),
     "classify": (Classify, ClassifyConfig),
     "embed": (Embed, EmbedConfig),
     "fill": (Fill, FillConfig),
     "restore": (Restore, RestoreConfig),
+    "see": (See, SeeConfig),
     "span": (SpanTask, SpanTaskConfig),
     "tag": (Tag, TagConfig),
     "translate": (Translate, TranslateConfig),
@@ -31,6 +35,8 @@ __all__ = [
     "TASKS",
     "Answer",
     "Batch",
+    "Caption",
+    "CaptionConfig",
     "Chat",
     "ChatConfig",
     "Classify",
@@ -41,6 +47,8 @@ __all__ = [
     "FillConfig",
     "Restore",
     "RestoreConfig",
+    "See",
+    "SeeConfig",
     "SpanTask",
     "SpanTaskConfig",
     "Tag",

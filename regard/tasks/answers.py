@@ -8,7 +8,7 @@ import torch
 
 from regard.beam import NOTHING, Hypothesis, beam_search
 from regard.errors import Mistake
-from regard.generate import Sampling, Stopper, allowed, generate, read
+from regard.generate import Sampling, Source, Stopper, allowed, generate, read
 from regard.text import Tokenizer
 
 
@@ -49,7 +49,7 @@ def written(
     sampling: Sampling,
     end: int | None,
     samples: int,
-    sources: Sequence[Sequence[int]] | None = None,
+    sources: Sequence[Source] | None = None,
 ) -> list[list[Written]]:
     """`samples` continuations of each prompt, as tokens: drawn, or the most likely ones by beam search."""
     if sampling.num_beams > 1:
@@ -68,7 +68,7 @@ def searched(
     sampling: Sampling,
     end: int | None,
     samples: int,
-    sources: Sequence[Sequence[int]] | None = None,
+    sources: Sequence[Source] | None = None,
 ) -> list[list[Hypothesis]]:
     """The most likely continuations of each prompt, best first; beams can't outgrow the context."""
     beams = sampling.num_beams

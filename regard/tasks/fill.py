@@ -1,5 +1,7 @@
 """Filling in: words are hidden, and the model tells them from both sides. Devlin et al. 2019, BERT.
 
+Or a small model fills them in, and the model tells which words are new. Clark et al. 2020, ELECTRA.
+
 Shapes: B batch, T tokens, M hidden tokens, D width.
 """
 
@@ -18,8 +20,9 @@ from regard.data.passages import Passages, divided, paragraphs, passages
 from regard.data.reading import documents
 from regard.data.sampling import keys, shuffled
 from regard.errors import Mistake
-from regard.generate import Sampling
+from regard.generate import Sampling, draw
 from regard.loss import IGNORED, cross_entropy
+from regard.models import Electra
 from regard.text import BYTES, Tokenizer
 
 from .answers import Answer
@@ -30,6 +33,7 @@ from .task import Task
 PAD, UNKNOWN, FIRST, END, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPACE = next(symbol for symbol, byte in BYTES.items() if byte == ord(" "))
 BEST = 5  # words that are shown for a blank
+SHARP = 50.0  # how much telling a replaced word counts, for each word that is to be told; of the paper
 
 
 def in_word(symbol: str) -> bool:
@@ -45,6 +49,7 @@ class FillConfig:
     next: bool = True  # also: does the second text follow the first? Without, text is packed (RoBERTa)
     hidden: float = 0.15  # the share of the tokens that are to be told
     whole_words: bool = False  # hide all pieces of a word, or none
+    replaced: bool = False  # a small model fills them in, and the model tells these words (ELECTRA)
 
     def __post_init__(self) -> None:
         if not 0 < self.hidden < 1:
@@ -61,6 +66,8 @@ class Fill(Task):
 
     def __init__(self, config: FillConfig, tokenizer: Tokenizer, context: int, target: None = None):
         self.config, self.tokenizer, self.context = config, tokenizer, context
+        if config.replaced:  # the better the words put in, the harder to find: the loss may rise
+            self.best = "words_accuracy"
         ids = [tokenizer.id(name) for name in (PAD, FIRST, END, MASK)]
         if None in ids:
             raise Mistake(
@@ -80,6 +87,10 @@ class Fill(Task):
         self.most = max(1, round(config.hidden * context))  # of hidden tokens in a row
 
     # making a model
+
+    @classmethod
+    def headed(cls, model: Any, config: FillConfig) -> Any:
+        return Electra(model) if config.replaced else model
 
     @classmethod
     def read(
@@ -166,7 +177,8 @@ class Fill(Task):
     def collated(
         self, read: Sequence[tuple[list[int], int, int]], dice: Sequence[np.random.Generator]
     ) -> Batch:
-        """ids, real and segments (B, T); whether the second follows (B,); hidden places and words (B, M)."""
+        """ids, real and segments (B, T); whether the second follows (B,); hidden places (B, M), what is
+        thrown there if they are to be replaced, and hidden words."""
         B = len(read)
         ids = np.full((B, self.context), self.pad, dtype=np.int64)
         segments, real = np.zeros_like(ids), np.zeros((B, self.context), dtype=bool)
@@ -179,7 +191,10 @@ class Fill(Task):
             if second:
                 segments[b, second : len(text)] = 1
             places[b, : len(chosen)], following[b, : len(chosen)] = chosen, np.array(text)[chosen]
-        return tuple(torch.from_numpy(x) for x in (ids, real, segments, follows, places, following))
+        throws = (
+            [np.stack([rng.random(self.most, np.float32) for rng in dice])] if self.config.replaced else []
+        )
+        return tuple(torch.from_numpy(x) for x in (ids, real, segments, follows, places, *throws, following))
 
     def masked(self, text: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """The text with tokens hidden, and where: 80 % of these become [MASK], 10 % any word, 10 % stay."""
@@ -225,19 +240,19 @@ class Fill(Task):
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
         """The sum over the hidden words, in nats; and for each row that of the next sentence, weighed so that
-        both count alike on average."""
-        words, follows, *_ = self._losses(model, *batch)
-        return words + self.most * follows
+        both count alike on average; and over all words, whether they were replaced."""
+        return self._sums(model, *batch)[0]
 
     def measure(self, model: Any, *batch: Tensor) -> Tensor:
-        """The loss, the hidden words' part and the next sentence's, how many of either were right, rows."""
-        words, follows, hidden, yes_or_no, label = self._losses(model, *batch)
+        """The loss, the hidden words' part and the next sentence's, how many of either were right, rows; and
+        the replaced words' part, how many words were told right, words."""
+        loss, words, follows, hidden, yes_or_no, label, *found = self._sums(model, *batch)
         right = (F.linear(hidden, model.output).argmax(-1) == batch[-1]).sum()
         told = label != IGNORED
         agreed = (yes_or_no.argmax(-1) == label).sum()
-        return torch.stack([words + self.most * follows, words, follows, right, agreed, told.sum()]).double()
+        return torch.stack([loss, words, follows, right, agreed, told.sum(), *found]).double()
 
-    def _losses(
+    def _sums(
         self,
         model: Any,
         ids: Tensor,
@@ -245,16 +260,34 @@ class Fill(Task):
         segments: Tensor,
         label: Tensor,
         places: Tensor,
-        following: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        x = model.encode(ids, real, segments if model.config.segments else None)  # (B, T, D)
-        picked = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))  # (B, M, D)
-        hidden = model.transformed(picked)
+        *rest: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """The loss and what it is made of."""
+        *throws, following = rest
+        bert, some = (model.model if throws else model), (segments if model.config.segments else None)
+        x = model.generated(ids, real, some) if throws else bert.encode(ids, real, some)  # (B, T, D)
+        hidden = bert.transformed(x.gather(1, places[..., None].expand(-1, -1, x.shape[-1])))  # (B, M, D)
         words = cross_entropy(hidden, model.output, following)
-        counts = (following != IGNORED).any(1)  # not those of a process that only keeps time
-        label = label.masked_fill(~counts, IGNORED)
-        yes_or_no = model.follows(x)  # (B, 2)
-        return words, cross_entropy(yes_or_no, None, label), hidden, yes_or_no, label
+        counts = following != IGNORED
+        kept = counts.any(1)  # not those of a process that only keeps time
+        found: list[Tensor] = []
+        if throws:
+            with torch.no_grad():
+                logits = F.linear(hidden, model.output).flatten(0, 1)  # (B·M, V)
+                drawn = draw(logits.float(), throws[0].flatten()).view_as(places)  # (B, M)
+            written, shown = (put_in(ids, places, some, counts) for some in (following, drawn))  # (B, T)
+            x = bert.encode(shown, real, segments if model.config.segments else None)  # (B, T, D)
+            yes, new, counted = model.replaced(x), shown != written, real & kept[:, None]  # (B, T)
+            yes = yes.to(torch.promote_types(yes.dtype, torch.float32))  # (B, T)
+            wrong = F.binary_cross_entropy_with_logits(yes, new.to(yes.dtype), reduction="none")  # (B, T)
+            right = ((yes > 0) == new) & counted  # (B, T)
+            found = [(wrong * counted).sum(), right.sum(), counted.sum()]
+        label = label.masked_fill(~kept, IGNORED)
+        yes_or_no = bert.follows(x)  # (B, 2)
+        follows = cross_entropy(yes_or_no, None, label)
+        loss = words + self.most * follows
+        loss = loss + SHARP * self.config.hidden * found[0] if found else loss
+        return loss, words, follows, hidden, yes_or_no, label, *found
 
     def metrics(
         self,
@@ -266,6 +299,9 @@ class Fill(Task):
         right: float,
         agreed: float,
         rows: float,
+        wrong: float = 0.0,
+        told: float = 0.0,
+        all_words: float = 0.0,
     ) -> dict[str, float]:
         found = {
             "loss": loss / max(1, count),
@@ -274,6 +310,11 @@ class Fill(Task):
         }
         if self.config.next:
             found |= {"next_loss": follows / max(1, rows), "next_accuracy": agreed / max(1, rows)}
+        if self.config.replaced:
+            found |= {
+                "replaced_loss": wrong / max(1, all_words),
+                "replaced_accuracy": told / max(1, all_words),
+            }
         return found
 
     def covered(self, batch: Batch) -> int:
@@ -299,11 +340,14 @@ class Fill(Task):
         stop: Sequence[str] = (),
         samples: int = 1,
     ) -> list[list[Answer]]:
-        """For each blank of each text, the likeliest words with their probabilities."""
+        """For each blank of each text, the likeliest words with their probabilities.
+
+        A model that has learnt to tell replaced words names the likeliest of a text without blanks.
+        """
         read = []
         for text in texts:
             parts = BLANK.split(text)
-            if len(parts) < 2:
+            if len(parts) < 2 and not self.config.replaced:
                 raise Mistake("mark what is missing with [MASK] or ___, as in: The fox [MASK] over the dog")
             ids: list[int] = [self.first]
             for i, part in enumerate(parts):
@@ -318,29 +362,39 @@ class Fill(Task):
 
     @torch.inference_mode()
     def _best(self, model: Any, read: list[list[int]]) -> list[list[str]]:
-        """For each [MASK] of each text, "word probability, ..." of the likeliest words."""
+        """For each [MASK] of each text, "word probability, ..." of the likeliest words; if a text has none,
+        those of its words that are likeliest not its writer's."""
         device = next(model.parameters()).device
         T = max(map(len, read))
         ids = torch.tensor([row + [self.pad] * (T - len(row)) for row in read], device=device)  # (B, T)
         real = torch.tensor([[i < len(row) for i in range(T)] for row in read], device=device)  # (B, T)
         training = model.training
         probs = model.eval()(ids, real).float().softmax(-1)  # (B, T, V)
+        odd = (
+            model.replaced(model.model.encode(ids, real)).sigmoid() if self.config.replaced else real
+        )  # (B, T)
         model.train(training)
         found = []
         for b, row in enumerate(read):
-            best = [
-                probs[b, t].topk(min(BEST, probs.shape[-1])) for t, id in enumerate(row) if id == self.mask
-            ]
+            every = list(range(probs.shape[-1]))
+            best = [(probs[b, t], every) for t, id in enumerate(row) if id == self.mask]
+            best = best or [(odd[b, 1 : len(row) - 1], row[1:-1])]
+            tops = [(p.topk(min(BEST, len(p))), words) for p, words in best]
             found.append(
                 [
                     ", ".join(
-                        f"{self.tokenizer.tokens([i])[0].strip()} {p:.2f}"
+                        f"{self.tokenizer.tokens([words[i]])[0].strip()} {p:.2f}"
                         for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
                     )
-                    for top in best
+                    for top, words in tops
                 ]
             )
         return found
+
+
+def put_in(ids: Tensor, places: Tensor, words: Tensor, counts: Tensor) -> Tensor:
+    """The texts (B, T) with words (B, M) at places (B, M), those that count."""
+    return ids.scatter(1, places.where(counts, places[:, :1]), words.where(counts, words[:, :1]))
 
 
 class Samples:

@@ -1,11 +1,15 @@
 """Labels: a text, or two, and its class or a score; or a tag for every word. Devlin et al. 2019, section 4.
 
-Shapes: B batch, T tokens, C classes.
+A Transformer with an encoder and a decoder writes the name of the class, or the score: text to text, Raffel
+et al. 2020. Its names compete by how likely it is to write each.
+
+Shapes: B batch, T tokens, C classes, L tokens of a name.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -21,15 +25,18 @@ from regard.data.pairs import Ragged
 from regard.errors import Mistake
 from regard.generate import Sampling
 from regard.loss import IGNORED
-from regard.models import Labelled
+from regard.models import Labelled, Transformer
 from regard.text import Tokenizer
 
 from .answers import Answer
 from .batches import Batch, Bucketed, targets
 from .fill import END, FIRST, SPECIALS
+from .fill import PAD as BERT_PAD
+from .pairs import PAD
 from .task import Task
 
 TOKENS_AT_ONCE = 8192
+SCORES = 21  # that can be written, from the lowest to the highest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +48,7 @@ class ClassifyConfig:
     balanced: bool = False  # rare classes count as much as frequent ones
     weights: tuple[float, ...] | None = None  # what each class counts, then; as found in the data
     smoothing: float = 0.0
+    mean: bool = False  # a text is the mean of its tokens' vectors, not the one that its model has for this
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
@@ -71,7 +79,7 @@ class Examples:
 
 
 class Classify(Task):
-    kinds = ("bert", "gpt")
+    kinds = ("bert", "gpt", "t5", "transformer")
     specials = SPECIALS
     data = DataConfig
     compares = True
@@ -83,13 +91,20 @@ class Classify(Task):
             tokenizer.id(FIRST),
             tokenizer.id(END) if tokenizer.id(END) is not None else tokenizer.end,
         )
+        self.best = None if config.labels is None else "accuracy"
 
     @classmethod
     def headed(cls, model: Any, config: ClassifyConfig) -> nn.Module:
-        """The model with a head for these classes, or for a score."""
+        """The model with a head for these classes, or for a score; one that writes needs none."""
+        if isinstance(model, Transformer):
+            if config.smoothing:
+                raise Mistake(
+                    f"task.smoothing={config.smoothing}: what is written is not smoothed; leave it out"
+                )
+            return model
         if isinstance(model, Labelled):
             model = model.model  # another head's place
-        made = Labelled(model, len(config.labels or (0,)), dropout=model.config.dropout)
+        made = Labelled(model, len(config.labels or (0,)), mean=config.mean, dropout=model.config.dropout)
         made.model.requires_grad_(True)
         for part in made.unused:  # by its own heads: what has no gradient would keep processes waiting
             part.requires_grad_(False)
@@ -190,24 +205,72 @@ class Classify(Task):
         for rows in in_length_order(examples.ids.lengths, examples.ids.lengths, tokens):
             yield self.collated(examples, rows)
 
+    @cached_property
+    def names(self) -> Tensor:
+        """What is written for each class, or for each of the scores: ids (C, L), with an end."""
+        low, high = self.bounds
+        scores = [f"{low + (high - low) * i / (SCORES - 1):.4g}" for i in range(SCORES)]
+        texts = self.config.labels or scores
+        ids = [tuple(self.tokenizer.encode(text)) for text in texts]
+        for i, some in enumerate(ids):
+            if some in ids[:i]:
+                both = f"{texts[ids.index(some)]!r} and {texts[i]!r}"
+                raise Mistake(f"the tokenizer spells {both} alike; use another: --set data.tokenizer=bpe")
+        names = torch.full((len(ids), 1 + max(map(len, ids))), IGNORED)
+        for row, some in zip(names, ids, strict=True):
+            row[: len(some) + 1] = torch.tensor([*some, self.end or 0])
+        return names
+
+    def likelihoods(self, model: Any, ids: Tensor, real: Tensor, which: Tensor | None = None) -> Tensor:
+        """log p of writing each name after a text (B, C); or of those with the numbers `which` (B, n)."""
+        names = self.names.to(ids.device)
+        which = torch.arange(len(names), device=ids.device).expand(len(ids), -1) if which is None else which
+        n, written = which.shape[1], names[which.flatten()]  # (B·n, L)
+        pad = (self.tokenizer.id(name) for name in (PAD, BERT_PAD))
+        target = written.clamp(min=0).roll(1, dims=1)
+        target[:, 0] = next((id for id in pad if id is not None), 0)
+        encoded = model.encode(ids, real).repeat_interleave(n, dim=0)  # (B·n, T, D)
+        x = model.decode(target, encoded, real.repeat_interleave(n, dim=0))  # (B·n, L, D)
+        logits = F.linear(x, model.output)  # (B·n, L, V)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        wrong = F.cross_entropy(logits.mT, written, ignore_index=IGNORED, reduction="none")  # (B·n, L)
+        return -wrong.sum(1).view(-1, n)
+
     def logits(self, model: Any, ids: Tensor, real: Tensor, segments: Tensor) -> Tensor:
         """(B, C), or the score before it is brought between its bounds (B, 1)."""
+        if isinstance(model, Transformer):
+            found = self.likelihoods(model, ids, real)
+            if self.config.labels is None:  # what is expected of the scores that might be written
+                scores = torch.linspace(0, 1, SCORES, dtype=found.dtype, device=found.device)
+                found = (found.softmax(-1) @ scores)[:, None]
+            return found
         knows = getattr(model.config, "segments", 0) > 1
         logits: Tensor = model(ids, real, segments if knows else None)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
         *read, wanted = batch
-        return self._loss(self.logits(model, *read), wanted, self.config.smoothing if model.training else 0.0)
+        if not isinstance(model, Transformer):
+            smoothing = self.config.smoothing if model.training else 0.0
+            return self._loss(self.logits(model, *read), wanted, smoothing)
+        counts, number = wanted != IGNORED, wanted
+        if self.config.labels is None:
+            number = (wanted * (SCORES - 1)).round().long()
+        number = number.where(counts, 0)
+        weight = counts if (found := self._weight(wanted.device)) is None else counts * found[number]
+        ids, real, _ = read
+        return -(self.likelihoods(model, ids, real, number[:, None])[:, 0] * weight).sum()
+
+    def _weight(self, device: torch.device) -> Tensor | None:
+        """What each class counts."""
+        return None if self.config.weights is None else torch.tensor(self.config.weights, device=device)
 
     def _loss(self, logits: Tensor, wanted: Tensor, smoothing: float = 0.0) -> Tensor:
         """The sum of cross-entropies in nats, or of squared errors."""
         if self.config.labels is None:
             counts = wanted != IGNORED
             return ((logits[:, 0] - wanted).square() * counts).sum()
-        weight = (
-            None if self.config.weights is None else torch.tensor(self.config.weights, device=logits.device)
-        )
+        weight = self._weight(logits.device)
         return F.cross_entropy(
             logits, wanted, weight, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
         )
@@ -236,11 +299,7 @@ class Classify(Task):
         if self.config.labels is None:
             told, true = ([float(x) for x in side] for side in (answers, references))
             return {"spearman": scoring.spearman(told, true), "pearson": scoring.pearson(told, true)}
-        two = self.config.labels[1] if len(self.config.labels) == 2 else None
-        return {
-            "f1": scoring.f1(answers, references, two),
-            "matthews": scoring.matthews(answers, references),
-        }
+        return judged(self.config.labels, answers, references)
 
     # using it
 
@@ -278,6 +337,17 @@ class Classify(Task):
         if self.config.labels is None:
             low, high = self.bounds
             return [Answer(f"{low + float(logits[0]) * (high - low):.4f}")]
-        best = logits.softmax(-1).topk(min(samples, len(logits)))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [Answer(self.config.labels[i], p) for i, p in pairs]
+        return likeliest(self.config.labels, logits, samples)
+
+
+def judged(labels: Sequence[str], answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """How well classes were told; of two, the second is the one looked for."""
+    two = labels[1] if len(labels) == 2 else None
+    return {"f1": scoring.f1(answers, references, two), "matthews": scoring.matthews(answers, references)}
+
+
+def likeliest(labels: Sequence[str], logits: Tensor, count: int) -> list[Answer]:
+    """The best classes with their probabilities."""
+    best = logits.softmax(-1).topk(min(count, len(logits)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [Answer(labels[i], p) for i, p in pairs]

@@ -189,6 +189,10 @@ class PairTask(Task):
         """What is read of a text, each part on its own: ids without the end."""
         raise NotImplementedError
 
+    def sourced(self, part: list[int]) -> list[int]:
+        """A part as the model reads it."""
+        return [*part, self.source_end]
+
     def ask(
         self,
         model: Any,
@@ -209,7 +213,7 @@ class PairTask(Task):
         prompt = self._prompt(prefix)
         if prefix:
             yield [prefix] * len(texts) * samples
-        sources, prompts = [[*ids, self.source_end] for (ids,) in parts], [prompt] * len(texts)
+        sources, prompts = [self.sourced(part) for (part,) in parts], [prompt] * len(texts)
         steps = generate(
             model, prompts, sampling, sources=sources, end=self.end, samples=samples, cached=cached
         )
@@ -227,9 +231,9 @@ class PairTask(Task):
         """Whole answers: `samples` of them to each text, with scores where beams found them."""
         prefix = self._kept(prefix)
         parts = [
-            (i, "" if n else prefix, [*ids, self.source_end])  # the whole answer begins with it, once
+            (i, "" if n else prefix, self.sourced(part))  # the whole answer begins with it, once
             for i, text in enumerate(texts)
-            for n, ids in enumerate(self.parts(text))
+            for n, part in enumerate(self.parts(text))
         ]
         answered: list[list[Answer]] = [[] for _ in parts]
         for begin in dict.fromkeys(begin for _, begin, _ in parts):

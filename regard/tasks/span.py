@@ -94,6 +94,7 @@ class SpanTask(Task):
     data = DataConfig
     builtin = ("span.jsonl",), ("span.valid.jsonl",)
     compares = True
+    best = "spans"
 
     def __init__(self, config: SpanTaskConfig, tokenizer: Tokenizer, context: int, target: None = None):
         self.config, self.tokenizer, self.context = config, tokenizer, context
@@ -217,14 +218,18 @@ class SpanTask(Task):
         return cross_entropy(self.logits(model, *read), None, wanted)
 
     def measure(self, model: Any, *batch: Tensor) -> Tensor:
-        """The loss, and how many of the places were right."""
+        """The loss, how many of the places were right, and of how many windows both."""
         *read, wanted = batch
         logits = self.logits(model, *read)  # (B, 2, T)
-        right = (logits.argmax(-1) == wanted).sum()
-        return torch.stack([cross_entropy(logits, None, wanted).double(), right.double()])
+        right = logits.argmax(-1) == wanted  # (B, 2)
+        loss = cross_entropy(logits, None, wanted)
+        return torch.stack([x.double() for x in (loss, right.sum(), right.all(-1).sum())])
 
-    def metrics(self, loss: float, count: int, examples: Examples, right: float) -> dict[str, float]:
-        return {"loss": loss / max(1, count), "accuracy": right / max(1, count)}
+    def metrics(
+        self, loss: float, count: int, examples: Examples, right: float, both: float
+    ) -> dict[str, float]:
+        many = max(1, count)
+        return {"loss": loss / many, "accuracy": right / many, "spans": 2 * both / many}
 
     def sample(self, model: Any, examples: Examples, seed: int) -> str:
         """A few questions, and the model's answers."""
@@ -264,7 +269,7 @@ class SpanTask(Task):
             logs = self.logits(model, *(t.to(device) for t in batch)).log_softmax(-1).cpu()
             for row, some in zip(rows.tolist(), logs, strict=True):
                 number, window = flat[row]
-                for place, p in self.best(some, window, samples):
+                for place, p in self.likeliest(some, window, samples):
                     found[number][place] = max(p, found[number].get(place, 0.0))
         model.train(training)
         return [
@@ -276,7 +281,7 @@ class SpanTask(Task):
             for (_, text), likely in zip(pairs, found, strict=True)
         ]
 
-    def best(self, logs: Tensor, window: Window, samples: int) -> list[tuple[tuple[int, int], float]]:
+    def likeliest(self, logs: Tensor, window: Window, samples: int) -> list[tuple[tuple[int, int], float]]:
         """The likeliest spans of a window (start, end) in characters; p = p(start) p(end)."""
         L, N = len(window.offsets), self.config.longest
         if not any(window.may[1:]):

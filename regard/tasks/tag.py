@@ -137,6 +137,8 @@ class Tag(Task):
             raise Mistake(f"model.context={context} has no room for a word; make it larger")
         unknown = [tokenizer.id(name) for name in (UNKNOWN, "<unk>")]
         self.unknown = next((id for id in unknown if id is not None), 0)  # in place of an invisible word
+        self.of_entities = all(scoring.TAG.fullmatch(name) for name in config.labels or ())
+        self.best = "f1" if self.of_entities else "accuracy"
 
     @classmethod
     def headed(cls, model: Any, config: TagConfig) -> nn.Module:
@@ -262,14 +264,28 @@ class Tag(Task):
         return cross_entropy(model(ids, real), None, wanted)
 
     def measure(self, model: Any, *batch: Tensor) -> Tensor:
-        """The loss, and how many words' tags were right."""
+        """The loss, how many words' tags were right; and how many entities, of how many told and there."""
         ids, real, wanted = batch
         logits = model(ids, real)  # (B, T, C)
-        right = (logits.argmax(-1) == wanted).sum()
-        return torch.stack([cross_entropy(logits, None, wanted).double(), right.double()])
+        told, loss = logits.argmax(-1), cross_entropy(logits, None, wanted)
+        sums = torch.stack([loss.double(), (told == wanted).sum().double()])
+        if not self.of_entities:
+            return sums
+        names, words = self.config.labels or (), (wanted != IGNORED).cpu()
+        sides = (
+            [[names[i] for i in row[at].tolist()] for row, at in zip(x.cpu(), words, strict=True)]
+            for x in (told, wanted)
+        )
+        return torch.cat([sums, sums.new_tensor(scoring.entity_counts(*sides))])
 
-    def metrics(self, loss: float, count: int, examples: Examples, right: float) -> dict[str, float]:
-        return {"loss": loss / max(1, count), "accuracy": right / max(1, count)}
+    def metrics(
+        self, loss: float, count: int, examples: Examples, right: float, *entities: float
+    ) -> dict[str, float]:
+        found = {"loss": loss / max(1, count), "accuracy": right / max(1, count)}
+        if not self.of_entities:
+            return found
+        same, told, there = entities
+        return found | {"f1": 2 * same / max(1, told + there)}  # of parts, where a sentence is read in such
 
     def covered(self, batch: Batch) -> int:
         return targets(batch)
@@ -281,7 +297,7 @@ class Tag(Task):
 
     def judged(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """Whole entities, if tags are parts of such."""
-        if not all(scoring.TAG.fullmatch(name) for name in self.config.labels or ()):
+        if not self.of_entities:
             return {}
         return scoring.entity_f1(*([tags_of(text) for text in side] for side in (answers, references)))
 

@@ -31,6 +31,8 @@ class Task:
     talks = False  # and remembers what was said
     whole = False  # a step's batch cannot be cut into parts
     compares = False  # answers with references
+    weighs = False  # answers are told with their scores
+    best: str | None = None  # of its metrics, what is highest for the best model; none: its loss is lowest
     inherits: tuple[str, ...] = ()  # settings that it takes over from a model of its kind, to start from
     target_tokenizer: Tokenizer | None = None  # where what is written has a vocabulary of its own
     loss: Callable[..., Tensor]  # of a model on a batch: the sum over all predictions
@@ -42,6 +44,10 @@ class Task:
     def headed(cls, model: Any, config: Any) -> Any:
         """The model with what the task puts on it."""
         return model
+
+    @classmethod
+    def primed(cls, model: Any, data: Any) -> None:
+        """Gives a new model what it starts from, if that is not chance alone."""
 
     def measure(self, model: Any, *batch: Tensor) -> Tensor:
         """What `metrics` needs of a batch, as sums: the loss, and more in some tasks."""

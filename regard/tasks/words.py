@@ -4,7 +4,6 @@ Shapes: B stretches of text, T words of each, D width.
 """
 
 import csv
-import difflib
 import math
 import os
 import re
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard import checkpoint, scoring
+from regard import scoring
 from regard.data import Corpus, DataConfig, Stream, Windows, corpus, in_order
 from regard.data.encoding import encoded, split
 from regard.data.reading import decoded, documents, empty, holds, in_folder, lines
@@ -28,6 +27,7 @@ from regard.errors import Mistake
 from regard.generate import Sampling
 from regard.loss import IGNORED
 from regard.text import Tokenizer, word_tokenizer
+from regard.vectors import Vectors, embeddings, whole_words
 
 from .answers import Answer
 from .batches import Batch, targets
@@ -38,7 +38,7 @@ STRETCH = 64  # words of text that one row reads
 SHARED = 32  # words drawn for each row
 STEP = 16  # gaps make rows longer, by a multiple of this: few shapes to compile for
 SALT = 0x776F726473  # what is drawn has other keys than the order of the text
-VECTORS = "vectors.txt"
+VECTORS, MAP = "vectors.txt", "map.svg"
 SETS = (("word1", "word2", "word3", "target"), ("word1", "word2", "similarity"))  # by their columns
 TAGGED = re.compile(r".+-[nvja]")  # a word with its part of speech, as MEN writes them
 
@@ -59,7 +59,7 @@ class WordsTaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WordsDataConfig(DataConfig):
-    tokenizer: str = "word"  # words as white space parts them; or a tokenizer.json or its folder
+    tokenizer: str = "word"  # words apart from the signs around them; or a tokenizer.json or its folder
     vocab: int = 500_000  # the most frequent ones
     holdout: float = 0.02
     least: int = 5  # how often a word must be there to get a vector
@@ -85,6 +85,7 @@ class WordsTask(Task):
         self.config, self.tokenizer, self.context = config, tokenizer, context
         self.chances: Chances | None = None  # those of the text that is learnt from
         ids = (tokenizer.id(token) for token in self.specials)
+        self.words = whole_words(tokenizer)
         self.no_words = [id for id in ids if id is not None]
 
     # making a model
@@ -105,7 +106,7 @@ class WordsTask(Task):
         held = list(documents(valid)) if valid else None
         parts = list(split(list(documents(paths)), held, data.holdout))
         learnable = (text for out, text in parts if not out)
-        tokenizer = word_tokenizer(learnable, data.vocab, cls.specials, data.least, data.lower)
+        tokenizer = word_tokenizer(learnable, data.vocab, cls.specials, data.least, data.lower, signs=True)
         if tokenizer.vocab < len(cls.specials) + 2:
             raise Mistake(
                 f"{paths[0]}: fewer than two words are there {data.least} times; "
@@ -174,7 +175,9 @@ class WordsTask(Task):
             x = near @ x / pairs.clamp(min=1)[..., None]  # (B, T, D)
             pairs = pairs.clamp(max=1)
             near = torch.diag_embed(pairs)  # (B, T, T)
-        there, drawn = (x @ y.mT).float().split([T, M], dim=-1)
+        scores = x @ y.mT  # (B, T, T + M)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        there, drawn = scores.split([T, M], dim=-1)
         right, wrong = F.logsigmoid(there) * near, F.logsigmoid(-drawn).sum(-1) * pairs
         return -right.sum() - self.config.negative / M * wrong.sum()
 
@@ -186,21 +189,17 @@ class WordsTask(Task):
 
     def sample(self, model: Any, stream: Stream, seed: int) -> str:
         """A few words of the data that are neither frequent nor rare, and their neighbours."""
-        ids = np.unique(stream.read(0, 100_000))
-        ids = ids[~np.isin(ids, self.no_words)]
-        words = [self.word(ids[len(ids) * k // 8]) for k in (1, 2, 3)]
+        seen = set(stream.read(0, 100_000).tolist())
+        there = [word for word, id in self.words.items() if id in seen]
+        words = there[len(there) // 8 :: max(1, len(there) // 8)][:3]
         found = self.answers(model, words, Sampling(top_k=5))
         return "\n".join(f"{word}\n  → {a[0].text}" for word, a in zip(words, found, strict=True))
 
     def finish(self, folder: Path, weights: dict[str, Tensor]) -> None:
-        """The vectors as everybody reads them: how many and how wide, then a line for each word."""
-        vectors = weights["embed.weight"].float().cpu()
-        ids = [id for id in range(self.tokenizer.vocab) if id not in self.no_words]
-        rows = [f"{len(ids)} {vectors.shape[1]}"]
-        for id in ids:
-            numbers = " ".join([f"{v:.6g}" for v in vectors[id].tolist()])
-            rows.append(f"{self.word(id)} {numbers}")
-        checkpoint.write_text(folder / VECTORS, "\n".join(rows) + "\n")
+        """The vectors as everybody reads them, and a map of the most frequent words."""
+        found = Vectors(list(self.words), weights["embed.weight"][list(self.words.values())])
+        found.save(folder / VECTORS)
+        found.map(folder / MAP)
 
     # using it
 
@@ -215,59 +214,18 @@ class WordsTask(Task):
     ) -> list[list[Answer]]:
         """The words nearest to "king", or to "king - man + woman": `top_k` of them on a line, each with its
         cosine or distance; or, where several `samples` are asked for, each an answer with its score."""
-        if distance not in ("cosine", "euclidean"):
-            raise Mistake(f"distance={distance} is not a choice; known are cosine, euclidean")
         count = samples if samples > 1 else sampling.top_k or self.generation["top_k"]
-        sums = [self.terms(text) for text in texts]
-        answers = []
-        for ids, values in self.nearest(model, sums, count, distance):
-            found = list(zip(map(self.word, ids), values, strict=True))
+        learnt, answers = self.learnt(model), []
+        for text in texts:
+            found = learnt.nearest(text, count, distance)
             if samples > 1:
                 answers.append([Answer(word, value) for word, value in found])
             else:
                 answers.append([Answer(", ".join(f"{word} {value:.2f}" for word, value in found))])
         return answers
 
-    def word(self, id: int) -> str:
-        return self.tokenizer.inner.id_to_token(int(id)) or f"<{id}>"
-
-    def terms(self, text: str) -> list[tuple[int, float]]:
-        """The words of a sum or difference, each with its sign; words side by side add up."""
-        sign, found = 1.0, []
-        for part in text.split():
-            if part in ("+", "-", "\N{MINUS SIGN}"):
-                sign = 1.0 if part == "+" else -1.0
-            else:
-                found.append((self.known(part), sign))
-                sign = 1.0
-        if not found:
-            raise Mistake(f"{text!r}: no word in it; ask for a word, or a sum like: king - man + woman")
-        return found
-
-    def known(self, word: str) -> int:
-        ids = self.tokenizer.encode(word)
-        if len(ids) != 1 or ids[0] in self.no_words:
-            words = [w for w, id in self.tokenizer.inner.get_vocab().items() if id not in self.no_words]
-            near = difflib.get_close_matches(word.lower(), words, 1)
-            hint = f"did you mean {near[0]}?" if near else f"{len(words):,} others are"
-            raise Mistake(f"{word}: not among the words of this model; {hint}")
-        return ids[0]
-
-    def nearest(
-        self, model: Any, sums: Sequence[Sequence[tuple[int, float]]], count: int, distance: str = "cosine"
-    ) -> Iterator[tuple[list[int], list[float]]]:
-        """The words nearest to each sum of words, without these themselves: 3CosAdd of Levy & Goldberg 2014,
-        where every word counts as much as any; or by the vectors as they are, and their distance."""
-        W = vectors(model, unit=distance == "cosine")
-        for terms in sums:
-            ids = [id for id, _ in terms]
-            signs = torch.tensor([sign for _, sign in terms], device=W.device)
-            aim = signs @ W[ids]  # (D,)
-            far = distance == "euclidean"
-            values = (W - aim).norm(dim=1) if far else W @ F.normalize(aim, dim=0)
-            values[[*self.no_words, *ids]] = torch.inf if far else -torch.inf
-            best = values.topk(min(count, int(values.isfinite().sum())), largest=not far)
-            yield best.indices.tolist(), best.values.tolist()
+    def learnt(self, model: nn.Module) -> Vectors:
+        return Vectors(list(self.words), embeddings(model)[list(self.words.values())])
 
     # judging it
 
@@ -280,41 +238,43 @@ class WordsTask(Task):
         """Spearman's rank correlation with people, or the share of analogies found; and how much of each set
         the vocabulary covers, which is all that is judged. A set is known by its columns."""
         found: dict[str, float] = {}
+        learnt = self.learnt(model)
         for file, rows in sets.items():
-            scores = self.analogies(model, rows) if "target" in rows[0] else self.similarities(model, rows)
+            scores = (analogies if "target" in rows[0] else similarities)(learnt, rows)
             name = "" if len(sets) == 1 else Path(file).name.split(".")[0] + "_"
             found |= {name + key: value for key, value in scores.items()}
         return found
 
-    def similarities(self, model: Any, rows: list[dict[str, str]]) -> dict[str, float]:
-        ids, there = self.covering(rows, ["word1", "word2"])
-        W = vectors(model)
-        cosines = (W[ids[:, 0]] * W[ids[:, 1]]).sum(1).cpu()
-        people = [float(row["similarity"]) for row, known in zip(rows, there, strict=True) if known]
-        rho = scoring.spearman(cosines.tolist(), people) if len(people) > 1 else 0.0
-        return {"spearman": rho, "covered": float(there.mean())}
 
-    def analogies(self, model: Any, rows: list[dict[str, str]]) -> dict[str, float]:
-        """word1 is to word2 as word3 is to the target."""
-        ids, there = self.covering(rows, ["word1", "word2", "word3", "target"])
-        W, right = vectors(model), 0
-        for some in ids.to(W.device).split(1024):
-            a, b, c, aim = some.unbind(1)
-            likeness = (W[b] - W[a] + W[c]) @ W.mT
-            likeness[:, self.no_words] = -torch.inf
-            likeness.scatter_(1, some[:, :3], -torch.inf)
-            right += int((likeness.argmax(1) == aim).sum())
-        return {"accuracy": right / max(1, len(ids)), "covered": float(there.mean())}
+def similarities(learnt: Vectors, rows: list[dict[str, str]]) -> dict[str, float]:
+    places, there = covered(learnt, rows, ["word1", "word2"])
+    one, other = learnt.unit[places].unbind(1)
+    people = [float(row["similarity"]) for row, known in zip(rows, there, strict=True) if known]
+    cosines = (one * other).sum(1).tolist()
+    rho = scoring.spearman(cosines, people) if len(people) > 1 else 0.0
+    return {"spearman": rho, "covered": float(there.mean())}
 
-    def covering(self, rows: list[dict[str, str]], columns: Sequence[str]) -> tuple[Tensor, np.ndarray]:
-        """The ids of the rows whose words all have vectors, and which rows these are."""
-        words = [row[column] for row in rows for column in columns]
-        if all(TAGGED.fullmatch(word) for word in words):
-            words = [word[:-2] for word in words]
-        single = [int(i[0]) if len(i) == 1 else -1 for i in self.tokenizer.encode_batch(words)]
-        ids = np.array(single).reshape(len(rows), len(columns))
-        there = np.logical_not(np.isin(ids, [-1, *self.no_words]).any(axis=1))
-        return torch.from_numpy(ids[there]), there
+
+def analogies(learnt: Vectors, rows: list[dict[str, str]]) -> dict[str, float]:
+    """word1 is to word2 as word3 is to the target."""
+    places, there = covered(learnt, rows, ["word1", "word2", "word3", "target"])
+    W, right = learnt.unit, 0
+    for some in places.to(W.device).split(1024):
+        a, b, c, aim = some.unbind(1)
+        likeness = (W[b] - W[a] + W[c]) @ W.mT
+        likeness.scatter_(1, some[:, :3], -torch.inf)
+        right += int((likeness.argmax(1) == aim).sum())
+    return {"accuracy": right / max(1, len(places)), "covered": float(there.mean())}
+
+
+def covered(learnt: Vectors, rows: list[dict[str, str]], columns: Sequence[str]) -> tuple[Tensor, np.ndarray]:
+    """Where the words stand of those rows whose words all have vectors, and which rows these are."""
+    words = [row[column] for row in rows for column in columns]
+    if all(TAGGED.fullmatch(word) for word in words):
+        words = [word[:-2] for word in words]
+    places = np.array([learnt.find(word) for word in words]).reshape(len(rows), len(columns))
+    there = np.all(places >= 0, axis=1)
+    return torch.from_numpy(places[there]), there
 
 
 @dataclass
@@ -345,11 +305,6 @@ class Chances:
 def uniform(noise: np.ndarray) -> np.ndarray:
     """From 0 to less than 1, of 64 random bits."""
     return (noise >> np.uint64(11)) * 2.0**-53
-
-
-def vectors(model: Any, unit: bool = True) -> Tensor:
-    W = model.embed.weight.detach().float()
-    return F.normalize(W, dim=1) if unit else W
 
 
 def table(file: str) -> list[dict[str, str]]:

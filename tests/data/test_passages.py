@@ -39,9 +39,13 @@ def numbers(*documents, longest=10):
         ("a\nb\n\nc\n", ["a\nb", "c\n"]),
         ("a\n \t\nb\n\n\n\nc", ["a", "b", "c"]),
         ("a\r\nb\r\n\r\nc", ["a\r\nb\r", "c"]),
-        ("a\nb\n", ["a", "b"]),  # without a blank line, a document is a line
+        ("a\nb\n", ["a\nb"]),  # without a blank line, lines of one sentence belong together
+        ("a\nb\n\n", ["a\nb"]),
+        ("a\n" * 60, ["a\n" * 24 + "a"] * 2 + ["a\n" * 9 + "a"]),
+        ("We go. You stay.\nNo! Who? Me.\nf\n", ["We go. You stay.", "No! Who? Me.", "f"]),  # most: several
         ("a", ["a"]),
         ("\n\na\n\n", ["a"]),
+        ("\n\na\nb\n\n", ["a\nb"]),
         ("", []),
         (" \n\n ", []),
     ],

@@ -14,7 +14,7 @@ from transformers import BertConfig as TheirConfig
 from transformers import BertForPreTraining
 
 from regard.convert import bert_weights, plain_name, their_name
-from regard.models.bert import PRESETS, Bert, BertConfig
+from regard.models.bert import PRESETS, WIDER, Bert, BertConfig
 from regard.trace import trace
 
 VOCAB = 61
@@ -152,11 +152,13 @@ def test_presets_name_only_settings() -> None:
 
 def test_output_is_the_embedding_and_the_bias() -> None:
     model, (ids, real, segments) = build(), texts([13, 7])
-    assert_close(model.output, torch.cat([model.embed.weight, model.bias[:, None]], dim=1), atol=0, rtol=0)
+    W, bias, none = model.output.split([model.embed.weight.shape[1], 1, WIDER - 1], dim=1)
+    for found, expected in ((W, model.embed.weight), (bias[:, 0], model.bias), (none, 0 * none)):
+        assert_close(found, expected, atol=0, rtol=0)
     hidden = model.hidden(ids, real, segments)
-    assert hidden.shape == (2, 13, 41)
-    assert hidden[..., -1].eq(1).all()
-    assert_close(model(ids, real, segments), hidden[..., :-1] @ model.embed.weight.T + model.bias)
+    assert hidden.shape == (2, 13, 40 + WIDER)
+    assert hidden[..., 40].eq(1).all()
+    assert_close(model(ids, real, segments), hidden[..., :40] @ model.embed.weight.T + model.bias)
     x = model.encode(ids, real, segments)
     assert_close(model.transformed(x[real]), hidden[real])  # only where words are hidden, say
 

@@ -163,7 +163,7 @@ def test_shape_comments_are_true(kind: str, each: bool) -> None:
     with checked(path) as checks:
         model(*texts([13, 7]))
     assert checks
-    assert len(promises(path)) == 3
+    assert len(promises(path)) == 5
 
 
 @every
@@ -201,3 +201,19 @@ def test_a_gpt_has_no_segments() -> None:
     ids, real = texts([13, 7])
     with pytest.raises(ValueError, match="segments"):
         build("gpt", False)(ids, real, torch.zeros_like(ids))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt"])
+@torch.no_grad()
+def test_the_mean_of_the_tokens_may_stand_for_a_text(kind: str) -> None:
+    """Of the real ones; a BERT's pooler takes no part then."""
+    model = build(kind, False)
+    model.mean = True
+    ids, real = texts([13, 7, 1, 11])
+    each = (model.model.encode if kind == "bert" else model.model.hidden)(
+        ids, *([real] if kind == "bert" else [])
+    )
+    means = torch.stack([x[some].mean(0) for x, some in zip(each, real, strict=True)])
+    assert_close(model(ids, real), model.head(means))
+    assert_close(model(ids[:1]), model(ids[:1], real[:1]))
+    assert (kind == "bert") == any(part is getattr(model.model, "pooler", None) for part in model.unused)

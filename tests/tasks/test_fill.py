@@ -18,11 +18,11 @@ from regard.convert import bert_weights
 from regard.data import DataConfig, Stream
 from regard.data.pairs import Ragged
 from regard.data.passages import Passages, passages
-from regard.generate import Sampling
+from regard.generate import Sampling, draw
 from regard.loss import IGNORED
-from regard.models import Bert, BertConfig
+from regard.models import Bert, BertConfig, Electra
 from regard.tasks import Fill, FillConfig, idle, targets
-from regard.tasks.fill import BEST, SPECIALS
+from regard.tasks.fill import BEST, SHARP, SPECIALS, put_in
 from regard.text import train_tokenizer
 from regard.train import train
 
@@ -63,7 +63,7 @@ def data(task):
 def build(task, **settings):
     """Weights large enough that the parts of a model matter."""
     sizes = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 2, "heads": 3}
-    model = Bert(BertConfig(**sizes, dropout=0.0, **settings)).eval()
+    model = task.headed(Bert(BertConfig(**sizes, dropout=0.0, **settings)), task.config).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.15 * torch.randn_like(p))
@@ -411,6 +411,74 @@ def test_an_idle_batch_counts_for_nothing(tokenizer, following):
     assert ("next.weight" in grads) == following
 
 
+# Replaced words
+
+
+def replaced(tokenizer, data, **settings):
+    """A task, its model, a batch, the texts as they were written and as the generator changes them."""
+    task = filler(tokenizer, replaced=True, **settings)
+    model, batch = build(task), read_and_wanted(task, data)
+    ids, real, segments, _, places, throws, following = batch
+    written, shown = ids.clone(), ids.clone()
+    logits = model(ids, real, segments)
+    for b in range(len(ids)):
+        for m in range(task.most):
+            if following[b, m] != IGNORED:
+                written[b, places[b, m]] = following[b, m]
+                shown[b, places[b, m]] = draw(logits[b, places[b, m]][None], throws[b, m : m + 1])
+    return task, model, batch, written, shown
+
+
+def test_the_loss_of_replaced_words(tokenizer, data):
+    """It is over all words, as the generator has left them; where it was right, nothing is replaced."""
+    task, model, batch, written, shown = replaced(tokenizer, data)
+    ids, real, segments, label, places, _, following = batch
+    assert isinstance(model, Electra)
+    x = model.model.encode(shown, real, segments)
+    wrong = F.binary_cross_entropy_with_logits(
+        model.replaced(x)[real], (shown != written)[real].float(), reduction="sum"
+    )
+    picked = model(ids, real, segments)[torch.arange(7)[:, None], places]
+    words = F.cross_entropy(picked.flatten(0, 1), following.flatten(), reduction="sum")
+    follows = F.cross_entropy(model.model.follows(x), label, reduction="sum")
+    loss = words + task.most * follows + SHARP * 0.15 * wrong
+    assert_close(task.loss(model, *batch), loss)
+    sums = task.measure(model, *batch).tolist()
+    right = ((model.replaced(x) > 0) == (shown != written))[real].sum()
+    assert sums[:3] == pytest.approx([loss.item(), words.item(), follows.item()], rel=1e-5)
+    assert sums[-3:] == pytest.approx([wrong.item(), right.item(), real.sum().item()], rel=1e-5)
+    found = task.metrics(sums[0], targets(batch), data, *sums[1:])
+    assert found["replaced_accuracy"] == pytest.approx(right.item() / real.sum().item())
+    assert found["replaced_loss"] == pytest.approx(wrong.item() / real.sum().item(), rel=1e-5)
+
+
+def test_replaced_words_do_not_depend_on_company(tokenizer, data):
+    """What is put into a row depends on the row alone: one process or two, all at once or in parts."""
+    task, model, batch, *_ = replaced(tokenizer, data)
+    whole = task.measure(model, *batch)
+    parts = [task.measure(model, *(t[i : i + 1] for t in batch)) for i in range(7)]
+    assert_close(torch.stack(parts).sum(0), whole)
+
+
+def test_put_in():
+    ids = torch.tensor([[2, 4, 4, 4, 3], [2, 4, 4, 3, 0]])
+    places = torch.tensor([[1, 3, 0], [2, 0, 0]])
+    counts = torch.tensor([[True, True, False], [True, False, False]])
+    words = torch.tensor([[7, 8, 9], [6, 9, 9]])
+    assert put_in(ids, places, words, counts).tolist() == [[2, 7, 4, 8, 3], [2, 4, 6, 3, 0]]
+
+
+def test_an_idle_batch_replaces_nothing(tokenizer, data):
+    task, model, batch, *_ = replaced(tokenizer, data)
+    loss = task.loss(model.train(), *idle(batch))
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+    assert not task.measure(model, *idle(batch)).any()
+    task.loss(model, *batch).backward()
+    assert all(p.grad.any() for p in model.parameters())
+
+
 # Reading
 
 
@@ -552,3 +620,21 @@ def test_it_learns(tmp_path, following):
     probabilities = [float(word.split()[-1]) for word in best.split(", ")]
     assert all(a >= b for a, b in pairwise(probabilities))
     assert "".join(model.stream("The ___ fox")) == model.ask("The ___ fox")
+
+
+def test_it_learns_to_tell_replaced_words(tmp_path):
+    path = written(tmp_path / "a.txt", TEXT)
+    electra = {"task.replaced": True, "task.next": False, "model.positions": "relative", "model.depth": 2}
+    model = train("fill", path, out=tmp_path / "out", steps=500, set=SETTINGS | electra)
+    found = model.score(path)
+    assert set(found) == {"loss", "words_loss", "words_accuracy", "replaced_loss", "replaced_accuracy"}
+    assert found["replaced_accuracy"] > 0.92
+    assert model.ask("The red fox saw 3 grey ___ near the wide river.").startswith("geese ")
+    odd = model.ask("The red fox saw 3 grey geese geese the wide river.")
+    assert odd.startswith("geese ")
+    assert len(odd.split(", ")) == BEST
+    classify = train(
+        "classify", out=tmp_path / "head", base=tmp_path / "out", steps=1, set={"train.device": "cpu"}
+    )
+    trained, before = classify.model.model.state_dict(), run.load(tmp_path / "out").model.model
+    assert trained.keys() == before.state_dict().keys()  # without the generator

@@ -18,7 +18,7 @@ from regard.data import DataConfig
 from regard.data.labels import Labels
 from regard.generate import Sampling
 from regard.loss import IGNORED
-from regard.models import GPT, Bert, BertConfig, GPTConfig, Labelled
+from regard.models import GPT, Bert, BertConfig, GPTConfig, Labelled, T5Config, Transformer
 from regard.tasks import Classify, ClassifyConfig, idle, labels, targets
 from regard.tasks.fill import SPECIALS
 from regard.text import train_tokenizer
@@ -53,7 +53,7 @@ def task(letters):
 def build(task, kind="bert", **settings):
     """Weights large enough that answers differ."""
     sizes = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 2, "heads": 3}
-    inner = {"bert": (Bert, BertConfig), "gpt": (GPT, GPTConfig)}[kind]
+    inner = {"bert": (Bert, BertConfig), "gpt": (GPT, GPTConfig), "t5": (Transformer, T5Config)}[kind]
     model = Classify.headed(inner[0](inner[1](**sizes, dropout=0.0, **settings)), task.config).eval()
     with torch.no_grad():
         for p in model.parameters():
@@ -280,10 +280,85 @@ def test_the_loss_of_scores_is_their_squared_error(letters):
     assert task.metrics(sums[0], 4, None, *sums[1:]) == pytest.approx({"loss": want.item() / 4}, rel=1e-5)
 
 
+@pytest.fixture(scope="module")
+def bytes_():
+    return train_tokenizer("byte", [], 0, SPECIALS)
+
+
+def written_likelihood(task, model, read, real, text):
+    """log p of writing a text and its end, token by token, to one source alone."""
+    ids = [*task.tokenizer.encode(text), task.end]
+    target = torch.tensor([[task.tokenizer.id("[PAD]"), *ids[:-1]]])
+    logp = model(read[real][None], target).log_softmax(-1)
+    return logp[0, torch.arange(len(ids)), torch.tensor(ids)].sum()
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 2.0, 3.0)])
+def test_a_t5_writes_the_names(bytes_, weights):
+    """The loss is of the true name; of all names, the likeliest is told."""
+    task = teller(bytes_, labels=NAMES, weights=weights)
+    model = build(task, "t5")
+    read, real, segments, wanted = batch = batch_of(task)
+    with torch.no_grad():
+        each = [
+            [written_likelihood(task, model, *row, name) for name in NAMES]
+            for row in zip(read, real, strict=True)
+        ]
+    each = torch.tensor(each)
+    assert_close(task.logits(model, read, real, segments), each, atol=1e-4, rtol=1e-4)
+    true = (
+        each[torch.arange(4), wanted] * (torch.ones(3) if weights is None else torch.tensor(weights))[wanted]
+    )
+    assert_close(task.loss(model.train(), *batch), -true.sum(), atol=1e-4, rtol=1e-4)
+    loss, right = task.measure(model.eval(), *batch).tolist()
+    assert right == (each.argmax(-1) == wanted).sum()
+    weight = None if weights is None else torch.tensor(weights)
+    assert loss == pytest.approx(F.cross_entropy(each, wanted, weight, reduction="sum").item(), rel=1e-4)
+    (best, *_), *_ = task.answers(model, TABLE.texts[:1], GREEDY, samples=3)
+    alone = written_likelihood  # of the text without the other
+    ids = torch.tensor(task.framed(np.array(bytes_.encode(TABLE.texts[0])))[0])
+    with torch.no_grad():
+        p = torch.stack([alone(task, model, ids, ids >= 0, name) for name in NAMES]).softmax(0)
+    assert best.text == NAMES[int(p.argmax())]
+    assert best.score == pytest.approx(p.max().item(), rel=1e-4)
+
+
+def test_a_t5_writes_scores(bytes_):
+    task = teller(bytes_, low=2.0, high=5.0)
+    model = build(task, "t5")
+    names = [f"{2 + 3 * i / 20:.4g}" for i in range(21)]
+    assert task.names.shape == (21, 5)
+    assert [bytes_.decode(row[row >= 0][:-1].tolist()) for row in task.names] == names
+    read, real, segments, wanted = batch = batch_of(task, SCORES)
+    with torch.no_grad():
+        each = torch.tensor(
+            [
+                [written_likelihood(task, model, *row, name) for name in names]
+                for row in zip(read, real, strict=True)
+            ]
+        )
+    told = (each.softmax(-1) * torch.linspace(0, 1, 21)).sum(1)
+    assert_close(task.logits(model, read, real, segments)[:, 0], told, atol=1e-4, rtol=1e-4)
+    true = each[torch.arange(4), [0, 20, 10, 3]]
+    assert_close(task.loss(model, *batch), -true.sum(), atol=1e-4, rtol=1e-4)
+    with torch.no_grad():
+        loss = task.measure(model, *batch)[0].item()
+    assert loss == pytest.approx((told - wanted).square().sum().item(), rel=1e-4)
+    (answer,), *_ = task.answers(model, ["a"], GREEDY)
+    assert 2 <= float(answer.text) <= 5
+
+
+def test_names_that_are_spelt_alike(letters):
+    task = teller(letters, labels=("a", "xyz", "zyx"))
+    assert "'xyz' and 'zyx'" in mistake(lambda: task.names)
+    assert "task.smoothing=0.1" in mistake(lambda: build(teller(letters, labels=NAMES, smoothing=0.1), "t5"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5"])
 @pytest.mark.parametrize("settings", [{"labels": NAMES}, {"low": 2.0, "high": 5.0}])
-def test_an_idle_batch_counts_for_nothing(letters, settings):
-    task = teller(letters, **settings)
-    model = build(task).train()
+def test_an_idle_batch_counts_for_nothing(bytes_, settings, kind):
+    task = teller(bytes_, **settings)
+    model = build(task, kind).train()
     nothing = idle(batch_of(task, TABLE if "labels" in settings else SCORES))
     assert (nothing[-1] == IGNORED).all()
     assert targets(nothing) == 0
@@ -433,6 +508,23 @@ def test_it_learns_the_built_in_classes(tmp_path):
     assert further.model.head.weight.shape == (3, 16)
     assert further.tokenizer.digest == model.tokenizer.digest
     assert further.score(path)["accuracy"] > 0.6  # chance is one in three
+
+
+def test_a_restored_t5_learns_classes(tmp_path):
+    """Text to text: no head is put on it."""
+    (tmp_path / "a.txt").write_text("\n\n".join(f"The red fox saw {n} geese. It ran." for n in range(30)))
+    t5 = SETTINGS | {"data.tokenizer": "bpe", "model.heads": 2}
+    before = train("restore", str(tmp_path / "a.txt"), out=tmp_path / "a", steps=3, set=t5)
+    lines = ["text\tlabel", *(f"{n % 7} {'geese' if n % 2 else 'red'} fox\t{n % 2}" for n in range(40))]
+    path = written(tmp_path / "b.tsv", lines)
+    model = train("classify", path, out=tmp_path / "b", base=tmp_path / "a", steps=60, set=FURTHER)
+    assert model.kind == before.kind == "t5"
+    assert isinstance(model.model, Transformer)
+    found = model.score(path)
+    assert set(found) == {"loss", "accuracy", "f1", "matthews"}
+    assert found["accuracy"] > 0.9
+    text = "3 geese fox"
+    assert run.load(tmp_path / "b").answers(text) == model.answers(text)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt"])

@@ -178,11 +178,13 @@ def test_loss_and_measure_are_torchs(segments):
     x = x.masked_fill(~may[..., None], -1e9)
     want = sum(F.cross_entropy(x[..., i], wanted[:, i], reduction="sum") for i in (0, 1))
     torch.testing.assert_close(task.loss(model, ids, real, kinds, may, wanted), want)
-    loss, right = task.measure(model, ids, real, kinds, may, wanted).tolist()
+    loss, right, both = task.measure(model, ids, real, kinds, may, wanted).tolist()
     assert loss == pytest.approx(want.item(), rel=1e-5)
     assert right == (x.argmax(1) == wanted).sum()
+    assert both == sum(map(torch.equal, x.argmax(1), wanted))
+    assert task.metrics(6.0, 4, examples, 3, 1) == {"loss": 1.5, "accuracy": 0.75, "spans": 0.5}
     parts = [task.measure(model, *batch) for batch in task.in_order(examples, 40)]
-    assert sum(parts).tolist() == pytest.approx([loss, right], rel=1e-5)
+    assert sum(parts).tolist() == pytest.approx([loss, right, both], rel=1e-5)
     assert sum(task.covered(batch) for batch in task.in_order(examples, 40)) == len(examples)
     idle = torch.full_like(wanted, -100)
     assert task.loss(model, ids, real, kinds, may, idle) == 0
@@ -266,7 +268,7 @@ def test_it_learns_is_kept_and_scored(tmp_path):
     told = model.ask(texts)
     assert told == [loaded.ask(text) for text in texts]
     found = loaded.score(data)
-    assert set(found) == {"loss", "accuracy", "exact", "f1"}
+    assert set(found) == {"loss", "accuracy", "spans", "exact", "f1"}
     assert found["exact"] == scoring.exact_match(told, [answer for *_, answer in ROWS]) > 0.9
     assert found["f1"] == scoring.token_f1(told, [answer for *_, answer in ROWS])
     long = "The sun is warm. " * 9 + "Anna lives in Köln. " + "The sun is warm. " * 9

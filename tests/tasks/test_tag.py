@@ -163,14 +163,18 @@ def test_loss_and_measure_are_torchs(kind):
     want = -logits.log_softmax(-1)[some].gather(1, wanted[some][:, None]).sum()
     torch.testing.assert_close(task.loss(model, ids, real, wanted), want)
     torch.testing.assert_close(want, F.cross_entropy(logits[some], wanted[some], reduction="sum"))
-    loss, right = task.measure(model, ids, real, wanted).tolist()
+    loss, right, *entities = sums = task.measure(model, ids, real, wanted).tolist()
     assert loss == pytest.approx(want.item(), rel=1e-5)
     assert right == (logits[some].argmax(-1) == wanted[some]).sum()
-    assert task.metrics(6.0, 3, examples, 2) == {"loss": 2.0, "accuracy": 2 / 3}
+    assert task.metrics(6.0, 3, examples, 2, 1, 3, 4) == {"loss": 2.0, "accuracy": 2 / 3, "f1": 2 / 7}
+    told = task.tags(model, examples.sources)
+    judged = scoring.entity_f1(told, [tags for _, tags in SENTENCES[:7]])
+    assert min(entities[1:]) > 0
+    assert task.metrics(loss, 3, examples, right, *entities)["f1"] == judged["f1"]
     # in parts it is the same, and padding changes nothing
     parts = [task.measure(model, *batch) for batch in task.in_order(examples, 20)]
     assert len(parts) > 1
-    assert sum(parts).tolist() == pytest.approx([loss, right], rel=1e-5)
+    assert sum(parts).tolist() == pytest.approx(sums, rel=1e-5)
 
 
 def test_a_gpt_only_looks_back_and_a_bert_both_ways():

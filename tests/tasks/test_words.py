@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -292,6 +293,16 @@ def test_reading_counts_lower_cases_and_holds_out(tmp_path: Path, task: WordsTas
     )
 
 
+def test_signs_are_no_part_of_a_word(tmp_path: Path, task: WordsTask) -> None:
+    (tmp_path / "a.txt").write_text("The bear. A Bear, (bears) and the bear's bear-skin: <unk> bear! @-@ b")
+    data = WordsDataConfig(holdout=0.0, least=1)
+    found = WordsTask.read([str(tmp_path / "a.txt")], [], data, task.config, CONTEXT)
+    count = Counter(found.tokenizer.tokens(found.train.read(0, len(found.train))))
+    assert count["bear"] == 4
+    assert count["<unk>"] == count["bears"] == count["bear-skin"] == count["'s"] == count["@-@"] == 1
+    assert not {"bear.", "bear,", "bear!", "unk", "@", "-"} & set(count)
+
+
 @pytest.mark.parametrize("name", ["negative", "subsample"])
 def test_settings_that_make_no_sense(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=-1"):
@@ -408,8 +419,16 @@ def test_vectors_are_written_as_everybody_reads_them(task: WordsTask, model: Wor
         word, *numbers = row.split(" ")
         found = torch.tensor([float(number) for number in numbers])
         torch.testing.assert_close(
-            found, model.embed.weight[task.tokenizer.id(word)].detach(), rtol=1e-5, atol=0
+            found, model.embed.weight[task.tokenizer.id(word)].detach(), rtol=1e-5, atol=1e-6
         )
+
+
+def test_a_map_is_kept_beside_them(task: WordsTask, model: Words, tmp_path: Path) -> None:
+    task.finish(tmp_path, model.state_dict())
+    shown = [
+        text.text for text in ElementTree.parse(tmp_path / "map.svg").iterfind(".//{*}text[@class='word']")
+    ]
+    assert sorted(shown) == list(LETTERS)
 
 
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(
