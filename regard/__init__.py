@@ -14,6 +14,10 @@ _HOMES = {
     "Model": "run",
     "look": "look",
     "trace": "trace",
+    "Trace": "trace",
+    "watch": "watch",
+    "change": "change",
+    "effects": "change",
     "Attention": "attention",
     "Block": "layers",
     "FeedForward": "layers",
@@ -41,6 +45,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from .attention import Attention
+    from .change import change, effects
     from .errors import Mistake
     from .generate import Sampling, generate
     from .layers import Block, FeedForward, SwiGLU
@@ -63,9 +68,10 @@ if TYPE_CHECKING:
     )
     from .run import Model, load
     from .text import Tokenizer
-    from .trace import trace
+    from .trace import Trace, trace
     from .train import train
     from .vectors import vectors
+    from .watch import watch
 
 __all__ = [
     "GPT",
@@ -86,16 +92,20 @@ __all__ = [
     "Seq2Seq",
     "SwiGLU",
     "Tokenizer",
+    "Trace",
     "Transformer",
     "TransformerConfig",
     "ViT",
     "ViTConfig",
+    "change",
+    "effects",
     "generate",
     "load",
     "look",
     "trace",
     "train",
     "vectors",
+    "watch",
 ]
 
 

@@ -136,16 +136,24 @@ def pool(
     causal: bool = False,
     dropout: float = 0.0,
     score: Score = scaled_dot,
+    seen: list[dict[str, Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The definition: values averaged by weights (..., T, d), and the weights (..., T, S)."""
-    scores = score(q, k)
+    """The definition: values averaged by weights (..., T, d), and the weights (..., T, S).
+
+    What they came from is added to `seen`, if there is one.
+    """
+    scores = compared = score(q, k)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     mask = allowed(q.shape[-2], k.shape[-2], mask, causal, q.device)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     weights = soften(scores)
-    return F.dropout(weights, dropout) @ v, weights
+    heads = F.dropout(weights, dropout) @ v
+    if seen is not None:
+        seen.append({"q": q, "k": k, "v": v, "scores": compared, "weights": weights, "heads": heads})
+        seen[-1] |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
+    return heads, weights
 
 
 def self_attention(x: Tensor) -> Tensor:
@@ -220,13 +228,21 @@ def windowed(
     return y
 
 
+class HeadNorm(nn.RMSNorm):
+    """Of each head's queries or keys, in the precision of its weights, which autocast leaves alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
 class Attention(nn.Module):
     """Multi-head attention of x over itself, or over `source` when given (cross-attention).
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_out, Vaswani et al. 2017, section 3.2.2. With fewer
     key/value heads than heads, neighbouring heads share them, Ainslie et al. 2023. With a `window`, tokens
     see no farther than that, but for the first `globals`, Beltagy et al. 2020; there, these have projections
-    of their own besides, here only the common ones.
+    of their own besides, here only the common ones. With a `qk_norm`, which is its ε, each head's queries and
+    keys are normed, Henry et al. 2020.
     """
 
     def __init__(
@@ -236,7 +252,10 @@ class Attention(nn.Module):
         kv_heads: int | None = None,
         *,
         causal: bool = False,
+        head_dim: int | None = None,
         bias: bool = True,
+        qkv_bias: bool | None = None,
+        qk_norm: float | None = None,
         dropout: float = 0.0,
         window: int | None = None,
         globals: int = 1,
@@ -246,12 +265,13 @@ class Attention(nn.Module):
         if window is not None and (causal or window < 1 or globals < 0):
             raise ValueError(f"{window=} must be more than 0, {globals=} 0 or more, and causal=False")
         self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads or heads, causal, dropout
-        if dim % heads or heads % self.kv_heads:
+        if (dim % heads and head_dim is None) or heads % self.kv_heads:
             raise ValueError(f"{dim=} must divide by {heads=}, and heads by kv_heads={self.kv_heads}")
-        d = dim // heads
-        self.q, self.out = nn.Linear(dim, dim, bias), nn.Linear(dim, dim, bias)
-        self.k, self.v = (nn.Linear(dim, self.kv_heads * d, bias) for _ in "kv")
-        self.seen: list[dict[str, Tensor]] | None = None  # trace.py puts a list here; None costs nothing
+        d, biased = head_dim or dim // heads, bias if qkv_bias is None else qkv_bias
+        self.q, self.out = nn.Linear(dim, heads * d, biased), nn.Linear(heads * d, dim, bias)
+        self.k, self.v = (nn.Linear(dim, self.kv_heads * d, biased) for _ in "kv")
+        self.q_norm, self.k_norm = (HeadNorm(d, qk_norm) if qk_norm else nn.Identity() for _ in "qk")
+        self.seen: list[dict[str, Tensor]] | None = None  # watch.py puts a list here; None costs nothing
 
     def forward(
         self,
@@ -265,12 +285,13 @@ class Attention(nn.Module):
     ) -> Tensor:
         def keys_values() -> KeysValues:
             s = x if source is None else source
-            return rotate(split(self.k(s), self.kv_heads), turn), split(self.v(s), self.kv_heads)
+            k = self.k_norm(split(self.k(s), self.kv_heads))
+            return rotate(k, turn), split(self.v(s), self.kv_heads)
 
         if self.window is not None and any(t is not None for t in (source, bias, cache)):
             raise ValueError(f"attention with window={self.window} takes no source, bias or cache")
         dropout = self.dropout if self.training else 0.0
-        q = rotate(split(self.q(x), self.heads), turn)  # (B, H, T, d)
+        q = rotate(self.q_norm(split(self.q(x), self.heads)), turn)  # (B, H, T, d)
         k, v = keys_values() if cache is None else cache.extend(keys_values)  # (B, G, S, d)
         if self.seen is None and self.window is not None:
             heads = windowed(q, k, v, mask, self.window, self.globals, dropout)  # (B, H, T, d)
@@ -280,8 +301,7 @@ class Attention(nn.Module):
             if self.window is not None:
                 mask = joined(mask, window_mask(x.shape[1], self.window, self.globals, x.device))
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))  # (B, H, S, d)
-            heads, weights = pool(q, k, v, mask, bias, self.causal, dropout)
-            self.seen.append({"q": q, "k": k, "v": v, "weights": weights, "heads": heads})
+            heads, _ = pool(q, k, v, mask, bias, self.causal, dropout, seen=self.seen)
         y = self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
         return y
 

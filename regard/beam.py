@@ -4,7 +4,7 @@ Shapes: B rows still being searched, K beams, C candidates, V vocabulary, t toke
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ def beam_search(
     state: Any,
     *,
     beams: int,
-    end: int,
+    end: int | Collection[int],
     max_new_tokens: int,
     length_penalty: float = 1.0,
     allowed: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
@@ -41,6 +41,8 @@ def beam_search(
     A row is over when none of its unfinished beams can still beat the worst of its finished ones.
     `allowed` may change the log-probabilities (B, K, V) of what follows texts (B, K, t) of the rows (B,).
     """
+    ending = [end] if isinstance(end, int) else list(end)
+    last = torch.tensor(ending, dtype=torch.long, device=logits.device)
     B, V = logits.shape
     K = beams
     found: list[list[Hypothesis]] = [[] for _ in range(B)]
@@ -58,7 +60,7 @@ def beam_search(
         top, place = (sums[:, :, None] + new).flatten(1).topk(min(2 * K, K * V))  # (B, C)
         parents, tokens = place // V, place % V  # (B, C)
         grown = torch.cat([pick(texts, parents), tokens[..., None]], dim=-1)  # (B, C, t)
-        ends = tokens == end  # (B, C)
+        ends = torch.isin(tokens, last)  # (B, C)
         if t == max_new_tokens:
             ends = torch.ones_like(ends)
 
@@ -74,7 +76,7 @@ def beam_search(
         over = (hope <= scores[:, -1]) | (t == max_new_tokens)
         for b in over.nonzero()[:, 0].tolist():
             found[int(rows[b])] = [
-                Hypothesis([i for i in text if i not in (end, NOTHING)], score)
+                Hypothesis([i for i in text if i not in (*ending, NOTHING)], score)
                 for text, score in zip(done[b].tolist(), scores[b].tolist(), strict=True)
                 if score > -math.inf
             ]

@@ -55,13 +55,13 @@ def write_text(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def write_tensors(path: Path, tensors: Tensors) -> None:
-    """A safetensors file that knows the SHA-256 of what is in it.
+def write_tensors(path: Path, tensors: Tensors, told: dict[str, str] | None = None) -> None:
+    """A safetensors file that knows the SHA-256 of what is in it; `told` is metadata besides.
 
     By hand, because the library orders its metadata at random, and the same weights should be the same bytes.
     """
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", "sha256": digest(tensors)}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "sha256": digest(tensors), **(told or {})}}
     end = 0
     for name, t in (ordered := sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))):
         start, end = end, end + t.nbytes

@@ -90,16 +90,21 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--against", metavar="MODEL", help="another model: is the difference more than chance?")
     asking(p)
 
-    p = verb("look", look, "draw where a model looked in a text or a picture")
+    p = verb("look", look, "look inside a model at work: a page in the browser, or a picture")
     p.add_argument("model", metavar="MODEL")
-    p.add_argument("input", nargs="+", metavar="INPUT", help="texts or pictures, drawn below each other")
-    p.add_argument("--save", metavar="FILE", help="where to: an .svg or a .png")
+    p.add_argument("input", nargs="+", metavar="INPUT", help="a text or a picture; several for one drawing")
+    p.add_argument("--save", metavar="FILE", help=".svg, .png, .html (the page), .safetensors (all numbers)")
     p.add_argument("--view", metavar="NAME", help="another view than the usual; a wrong name lists them")
     p.add_argument("--layer", type=int, metavar="N", help="counted from 0 (the last)")
     p.add_argument("--head", type=int, metavar="N", help="counted from 0 (the mean of all)")
     p.add_argument("--part", metavar="NAME", help="of an encoder-decoder: cross, encoder or decoder")
     p.add_argument("--patch", type=int, metavar="N", help="of a picture, counted row by row from 0")
     p.add_argument("--answer", metavar="TEXT", help="look at this answer, not at the model's own")
+
+    p = verb("export", export, "write a model as a folder that other programs read")
+    p.add_argument("model", metavar="MODEL")
+    p.add_argument("out", metavar="DIR", help="a new folder")
+    p.add_argument("--to", choices=["hf"], default="hf", help="the layout: Hugging Face's (hf)")
 
     p = verb("demo", demo, "train a chatbot in about a minute, ask it, and see what it looked at")
     p.add_argument("--out", metavar="RUN", help="the run's folder (runs/demo)")
@@ -306,16 +311,68 @@ def score(options: argparse.Namespace) -> None:
 
 
 def look(options: argparse.Namespace) -> None:
-    if options.save is None:
-        raise Mistake("say where the picture goes: --save look.svg, or .png")
+    if (options.save or "").lower().endswith(".safetensors"):
+        keep_trace(options)
+        return
+    if options.save is None or options.save.lower().endswith(".html"):
+        open_page(options)
+        return
     if not options.save.lower().endswith((".svg", ".png")):
-        raise Mistake(f"--save {options.save}: pictures are saved as .svg or .png; choose one of these")
+        raise Mistake(f"--save {options.save}: it is saved as .svg, .png, .html or .safetensors; choose one")
     from .look import look
     from .run import load
 
     chosen = {name: getattr(options, name) for name in ("layer", "head", "part", "patch", "answer")}
     look(load(options.model), list(given(options.input)), options.view, **chosen).save(options.save)
     print(options.save)
+
+
+def open_page(options: argparse.Namespace) -> None:
+    """The page in the browser, until Ctrl-C; or in one file."""
+    if options.patch is not None:
+        raise Mistake("--patch chooses a picture; on the page, click it: leave it out, or save .svg")
+    if len(options.input) != 1:
+        many = f"the page opens on one INPUT, and there are {len(options.input)}"
+        raise Mistake(f"{many}; --save .svg draws them all")
+    from .look.page import VIEWS, Shown
+    from .run import load
+
+    if options.view is not None and options.view not in VIEWS:
+        raise Mistake(f"--view {options.view}: no such view of the page; there are {', '.join(VIEWS)}")
+    chosen = {name: getattr(options, name) for name in ("view", "part", "layer", "head")}
+    state = {name: str(value) for name, value in chosen.items() if value is not None}
+    (text,) = given(options.input)
+    shown = Shown(load(options.model), text, options.answer)
+    if options.save is not None:
+        shown.save(options.save, state)
+        print(options.save)
+        return
+    from .serve import serve
+
+    serve(shown.model, shown, state)
+
+
+def keep_trace(options: argparse.Namespace) -> None:
+    """Every tensor of a run in one file."""
+    for name in ("view", "head", "part", "patch"):
+        if getattr(options, name) is not None:
+            raise Mistake(f"--{name} chooses a picture; a trace has all of them: leave it out, or save .svg")
+    if len(options.input) != 1:
+        raise Mistake(f"a trace is of one INPUT, and there are {len(options.input)}; save each on its own")
+    from .run import load
+    from .trace import trace
+
+    (text,) = given(options.input)
+    inputs = text if options.answer is None else (text, options.answer)
+    trace(load(options.model), inputs, None if options.layer is None else [options.layer]).save(options.save)
+    print(options.save)
+
+
+def export(options: argparse.Namespace) -> None:
+    from .run import export, load
+
+    export(load(options.model, "cpu"), options.out)
+    print(options.out)
 
 
 def demo(options: argparse.Namespace) -> None:

@@ -58,6 +58,7 @@ class Sampling:
     seed: int | None = None  # None: different every time
     num_beams: int = 1  # more: the best answer found by beam search, nothing is drawn
     length_penalty: float = 1.0  # of beam search: above 0 likes long answers, below 0 short ones
+    suppress_tokens: Sequence[int] = ()  # that never come
 
     def __post_init__(self) -> None:
         for name, fits, need in (
@@ -83,6 +84,7 @@ class Sampling:
             ),
             ("num_beams", _whole(self.num_beams, 1), "a whole number from 1 up"),
             ("length_penalty", _number(self.length_penalty, -100, 100), "a number from -100 to 100"),
+            ("suppress_tokens", all(_whole(i, 0) for i in self.suppress_tokens), "whole numbers from 0 up"),
         ):
             if not fits:
                 raise Mistake(f"{name}={getattr(self, name)!r}: give {need}")
@@ -139,7 +141,7 @@ def allowed(
     s: Sampling, prompts: Sequence[Sequence[int]]
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """What the options keep beams from saying again, for `beam_search`; None if they don't."""
-    if s.repetition_penalty == 1 and not s.no_repeat_ngram_size:
+    if s.repetition_penalty == 1 and not s.no_repeat_ngram_size and not s.suppress_tokens:
         return None
 
     def change(logits: Tensor, texts: Tensor, rows: Tensor) -> Tensor:
@@ -155,11 +157,14 @@ def allowed(
 
 
 def forbid(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) -> Tensor:
-    """The options that look back at the text."""
+    """The options that look back at the text, and those that need not."""
     if s.repetition_penalty != 1:
         logits = repetition_penalty(logits, texts, s.repetition_penalty)
     if s.no_repeat_ngram_size:
         logits = no_repeat_ngram(logits, texts, s.no_repeat_ngram_size)
+    if s.suppress_tokens:
+        never = torch.tensor(list(s.suppress_tokens), device=logits.device)
+        logits = logits.index_fill(-1, never, -math.inf)
     return logits
 
 

@@ -40,23 +40,36 @@ class FeedForward(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """W₂(silu(W₁ x) ⊙ W₃ x), Shazeer 2020, eq. 6; two thirds as wide, so as many weights as FeedForward."""
+    """W₂(silu(W₁ x) ⊙ W₃ x), Shazeer 2020, eq. 6; two thirds as wide, so as many weights as FeedForward.
 
-    def __init__(self, dim: int, hidden: int | None = None, *, bias: bool = False):
+    With gelu for silu it is GEGLU.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        *,
+        f: Callable[[Tensor], Tensor] = F.silu,
+        bias: bool = False,
+    ):
         super().__init__()
         hidden = hidden or 64 * round(8 * dim / 3 / 64) or 64
         self.gate, self.up = (nn.Linear(dim, hidden, bias) for _ in "13")
-        self.down = nn.Linear(hidden, dim, bias)
+        self.down, self.f = nn.Linear(hidden, dim, bias), f
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(self.f(self.gate(x)) * self.up(x))
 
 
+GELU_TANH = partial(F.gelu, approximate="tanh")  # GPT-2's approximation
 FEED_FORWARDS: dict[str, Callable[..., nn.Module]] = {
     "relu": FeedForward,
     "gelu": partial(FeedForward, f=F.gelu),
-    "gelu_tanh": partial(FeedForward, f=partial(F.gelu, approximate="tanh")),  # GPT-2's approximation
+    "gelu_tanh": partial(FeedForward, f=GELU_TANH),
+    "silu": partial(FeedForward, f=F.silu),
     "swiglu": SwiGLU,
+    "geglu": partial(SwiGLU, f=GELU_TANH),
 }
 
 

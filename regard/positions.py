@@ -62,15 +62,31 @@ class Learned(Positions):
         return x + self.table(pos)
 
 
+def stretched(speed: Tensor, factor: float, low: float, high: float, learnt: float) -> Tensor:
+    """Rotary speeds for texts longer than the context that was `learnt` first, as Llama 3.1 has them: what
+    turned less than `low` times in it turns `factor` times as slowly; more than `high` times, as before."""
+    turns = learnt * speed / (2 * math.pi)
+    quick = ((turns - low) / (high - low)).clamp(0, 1)
+    return speed * (quick + (1 - quick) / factor)
+
+
 class Rotary(Positions):
     """Queries and keys turned by an angle that grows with the position, Su et al. 2021, eq. 34."""
 
-    def __init__(self, context: int, dim: int, heads: int, base: float = 10_000.0):
+    def __init__(
+        self,
+        context: int,
+        dim: int,
+        heads: int,
+        base: float = 10_000.0,
+        stretch: tuple[float, float, float, float] | None = None,
+    ):
         super().__init__(context, dim, heads)
         d = dim // heads
         if d % 2:
             raise ValueError(f"rotary positions turn pairs of numbers: {dim=} / {heads=} must be even")
-        angle = torch.outer(torch.arange(context), base ** (-torch.arange(0, d, 2) / d))
+        speed = base ** (-torch.arange(0, d, 2) / d)
+        angle = torch.outer(torch.arange(context), stretched(speed, *stretch) if stretch else speed)
         self.cos: Tensor
         self.sin: Tensor
         self.register_buffer("cos", angle.cos(), persistent=False)

@@ -98,7 +98,7 @@ class Look(nn.Module):
     def __init__(self, kind: str, dim: int):
         super().__init__()
         self.score = SCORES[kind](dim)
-        self.seen: list[dict[str, Tensor]] | None = None  # trace.py puts a list here
+        self.seen: list[dict[str, Tensor]] | None = None  # watch.py puts a list here
 
     def keys(self, source: Tensor) -> Tensor:
         """The source's side of the score, which no step changes: U h, W h or h itself."""
@@ -112,9 +112,7 @@ class Look(nn.Module):
         q, k, v = (x[:, None] for x in (q, state.keys, state.source))  # one head
         mask = None if state.real is None else state.real[:, None, None, :]
         score = self.score.compare if isinstance(self.score, Additive) else dot
-        heads, weights = pool(q, k, v, mask, score=score)
-        if self.seen is not None:
-            self.seen.append({"q": q, "k": k, "v": v, "weights": weights, "heads": heads})
+        heads, _ = pool(q, k, v, mask, score=score, seen=self.seen)
         return heads[:, 0]  # (B, T, D)
 
 

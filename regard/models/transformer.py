@@ -29,19 +29,21 @@ class TransformerConfig:
     decoder_depth: int | None = None  # as the encoder's
     heads: int = 4
     kv_heads: int | None = None  # as many as heads
+    head_dim: int | None = None  # of a head: dim / heads
     hidden: int | None = None  # of the feed-forward: its usual multiple of dim
     positions: Literal["none", "sinusoidal", "learned", "rotary", "relative"] = "sinusoidal"
     norm: Literal["layer", "rms"] = "layer"
-    ffn: Literal["relu", "gelu", "gelu_tanh", "swiglu"] = "relu"
+    ffn: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "relu"
     bias: bool = True
     pre: bool = False  # norms before the layers instead of after them, as published
     tied: bool = True  # the output layer is the target's embedding, transposed
+    output_bias: bool = False  # in the output layer
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab", "target_vocab", "context", "dim", "depth", "decoder_depth")
-        check_sizes(self, "heads", "kv_heads", "hidden")
-        if self.dim % self.heads:
+        check_sizes(self, "heads", "kv_heads", "head_dim", "hidden")
+        if self.dim % self.heads and self.head_dim is None:
             raise ValueError(f"dim={self.dim} must divide by heads={self.heads}")
 
 
@@ -68,7 +70,8 @@ class Transformer(nn.Module):
         self.encoder_positions = both_ways(c.context, c.dim, c.heads)
         self.decoder_positions = kind(c.context, c.dim, c.heads)
         self.drop = nn.Dropout(c.dropout)
-        attention = partial(Attention, c.dim, c.heads, c.kv_heads, bias=c.bias, dropout=c.dropout)
+        more: dict[str, Any] = {"head_dim": c.head_dim, "bias": c.bias, "dropout": c.dropout}
+        attention = partial(Attention, c.dim, c.heads, c.kv_heads, **more)
 
         def block(cross: Attention | None = None) -> Block:
             ffn = FEED_FORWARDS[c.ffn](c.dim, c.hidden, bias=c.bias)
@@ -79,7 +82,9 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(block(attention()) for _ in range(c.decoder_depth or c.depth))
         last = NORMS[c.norm] if c.pre else nn.Identity  # a post-norm layer ends with its own
         self.encoder_norm, self.decoder_norm = last(c.dim), last(c.dim)
-        self.head = None if c.tied else nn.Linear(c.dim, c.target_vocab or c.vocab, bias=False)
+        vocab = c.target_vocab or c.vocab
+        self.head = None if c.tied else nn.Linear(c.dim, vocab, bias=False)
+        self.output_bias = nn.Parameter(torch.zeros(vocab)) if c.output_bias else None
         init_xavier(self)
 
     @property
@@ -89,8 +94,17 @@ class Transformer(nn.Module):
 
     @property
     def output(self) -> Tensor:
-        """The weights (vocab, D) that turn a hidden vector into logits."""
+        """The weights (vocab, D) that turn a hidden vector into logits; a bias is one more column."""
+        W = self._output
+        return W if self.output_bias is None else torch.cat([W, self.output_bias[:, None]], dim=1)
+
+    @property
+    def _output(self) -> Tensor:
         return (self.target_embed or self.embed).weight if self.head is None else self.head.weight
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(..., D) of the decoder's last vectors -> (..., vocab)"""
+        return F.linear(x, self._output, self.output_bias)
 
     def encode(self, source: Tensor, real: Tensor | None = None) -> Tensor:
         """Read sources (B, S), padded on the right where not `real`: the encoder's vectors."""
@@ -127,11 +141,12 @@ class Transformer(nn.Module):
 
     def hidden(self, source: Tensor, target: Tensor, real: Tensor | None = None) -> Tensor:
         """The last layer's vectors, from which the logits are one product away."""
-        return self.decode(target, self.encode(source, real), real)
+        x = self.decode(target, self.encode(source, real), real)
+        return x if self.output_bias is None else F.pad(x, (0, 1), value=1.0)  # meets the bias
 
     def forward(self, source: Tensor, target: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, S), (B, T) -> (B, T, vocab)"""
-        return F.linear(self.hidden(source, target, real), self.output)
+        return self.logits(self.decode(target, self.encode(source, real), real))
 
     def start(self, source: Tensor, prompt: Tensor, real: Tensor | None = None) -> tuple[Tensor, State]:
         """Read sources (B, S) once and how targets begin (B, T); the next token's logits (B, vocab)."""
@@ -140,12 +155,12 @@ class Transformer(nn.Module):
         layers = [Growing() for _ in self.decoder]
         state = State(layers, source=[Fixed() for _ in self.decoder], source_real=real)
         x = self.decode(prompt, self.encode(source, real), state=state)  # (B, T, D)
-        return F.linear(x[:, -1], self.output), state
+        return self.logits(x[:, -1]), state
 
     def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
         """Read one more token (B, 1) of each row; the next one's logits (B, vocab)."""
         x = self.decode(ids, state=state)  # (B, T, D)
-        return F.linear(x[:, -1], self.output), state
+        return self.logits(x[:, -1]), state
 
     def _fits(self, length: int) -> int:
         if length > self.config.context:

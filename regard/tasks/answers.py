@@ -1,6 +1,6 @@
 """From tokens to answers, for every task that writes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,7 @@ def searched(
     model: Any,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
-    end: int | None,
+    end: int | Collection[int] | None,
     samples: int,
     sources: Sequence[Source] | None = None,
 ) -> list[list[Hypothesis]]:

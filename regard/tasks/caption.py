@@ -24,7 +24,7 @@ from regard.data.shapes import drawn
 from regard.generate import Sampling
 from regard.loss import IGNORED, cross_entropy
 from regard.text import Tokenizer
-from regard.trace import trace
+from regard.watch import watch
 
 from .answers import Answer
 from .batches import Batch
@@ -174,7 +174,7 @@ class Caption(PairTask):
         smoothing = self.config.smoothing if model.training else 0.0
         if not (model.training and self.config.evenly and hasattr(model.decoder, "look")):
             return cross_entropy(model.hidden(pixels, target), model.output, following, smoothing)
-        with trace(model.decoder) as seen:
+        with watch(model.decoder) as seen:
             hidden = model.hidden(pixels, target)
         looked = torch.cat([each["weights"][:, 0] for each in seen["look"]], dim=1)  # (B, T, S)
         counts = following != IGNORED
@@ -208,7 +208,7 @@ class Caption(PairTask):
         written = [*self.tokenizer.encode(answer), self.end]
         device = next(model.parameters()).device
         target = torch.tensor([[self.begin, *written[:-1]]], device=device)
-        with torch.inference_mode(), trace(model) as seen:
+        with torch.inference_mode(), watch(model) as seen:
             model(self.parts(text)[0][None].to(device), target)
         last = [name for name in seen if name.endswith(("cross.f", "look"))][-1]
         looked = torch.cat([each["weights"][0].mean(0) for each in seen[last]])  # (T, S)

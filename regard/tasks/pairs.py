@@ -21,7 +21,7 @@ from regard.loss import IGNORED, cross_entropy
 from regard.recurrent import CELLS
 from regard.sentences import fitted
 from regard.text import Tokenizer
-from regard.trace import trace
+from regard.watch import watch
 
 from .answers import Answer, searched, spelt, streamed
 from .batches import Batch, Bucketed, per_token
@@ -281,7 +281,7 @@ class PairTask(Task):
         source = [*self.parts(text)[0], self.tokenizer.end or 0]
         written = [*self.writer.encode(answer), self.writer.end or 0]
         device = next(model.parameters()).device
-        with torch.inference_mode(), trace(model) as seen:
+        with torch.inference_mode(), watch(model) as seen:
             model(*(torch.tensor([ids], device=device) for ids in (source, [self.begin, *written[:-1]])))
         looks = [name for name in seen if name.endswith(("cross.f", "look"))]
         if not looks:

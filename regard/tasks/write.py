@@ -37,6 +37,7 @@ class Write(Task):
 
     def __init__(self, config: WriteConfig, tokenizer: Tokenizer, context: int, target: None = None):
         self.config, self.tokenizer, self.context = config, tokenizer, context
+        self.ends = () if tokenizer.end is None else (tokenizer.end,)  # any of these ends a text
 
     # making a model
 
@@ -106,7 +107,7 @@ class Write(Task):
             yield [answer.text for several in found for answer in several]
             return
         prompts = [self.tokenizer.encode(text) or self._blank() for text in texts]
-        steps = generate(model, prompts, sampling, end=self.tokenizer.end, samples=samples, cached=cached)
+        steps = generate(model, prompts, sampling, end=self.ends, samples=samples, cached=cached)
         yield from streamed(steps, self.tokenizer, len(texts) * samples, stop)
 
     def answers(
@@ -127,7 +128,7 @@ class Write(Task):
             raise Mistake(f"max_new_tokens={longest}: with beams, less than the context of {self.context}")
         prompts = [self.tokenizer.encode(text) or self._blank() for text in texts]
         prompts = [prompt[longest - self.context :] for prompt in prompts]
-        best = searched(model, prompts, sampling, self.tokenizer.end, samples)
+        best = searched(model, prompts, sampling, self.ends, samples)
         return spelt(best, self.tokenizer, stop)
 
     def _blank(self) -> list[int]:

@@ -9,7 +9,7 @@ from mistakes import mistake
 from regard.look.views import Arcs, Atlas, Choice, Maps, Matrix, view, views
 from regard.models import Words, WordsConfig
 from regard.run import Model
-from regard.trace import trace
+from regard.watch import watch
 
 WORDS = "the quick brown fox"
 ANSWER = "der Fuchs springt"
@@ -70,7 +70,7 @@ def traced(model, part, layer):
     """One part's weights of a layer, by a trace of our own."""
     source = [*model.tokenizer.encode(WORDS), model.task.end]
     target = [model.task.begin, *model.tokenizer.encode(ANSWER)]
-    with torch.inference_mode(), trace(model.model) as seen:
+    with torch.inference_mode(), watch(model.model) as seen:
         model.model(torch.tensor([source]), torch.tensor([target]))
     name = {"cross": "decoder.%d.cross.f", "encoder": "encoder.%d.attn.f", "decoder": "decoder.%d.attn.f"}
     return seen[name[part] % layer][0]["weights"][0].numpy()
@@ -112,7 +112,7 @@ def test_a_text_looks_at_itself_as_the_task_reads_it(task, kind, settings, token
         assert not np.triu(one.weights, 1).any()
         ids = torch.tensor([[model.tokenizer.id(token) for token in tokens]])
         module = getattr(model.model, "model", model.model)
-        with torch.inference_mode(), trace(module) as seen:
+        with torch.inference_mode(), watch(module) as seen:
             module(ids)
         np.testing.assert_allclose(one.weights, seen["blocks.1.attn.f"][0]["weights"][0, 0], rtol=1e-5)
     assert not any(m.seen is not None for m in model.model.modules() if hasattr(m, "seen"))
@@ -156,7 +156,7 @@ def test_an_untrained_mode_is_given_back():
 @pytest.mark.parametrize("pool", ["first", "mean"])
 def test_what_stands_for_a_picture_looks_at_patches(pool):
     model, pixels = seer(pool), noise(6)
-    with torch.inference_mode(), trace(model.model) as seen:
+    with torch.inference_mode(), watch(model.model) as seen:
         model.task.logits(model.model, pixels[None])
     layers = [seen[f"model.blocks.{i}.attn.f"][0]["weights"][0] for i in range(3)]
     first = pool == "first"

@@ -8,14 +8,14 @@ import math
 
 import pytest
 import torch
+from berts import bert_weights, plain_name, their_name
 from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import BertConfig as TheirConfig
 from transformers import BertForPreTraining
 
-from regard.convert import bert_weights, plain_name, their_name
 from regard.models.bert import PRESETS, WIDER, Bert, BertConfig
-from regard.trace import trace
+from regard.watch import watch
 
 VOCAB = 61
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "relative"]
@@ -103,7 +103,7 @@ def test_attention_is_hugging_faces() -> None:
     theirs.set_attn_implementation("eager")
     ids, real, segments = texts([13, 7, 1])
     y = theirs(ids, real.long(), segments, output_attentions=True).attentions
-    with trace(ours) as seen:
+    with watch(ours) as seen:
         ours(ids, real, segments)
     assert list(seen) == [f"blocks.{i}.attn.f" for i in range(3)]
     for records, weights in zip(seen.values(), y, strict=True):
@@ -238,7 +238,7 @@ def test_windows_of_every_length_are_as_their_watched_selves(positions: str) -> 
     model, (ids, _, segments) = build(positions=positions, window=3, globals=2), texts([37, 37])
     for T in range(1, 38):
         logits = model(ids[:, :T], segments=segments[:, :T])
-        with trace(model) as seen:
+        with watch(model) as seen:
             watched = model(ids[:, :T], segments=segments[:, :T])
         assert_close(logits, watched, atol=2e-5, rtol=1e-4)
         assert all(records[0]["weights"].shape[2:] == (T, T) for records in seen.values())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from berts import bert_weights, head_weights
 from shapes import checked, promises
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,9 +21,8 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from regard.convert import bert_weights, head_weights
 from regard.models import GPT, Bert, BertConfig, GPTConfig, Labelled, labelled
-from regard.trace import trace
+from regard.watch import watch
 
 VOCAB, OUTPUTS = 61, 5
 SIZES = {"vocab": VOCAB, "context": 37, "dim": 40, "depth": 3, "heads": 4, "hidden": 53}
@@ -172,7 +172,7 @@ def test_compiles_and_is_watched(kind: str, each: bool) -> None:
     model, batch = build(kind, each), texts([13, 7, 1])
     y = model(*batch)
     assert_close(torch.compile(model, fullgraph=True, backend="eager")(*batch), y, atol=1e-5, rtol=1e-5)
-    with trace(model) as seen:
+    with watch(model) as seen:
         assert_close(model(*batch), y, atol=1e-5, rtol=1e-5)
     assert [len(records) for records in seen.values()] == [1] * 3
     assert list(model.blocks) == list(model.model.blocks)

@@ -22,7 +22,7 @@ from torch.testing import assert_close
 import regard
 from regard.models import MODELS
 from regard.models.seq2seq import PRESETS, GRUConfig, LSTMConfig, RNNConfig, Seq2Seq, Seq2SeqConfig
-from regard.trace import trace
+from regard.watch import watch
 
 B, S, T = 3, 5, 7
 CONFIGS = {"rnn": RNNConfig, "gru": GRUConfig, "lstm": LSTMConfig}
@@ -123,7 +123,7 @@ def test_every_word_of_the_source_matters(cell: str, attention: str) -> None:
 def test_watched_is_unwatched(attention: str) -> None:
     model, (source, target) = build(attention=attention), pairs()
     alone = model(source, target, REAL)
-    with trace(model) as seen:
+    with watch(model) as seen:
         watched = model(source, target, REAL)
     assert torch.equal(watched, alone)
     assert list(seen) == ([] if attention == "none" else ["decoder.look"])
@@ -321,7 +321,7 @@ def test_shape_comments_are_true() -> None:
         for cell, attention, both in itertools.product(CELLS, ATTENTIONS, (False, True)):
             model, (source, target) = build(cell=cell, attention=attention, bidirectional=both), pairs()
             model(source, target)
-            with trace(model):
+            with watch(model):
                 model(source, target, REAL)
             _, state = model.start(source, target, REAL)
             model.step(target[:, :1], state)

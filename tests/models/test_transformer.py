@@ -15,7 +15,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from regard.beam import beam_search
 from regard.models.transformer import PRESETS, Transformer, TransformerConfig
-from regard.trace import trace
+from regard.watch import watch
 
 VOCAB, PAD = 61, 60
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "relative"]
@@ -110,7 +110,7 @@ def test_attention_is_hugging_faces_marian() -> None:
     source, real = sources([13, 7, 1])
     target = torch.randint(VOCAB, (3, 5))
     y = theirs(source, real.long(), target, output_attentions=True)
-    with trace(ours) as seen:
+    with watch(ours) as seen:
         ours(source, target, real)
     for path, weights in {
         "encoder.2.attn.f": y.encoder_attentions[2],
@@ -265,7 +265,7 @@ def test_stacks_have_their_depths() -> None:
     model = build()
     assert [len(model.encoder), len(model.decoder), len(model.blocks)] == [3, 2, 5]
     assert [len(build(decoder_depth=None).decoder)] == [3]
-    with trace(model) as seen:
+    with watch(model) as seen:
         pass
     encoder, decoder = ([f"{side}.{i}" for i in range(n)] for side, n in (("encoder", 3), ("decoder", 2)))
     assert set(seen) == {f"{b}.attn.f" for b in encoder + decoder} | {f"{b}.cross.f" for b in decoder}

@@ -17,7 +17,7 @@ from transformers import ViTForImageClassification
 from regard.layers import Skip
 from regard.models import Labelled, vit
 from regard.models.vit import ViT, ViTConfig
-from regard.trace import trace
+from regard.watch import watch
 
 SIZES = {"size": 15, "channels": 3, "patch": 5, "dim": 24, "depth": 2, "heads": 3, "hidden": 29}
 NAMES = {  # ours by theirs
@@ -126,7 +126,7 @@ def test_waves_tell_rows_from_columns_and_keep_their_places_at_other_sizes() -> 
 def test_watched_is_unwatched_and_every_weight_learns() -> None:
     model, pixels = build(), torch.randn(2, 3, 15, 15)
     x = model(pixels)
-    with trace(model) as seen:
+    with watch(model) as seen:
         assert_close(model(pixels), x, atol=1e-5, rtol=1e-5)
     assert seen["blocks.1.attn.f"][0]["weights"].shape == (2, 3, 10, 10)
     x.square().sum().backward()

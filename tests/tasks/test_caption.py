@@ -20,8 +20,8 @@ from regard.loss import IGNORED
 from regard.models import Captioner, CaptionerConfig
 from regard.recipe import fill
 from regard.tasks.caption import Caption, CaptionConfig, CaptionData
-from regard.trace import trace
 from regard.train import train
+from regard.watch import watch
 
 GREEDY = Sampling(max_new_tokens=11, temperature=0)
 TINY = {"model.dim": 16, "model.heads": 2, "data.vocab": 320, "train.batch": 7, "train.device": "cpu"}
@@ -134,7 +134,7 @@ def test_the_loss_is_the_smoothed_cross_entropy_and_the_uneven_looks(table: str,
     model = model_of(task, decoder=decoder).train()
     samples = task.training(corpus.train, 5, 6, None)
     pixels, how, target, following = task.batch(samples, samples.rows(0))
-    with trace(model) as seen:
+    with watch(model) as seen:
         logits = model(pixels, target)
     want = F.cross_entropy(
         logits.flatten(0, 1),

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from berts import bert_weights
 from mistakes import mistake
 from runs import unmeasured
 from torch.nn import functional as F
@@ -14,7 +15,6 @@ from transformers import BertConfig as TheirConfig
 from transformers import BertForPreTraining
 
 from regard import run
-from regard.convert import bert_weights
 from regard.data import DataConfig, Stream
 from regard.data.pairs import Ragged
 from regard.data.passages import Passages, passages

@@ -28,7 +28,9 @@ from transformers import (
     BertModel,
 )
 
-from regard.convert import bert_config, head_weights, is_theirs, load_bert, load_folder
+from regard.convert import bert, is_theirs, load_folder, load_model
+from regard.convert.family import Config
+from regard.models import Bert
 from regard.run import load
 from regard.text import train_tokenizer
 from regard.train import train
@@ -46,6 +48,10 @@ def saved(folder: Path, made: type[Any] = BertForPreTraining, **changes: object)
             p.add_(0.15 * torch.randn_like(p))
     model.save_pretrained(folder)
     return model
+
+
+def load_bert(folder: Path) -> Bert:
+    return load_model(folder)[2]
 
 
 def texts() -> tuple[Tensor, Tensor, Tensor]:
@@ -108,10 +114,9 @@ def test_a_masked_word_model_has_no_pooler(tmp_path: Path) -> None:
 def test_a_fine_tuned_head_is_kept_apart(tmp_path: Path) -> None:
     theirs, (ids, real, segments) = saved(tmp_path, BertForSequenceClassification, num_labels=5), texts()
     ours, head = load_bert(tmp_path), nn.Linear(40, 5)
-    head.load_state_dict(head_weights(load_file(tmp_path / "model.safetensors")))
+    head.load_state_dict(load_model(tmp_path)[4])
     y = head(ours.pooled(ours.encode(ids, real, segments)))
     assert_close(y, theirs(ids, real.long(), segments).logits, atol=1e-5, rtol=1e-5)
-    assert head_weights({}) == {}
 
 
 @torch.no_grad()
@@ -139,7 +144,8 @@ def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
 
 
 def test_settings() -> None:
-    assert bert_config({**SIZES, "model_type": "bert", "hidden_dropout_prob": 0}) == {
+    c = Config({**SIZES, "model_type": "bert", "hidden_dropout_prob": 0}, Path("config.json"))
+    assert bert.settings(c, {}) == {
         "vocab": 61, "context": 37, "dim": 40, "depth": 3, "heads": 4, "hidden": 53, "segments": 2,
         "eps": 1e-3, "dropout": 0, "ffn": "gelu_tanh",
     }  # fmt: skip
@@ -151,7 +157,7 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "roberta"}, ["model_type=roberta", "known are bert"]),
+        ({"model_type": "gpt_neox"}, ["model_type=gpt_neox", "known are bert"]),
         ({"hidden_act": "silu"}, ["hidden_act=silu", "gelu_new"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type=relative_key", "absolute"]),
         ({"is_decoder": True}, ["is_decoder=True"]),

@@ -1,0 +1,37 @@
+/* The model's own front door: ask it, and go from the answer into the other views. */
+
+import { h } from "./dom.js";
+
+const VERBS = { write: "Go on", translate: "Translate", chat: "Say", fill: "Fill", restore: "Restore", classify: "Classify", tag: "Tag", span: "Find", embed: "Embed", words: "Ask" };
+
+export const talk = {
+  async show(root, app) {
+    const { manifest, source, go } = app;
+    const task = manifest.model.task;
+    const field = h("textarea", { id: "asked", "aria-label": "Your text", dir: "auto" });
+    field.value = app.talked?.input ?? manifest.input ?? "";
+    const said = h("div", { role: "status", "aria-live": "polite" });
+    const tell = () => {
+      if (!app.talked) return;
+      const { input, output } = app.talked;
+      const pairs = Boolean(manifest.tokens.written);
+      const inside = h("button", { type: "button", id: "inside", onclick: () => go({ view: "attention", input: task === "write" ? input + output : input, answer: pairs && task !== "classify" ? output : null, at: null, cell: null, row: null }) }, "Look inside this answer");
+      said.replaceChildren(h("div", { class: "said" }, task === "write" ? h("span", { class: "pale" }, input) : null, output), ["write", "translate", "chat"].includes(task) ? inside : "");
+    };
+    const ask = async (event) => {
+      event.preventDefault();
+      said.replaceChildren(h("p", { class: "pale" }, "…"));
+      try {
+        app.talked = { input: field.value, output: (await source.ask({ input: field.value })).output };
+        tell();
+      } catch (error) {
+        said.replaceChildren(h("p", { class: "wrong", role: "alert" }, error.message));
+      }
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey) ask(event);
+    });
+    tell();
+    root.append(h("h2", {}, "Ask the model", h("small", { class: "pale" }, `its task: ${task}`)), h("form", { onsubmit: ask }, field, h("button", { type: "submit", id: "say" }, VERBS[task] ?? "Ask"), h("small", { class: "pale" }, "  Enter sends, Shift+Enter is a new line")), said);
+  },
+};
