@@ -350,6 +350,7 @@ def open_page(options: argparse.Namespace) -> None:
     from .serve import serve
 
     serve(shown.model, shown, state)
+    raise KeyboardInterrupt  # it was stopped; where a shell has signals ignored, nobody has said so yet
 
 
 def keep_trace(options: argparse.Namespace) -> None:
