@@ -7,7 +7,7 @@ demo: .venv/ready
 	@$(BIN)/regard demo
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -1,9 +1,13 @@
 """What every test starts from."""
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it brings
+
 import pytest
 import torch
 
-torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
