@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.data import Buckets
+from regard.data.pairs import Ragged
 from regard.loss import IGNORED
 
 Batch = tuple[Tensor, ...]  # what a task's loss takes; the last one holds the targets
@@ -31,6 +32,16 @@ def per_token(loss: float, count: int, bytes: int) -> dict[str, float]:
         "perplexity": math.exp(min(mean, 700)),
         "bits_per_byte": loss / math.log(2) / max(1, bytes),
     }
+
+
+def padded(side: Ragged, rows: np.ndarray, by: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows on top of each other (B, T), filled up with `by`, and where they are real."""
+    n = side.lengths[rows][:, None]
+    i = np.arange(n.max())
+    real = i < n
+    found = np.full(real.shape, by, dtype=side.ids.dtype)
+    found[real] = side.ids[(side.offsets[rows][:, None] + i)[real]]
+    return found, real
 
 
 class Bucketed:

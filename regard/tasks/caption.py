@@ -141,10 +141,10 @@ class Caption(PairTask):
         pictures, captions = captioned(paths, self.config.size, self.config.channels)
         return Captioned(pictures, captions, self.tokenizer)
 
-    def training(self, data: Captioned, seed: int, rows: int, tokens: int | None) -> Epochs:  # type: ignore[override]
+    def training(self, data: Captioned, seed: int, rows: int, tokens: int | None) -> Epochs:
         return Epochs(data, seed, rows if tokens is None else max(1, tokens // self.context))  # type: ignore[arg-type]
 
-    def batch(self, samples: Epochs, rows: np.ndarray) -> Batch:  # type: ignore[override]
+    def batch(self, samples: Epochs, rows: np.ndarray) -> Batch:
         """Pictures (B, C, H, W) and what is drawn for each; captions from their beginning, and to their end
         (B, T)."""
         pixels, target, following = self.collated(samples.data, samples.at(rows))  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ class Caption(PairTask):
         following[~counts] = IGNORED
         return data.sources.read(data.pictures[rows]), torch.from_numpy(target), torch.from_numpy(following)
 
-    def in_order(self, data: Captioned, tokens: int) -> Iterator[Batch]:  # type: ignore[override]
+    def in_order(self, data: Captioned, tokens: int) -> Iterator[Batch]:
         """Every caption once, without any change to its picture; as many as would fill so many tokens."""
         order = np.argsort(data.ids.lengths, kind="stable")
         for rows in np.split(order, range(0, len(order), max(1, tokens // self.context))[1:]):

@@ -7,7 +7,7 @@ Shapes: B batch, T tokens, C classes, L tokens of a name.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from regard.models import Labelled, Transformer
 from regard.text import Tokenizer
 
 from .answers import Answer
-from .batches import Batch, Bucketed, targets
+from .batches import Batch, padded, targets
 from .fill import END, FIRST, SPECIALS
 from .fill import PAD as BERT_PAD
 from .pairs import PAD
@@ -184,26 +184,11 @@ class Classify(Task):
             raise Mistake(f"{paths[0]}: it has a {table.kind} for each text, but the model tells {told}")
         return self.examples(table)[0]
 
-    def training(self, examples: Examples, seed: int, rows: int, tokens: int | None) -> Bucketed:
-        lengths = examples.ids.lengths
-        return Bucketed(examples, (lengths, lengths), seed, rows, tokens)
-
-    def batch(self, samples: Bucketed, rows: np.ndarray) -> Batch:
-        return self.collated(samples.data, rows)
-
     def collated(self, examples: Examples, rows: np.ndarray) -> Batch:
         """ids, real and segments (B, T); the class or score (B,)."""
-        n = examples.ids.lengths[rows][:, None]
-        i = np.arange(n.max())
-        real = i < n
-        ids = np.zeros(real.shape, dtype=np.int64)
-        ids[real] = examples.ids.ids[(examples.ids.offsets[rows][:, None] + i)[real]]
-        segments = (i >= examples.seconds[rows][:, None]).astype(np.int64) * real
+        ids, real = padded(examples.ids, rows)
+        segments = ((np.arange(real.shape[1]) >= examples.seconds[rows][:, None]) & real).astype(np.int64)
         return tuple(torch.from_numpy(x) for x in (ids, real, segments, examples.wanted[rows]))
-
-    def in_order(self, examples: Examples, tokens: int) -> Iterator[Batch]:
-        for rows in in_length_order(examples.ids.lengths, examples.ids.lengths, tokens):
-            yield self.collated(examples, rows)
 
     @cached_property
     def names(self) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import scoring
-from regard.data import Corpus, PairConfig, Pairs, in_length_order, text_pairs
+from regard.data import Corpus, PairConfig, Pairs, text_pairs
 from regard.data.encoding import tokenizer_for
 from regard.data.pairs import Ragged, encode, filtered, histories, split_pairs
 from regard.errors import Mistake
@@ -24,7 +24,7 @@ from regard.text import Tokenizer
 from regard.watch import watch
 
 from .answers import Answer, searched, spelt, streamed
-from .batches import Batch, Bucketed, per_token
+from .batches import Batch, per_token
 from .task import Task
 
 PAD, BEGIN, END, SEPARATOR = "<pad>", "<s>", "</s>", "<sep>"
@@ -143,12 +143,8 @@ class PairTask(Task):
         """Data to score on. What is too long for the model is still to be answered."""
         return self.encoded(histories(list(text_pairs(paths)), self.turns(self.config)))
 
-    def training(self, pairs: Pairs, seed: int, rows: int, tokens: int | None) -> Bucketed:
-        lengths = pairs.source_lengths, pairs.target_lengths
-        return Bucketed(pairs, lengths, seed, rows, tokens)
-
-    def batch(self, samples: Bucketed, rows: np.ndarray) -> Batch:
-        return self.collated(samples.data, rows)
+    def lengths(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+        return pairs.source_lengths, pairs.target_lengths
 
     def collated(self, pairs: Pairs, rows: np.ndarray) -> Batch:
         """Source and where it is real (B, S); target from its beginning, and to its end (B, T)."""
@@ -158,11 +154,6 @@ class PairTask(Task):
         target[:, 0] = self.begin
         following[~counts] = IGNORED
         return tuple(torch.from_numpy(x) for x in (source, real, target, following))
-
-    def in_order(self, pairs: Pairs, tokens: int) -> Iterator[Batch]:
-        """Every pair once; about so many tokens at a time."""
-        for rows in in_length_order(pairs.source_lengths, pairs.target_lengths, tokens):
-            yield self.collated(pairs, rows)
 
     def loss(
         self, model: nn.Module, source: Tensor, real: Tensor, target: Tensor, following: Tensor

@@ -5,7 +5,7 @@ Shapes: B batch, T tokens, L tokens of the text in a window, N tokens of the lon
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,9 +24,9 @@ from regard.loss import cross_entropy
 from regard.text import Tokenizer
 
 from .answers import Answer
-from .batches import Batch, Bucketed
+from .batches import Batch, padded
 from .fill import END, FIRST, SPECIALS
-from .tag import TOKENS_AT_ONCE, headed, joined, padded, parted
+from .tag import TOKENS_AT_ONCE, headed, joined, parted
 from .task import Task
 
 
@@ -187,23 +187,12 @@ class SpanTask(Task):
     def held_out(self, paths: Sequence[str]) -> Examples:
         return self.examples(spans(paths))[0]
 
-    def training(self, examples: Examples, seed: int, rows: int, tokens: int | None) -> Bucketed:
-        lengths = examples.ids.lengths
-        return Bucketed(examples, (lengths, lengths), seed, rows, tokens)
-
-    def batch(self, samples: Bucketed, rows: np.ndarray) -> Batch:
-        return self.collated(samples.data, rows)
-
     def collated(self, examples: Examples, rows: np.ndarray) -> Batch:
         """ids, real, segments and may (B, T); where the answer begins and ends (B, 2)."""
         ids, real = padded(examples.ids, rows)
         may, _ = padded(examples.may, rows)
         segments = ((np.arange(real.shape[1]) >= examples.seconds[rows][:, None]) & real).astype(np.int64)
         return tuple(torch.from_numpy(x) for x in (ids, real, segments, may, examples.wanted[rows]))
-
-    def in_order(self, examples: Examples, tokens: int) -> Iterator[Batch]:
-        for rows in in_length_order(examples.ids.lengths, examples.ids.lengths, tokens):
-            yield self.collated(examples, rows)
 
     def logits(self, model: Any, ids: Tensor, real: Tensor, segments: Tensor, may: Tensor) -> Tensor:
         """Of every place as the answer's first and as its last."""

@@ -5,7 +5,7 @@ Shapes: B batch, T tokens, C classes.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from unicodedata import category
@@ -26,7 +26,7 @@ from regard.models import Labelled
 from regard.text import Tokenizer
 
 from .answers import Answer
-from .batches import Batch, Bucketed, targets
+from .batches import Batch, padded, targets
 from .fill import END, FIRST, SPECIALS, UNKNOWN
 from .task import Task
 
@@ -87,16 +87,6 @@ def parted(rows: Sequence[T], holdout: float) -> tuple[list[T], list[T]]:
 def joined(rows: Sequence[Sequence[Any]], dtype: type) -> Ragged:
     flat: np.ndarray = np.array([x for row in rows for x in row], dtype=dtype)
     return Ragged(flat, np.array([len(row) for row in rows], dtype=np.int64))
-
-
-def padded(ragged: Ragged, rows: np.ndarray, by: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """These rows on top of each other, and where they are real."""
-    n = ragged.lengths[rows][:, None]
-    i = np.arange(n.max())
-    real = i < n
-    found = np.full(real.shape, by, dtype=ragged.ids.dtype)
-    found[real] = ragged.ids[(ragged.offsets[rows][:, None] + i)[real]]
-    return found, real
 
 
 class Examples:
@@ -242,22 +232,11 @@ class Tag(Task):
     def held_out(self, paths: Sequence[str]) -> Examples:
         return self.examples(tagged(paths))[0]
 
-    def training(self, examples: Examples, seed: int, rows: int, tokens: int | None) -> Bucketed:
-        lengths = examples.ids.lengths
-        return Bucketed(examples, (lengths, lengths), seed, rows, tokens)
-
-    def batch(self, samples: Bucketed, rows: np.ndarray) -> Batch:
-        return self.collated(samples.data, rows)
-
     def collated(self, examples: Examples, rows: np.ndarray) -> Batch:
         """ids and real (B, T); the tag where a word begins (B, T)."""
         ids, real = padded(examples.ids, rows)
         wanted, _ = padded(examples.wanted, rows, by=IGNORED)
         return tuple(torch.from_numpy(x) for x in (ids, real, wanted))
-
-    def in_order(self, examples: Examples, tokens: int) -> Iterator[Batch]:
-        for rows in in_length_order(examples.ids.lengths, examples.ids.lengths, tokens):
-            yield self.collated(examples, rows)
 
     def loss(self, model: Any, ids: Tensor, real: Tensor, wanted: Tensor) -> Tensor:
         """The sum of cross-entropies in nats."""
