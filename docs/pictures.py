@@ -1,51 +1,134 @@
-"""Pictures of the page for the documents, by Chromium: `python docs/pictures.py RUN INPUT NAME=STATE...`
+"""A picture of every view of the page for the documents, by Chromium.
 
-python docs/pictures.py runs/de "A man is walking his dog." attention="layer=2&head=1" map="view=map"
-writes docs/pictures/page-attention.png and page-map.png. A state is what the page's address has after its #.
+    python docs/pictures.py write=RUN answer=RUN see=RUN --write TEXT --answer TEXT --see PICTURE
+
+writes docs/pictures/page-VIEW.png: of a model that writes on, of one that answers a source, of one that sees.
 """
 
+import argparse
+import contextlib
+import json
 import shutil
-import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qsl, quote
 
 import uvicorn
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from regard import load
-from regard.look.page import Shown
+from regard.look.page import VIEWS, Shown
 from regard.serve import bound
 from regard.serve.app import application
 
 FOLDER = Path(__file__).parent / "pictures"
 SIZE = {"width": 1120, "height": 720}
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+COLOURS = 256  # of a picture: files stay small
+
+# Which kind of model shows a view, in which state; without a line, one that writes.
+STATES = {
+    "alignment": ("answer", "beams=4&node=3,5"),
+    "map": ("answer", ""),
+    "picture": ("see", "word=2"),
+    "talk": ("answer", ""),
+    "next": ("answer", "row=3&temperature=0.8&k=12&p=0.95"),
+}
+MORE = {  # parts of views that deserve a picture
+    "atlas": ("write", "view=attention&form=atlas&by=previous"),
+    "lens": ("answer", "view=next&words=layers&row=3"),
+}
 
 
-def main(run: str, given: str, *pictures: str) -> None:
-    model = load(run)
+def states(shown: dict[str, Shown]) -> dict[str, tuple[str, str]]:
+    """By a picture's name, the kind of model and the page's state."""
+    found = {name: STATES.get(name, ("write", "")) for name in VIEWS}
+    found = {name: (kind, f"view={name}&{state}") for name, (kind, state) in found.items()}
+    (cross, *_), masked = shown["answer"].manifest["attentions"]["cross"], shown["write"].trace.attentions[-1]
+    head, row = cross["heads"] - 1, len(shown["write"].trace.tokens["text"]) - 1
+    looked = f"part=cross&layer={cross['layer']}&head={head}&at=1,1&cell={cross['name']}.weights:{head},1,1"
+    score = f"step={masked}.scores&head=1&at={row},1&cell={masked}.scores:1,{row},1"
+    silent = quote(json.dumps([{"kind": "silence", "part": cross["name"], "head": head}]))
+    found |= {
+        "attention": ("answer", f"view=attention&{looked}"),
+        "cell": ("write", f"view=walk&{score}"),
+        "compare": ("write", f"view=compare&other=step:{shown['write'].manifest['steps'][0]}"),
+        "whatif": ("answer", f"view=whatif&changes={silent}"),
+    }
+    return found | MORE
+
+
+@contextlib.contextmanager
+def served(shown: Shown) -> Iterator[str]:
+    """The page's address, while it is there."""
     listener = bound(0)
-    app = application(model, Shown(model, given))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
+    config = uvicorn.Config(
+        application(shown.model, shown), log_level="warning", lifespan="off", ws="none", access_log=False
+    )
+    server = uvicorn.Server(config)
     listener.listen()
-    threading.Thread(target=server.run, args=([listener],), daemon=True).start()
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
+
+
+def take(page: Page, url: str, view: str, state: str, path: Path) -> None:
+    page.goto(f"{url}?{view}#{state}")
+    page.wait_for_selector(f"main section.{dict(parse_qsl(state))['view']}")
+    if view == "talk":  # which has something to show once it was asked
+        page.click("#say")
+        page.wait_for_selector(".said")
+    elif view == "take":  # what was looked at before
+        page.click("#view-attention")
+        page.wait_for_selector("section.attention")
+        page.click("#view-take")
+        page.wait_for_selector("section.take")
+    page.wait_for_selector("main:not([aria-busy])")
+    page.wait_for_timeout(250)  # a canvas is drawn when its size is known
+    page.screenshot(path=path)
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def pictures(browser: Browser, shown: dict[str, Shown], folder: Path) -> list[Path]:
+    """One of every view."""
+    made = []
+    with contextlib.ExitStack() as stack:
+        page = browser.new_page(viewport=SIZE, color_scheme="light", reduced_motion="reduce")
+        stack.callback(page.close)
+        page.set_default_timeout(20_000)
+        urls = {kind: stack.enter_context(served(one)) for kind, one in shown.items()}
+        for name, (kind, state) in states(shown).items():
+            path = folder / f"page-{name}.png"
+            take(page, urls[kind], name, state, path)
+            made.append(path)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs=3, metavar="KIND=RUN")
+    for kind in ("write", "answer", "see"):
+        parser.add_argument(f"--{kind}", required=True, help="its input")
+    options = parser.parse_args()
+    runs = dict(run.split("=", 1) for run in options.runs)
+    shown = {kind: Shown(load(run, "cpu"), getattr(options, kind)) for kind, run in runs.items()}
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
-        for picture in pictures:
-            name, state = picture.split("=", 1)
-            path = FOLDER / f"page-{name}.png"
-            page = browser.new_page(viewport=SIZE, color_scheme="dark" if "dark" in name else "light")
-            page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}/#{state}")
-            page.wait_for_selector("main section")
-            page.wait_for_timeout(300)
-            page.screenshot(path=path)
-            page.close()
-            Image.open(path).convert("RGB").save(path, optimize=True)
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        for path in pictures(browser, shown, FOLDER):
             print(path, path.stat().st_size)
         browser.close()
-    server.should_exit = True
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

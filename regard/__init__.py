@@ -11,8 +11,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "train": "train",
     "load": "run",
+    "at_step": "run",
     "Model": "run",
     "look": "look",
+    "page": "look.page",
     "trace": "trace",
     "Trace": "trace",
     "watch": "watch",
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from .generate import Sampling, generate
     from .layers import Block, FeedForward, SwiGLU
     from .look import look
+    from .look.page import page
     from .models import (
         GPT,
         Bert,
@@ -66,7 +69,7 @@ if TYPE_CHECKING:
         ViT,
         ViTConfig,
     )
-    from .run import Model, load
+    from .run import Model, at_step, load
     from .text import Tokenizer
     from .trace import Trace, trace
     from .train import train
@@ -97,11 +100,13 @@ __all__ = [
     "TransformerConfig",
     "ViT",
     "ViTConfig",
+    "at_step",
     "change",
     "effects",
     "generate",
     "load",
     "look",
+    "page",
     "trace",
     "train",
     "vectors",

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .errors import Mistake
+
 NOTHING = -1  # stands behind the end of a finished text
 
 
@@ -88,7 +90,7 @@ def beam_search(
         logits, state = step(texts[:, :, -1].reshape(-1, 1), state)
         new = logits.float().log_softmax(-1).view(len(going), K, V)
     if not all(found):
-        raise ValueError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
+        raise Mistake("the model's weights gave NaN or infinite logits: it cannot be used as it is")
     return found
 
 

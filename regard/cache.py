@@ -1,6 +1,6 @@
 """What a model remembers between two steps of writing.
 
-Shapes: B batch, G key/value heads, S positions read so far, d width of a head.
+Shapes: B batch, G key/value heads, T tokens to come, S positions read so far, d width of a head.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 KeysValues = tuple[Tensor, Tensor]
 
@@ -72,3 +73,13 @@ class State:
             self.real = self.real[rows]
         if self.source_real is not None:
             self.source_real = self.source_real[rows]
+
+
+def onward(state: State | None, T: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Where the next T tokens stand, and a mask over all keys; padded rows start counting at their first."""
+    past = state.length if state else 0
+    if state is None or state.real is None:
+        return torch.arange(past, past + T, device=device), None
+    state.real = F.pad(state.real, (0, past + T - state.real.shape[1]), value=True)
+    pos = (state.real.cumsum(1) - 1).clamp(min=0)[:, past:]  # (B, T)
+    return pos, state.real[:, None, None, :]

@@ -100,14 +100,32 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--part", metavar="NAME", help="of an encoder-decoder: cross, encoder or decoder")
     p.add_argument("--patch", type=int, metavar="N", help="of a picture, counted row by row from 0")
     p.add_argument("--answer", metavar="TEXT", help="look at this answer, not at the model's own")
+    p.add_argument("--against", action="append", default=[], metavar="MODEL", help="to compare it with")
+
+    p = verb("serve", serve, "put models behind an HTTP address: the page, an OpenAI-compatible API, metrics")
+    p.add_argument("model", nargs="+", metavar="MODEL", help="folders; each model is named like its own")
+    p.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to listen at (127.0.0.1)")
+    p.add_argument("--port", type=int, metavar="N", help="(7447, or another that is free)")
+    p.add_argument("--name", action="append", default=[], metavar="NAME", help="a host that it answers to")
+    p.add_argument("--api-key", metavar="KEY", help="that clients must give; or in REGARD_API_KEY")
+    p.add_argument("--places", type=int, metavar="N", help="answers that a model writes at once (32)")
+    p.add_argument("--queue", type=int, metavar="N", help="answers that wait for a place (128)")
+    p.add_argument("--max-tokens", type=int, metavar="N", help="of one answer (4096)")
+    p.add_argument("--timeout", type=float, metavar="S", help="seconds for a whole answer (120)")
+    p.add_argument("--log", choices=["json", "none"], default="json", help="a line for each request, or none")
 
     p = verb("export", export, "write a model as a folder that other programs read")
     p.add_argument("model", metavar="MODEL")
     p.add_argument("out", metavar="DIR", help="a new folder")
-    p.add_argument("--to", choices=["hf"], default="hf", help="the layout: Hugging Face's (hf)")
+    layouts = ["hf", "onnx", "ctranslate2"]
+    p.add_argument("--to", choices=layouts, default="hf", help="the layout (hf: Hugging Face's)")
 
     p = verb("demo", demo, "train a chatbot in about a minute, ask it, and see what it looked at")
     p.add_argument("--out", metavar="RUN", help="the run's folder (runs/demo)")
+
+    p = verb("bench", bench, "measure this machine: how fast it learns and writes, next to transformers")
+    p.add_argument("--size", choices=["pico", "tiny", "mini", "gpt2"], default="tiny", help="(tiny)")
+    p.add_argument("--seconds", type=float, default=3.0, metavar="S", help="for each figure (3)")
 
     p = verb("prepare", prepare, "turn a large corpus into token shards once, in parallel")
     p.add_argument("data", nargs="+", metavar="DATA")
@@ -283,8 +301,8 @@ def converse(model: Any, chosen: dict[str, Any]) -> None:
                 "/reset forgets the conversation, /seed N draws other answers, Ctrl-D ends", file=sys.stderr
             )
         elif model.task.talks:
-            answer = show(model.stream("\n".join([*turns, text]) if text.strip() else "", **chosen))
-            turns += [text, answer.replace("\n", " ")]  # a turn is a line
+            asked = model.task.conversation([*turns, text]) if text.strip() else ""
+            turns += [text, show(model.stream(asked, **chosen))]
         else:
             show(model.stream(text, **chosen))
 
@@ -311,6 +329,8 @@ def score(options: argparse.Namespace) -> None:
 
 
 def look(options: argparse.Namespace) -> None:
+    if options.against and options.save is not None:
+        raise Mistake("--against is for the page in the browser, which computes; leave --save out")
     if (options.save or "").lower().endswith(".safetensors"):
         keep_trace(options)
         return
@@ -349,8 +369,31 @@ def open_page(options: argparse.Namespace) -> None:
         return
     from .serve import serve
 
-    serve(shown.model, shown, state)
+    serve(shown.model, shown, state, against=[load(folder) for folder in options.against])
     raise KeyboardInterrupt  # it was stopped; where a shell has signals ignored, nobody has said so yet
+
+
+def serve(options: argparse.Namespace) -> None:
+    from .run import load
+    from .serve import open_house
+    from .serve.guard import Manners
+    from .serve.house import Limits, named
+
+    asked = {name: getattr(options, name) for name in ("places", "queue", "timeout")}
+    asked["tokens"] = options.max_tokens
+    limits = Limits(**{name: value for name, value in asked.items() if value is not None})
+    key = options.api_key or os.environ.get("REGARD_API_KEY") or None
+    if options.host not in ("127.0.0.1", "localhost", "::1") and key is None:
+        print("whoever reaches this address may use it; --api-key asks them for a key", file=sys.stderr)
+    manners = Manners(
+        host=options.host,
+        names=frozenset(name.lower() for name in options.name),
+        key=key,
+        most=limits.places + limits.queue,
+        log=options.log == "json",
+    )
+    models = {name: load(folder) for name, folder in zip(named(options.model), options.model, strict=True)}
+    open_house(models, manners, limits, options.port)
 
 
 def keep_trace(options: argparse.Namespace) -> None:
@@ -372,7 +415,8 @@ def keep_trace(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace) -> None:
     from .run import export, load
 
-    export(load(options.model, "cpu"), options.out)
+    if said := export(load(options.model, "cpu"), options.out, options.to):
+        print(said, file=sys.stderr)
     print(options.out)
 
 
@@ -380,6 +424,12 @@ def demo(options: argparse.Namespace) -> None:
     from .demo import demo
 
     demo(options.out)
+
+
+def bench(options: argparse.Namespace) -> None:
+    from .bench import bench
+
+    bench(options.size, options.seconds)
 
 
 def prepare(options: argparse.Namespace) -> None:

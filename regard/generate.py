@@ -82,9 +82,18 @@ class Sampling:
                 self.seed is None or (_whole(self.seed, 0) and self.seed < 2**64),
                 "a whole number from 0 to 2**64 - 1, or none",
             ),
-            ("num_beams", _whole(self.num_beams, 1), "a whole number from 1 up"),
+            (
+                "num_beams",
+                _whole(self.num_beams, 1) and self.num_beams <= 1024,
+                "a whole number from 1 to 1024",
+            ),
             ("length_penalty", _number(self.length_penalty, -100, 100), "a number from -100 to 100"),
-            ("suppress_tokens", all(_whole(i, 0) for i in self.suppress_tokens), "whole numbers from 0 up"),
+            (
+                "suppress_tokens",
+                isinstance(self.suppress_tokens, Sequence)
+                and all(_whole(i, 0) for i in self.suppress_tokens),
+                "whole numbers from 0 up",
+            ),
         ):
             if not fits:
                 raise Mistake(f"{name}={getattr(self, name)!r}: give {need}")
@@ -163,6 +172,8 @@ def forbid(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) -> Tenso
     if s.no_repeat_ngram_size:
         logits = no_repeat_ngram(logits, texts, s.no_repeat_ngram_size)
     if s.suppress_tokens:
+        if (most := max(s.suppress_tokens)) >= logits.shape[-1]:
+            raise Mistake(f"suppress_tokens: {most} is no token of the {logits.shape[-1]}")
         never = torch.tensor(list(s.suppress_tokens), device=logits.device)
         logits = logits.index_fill(-1, never, -math.inf)
     return logits
@@ -210,7 +221,7 @@ def choose(
         ids = draw(logits, torch.tensor(uniform, dtype=logits.dtype, device=logits.device))
     tokens: list[int] = torch.where(sound, ids, -1).tolist()  # the one time a step waits for the device
     if -1 in tokens:
-        raise ValueError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
+        raise Mistake("the model's weights gave NaN or infinite logits: it cannot be used as it is")
     return tokens
 
 

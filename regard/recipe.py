@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import Mistake
+from .files import read_text
 
 RECIPES = Path(__file__).parent / "recipes"
 T = typing.TypeVar("T")
@@ -44,11 +45,13 @@ def read(recipe: str) -> Sections:
 
 def read_file(path: Path) -> Sections:
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise Mistake(f"{path}: no such recipe file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+    except (OSError, tomllib.TOMLDecodeError) as e:
         raise Mistake(f"{path}: not a readable recipe: {e}") from None
+    except RecursionError:
+        raise Mistake(f"{path}: not a readable recipe: nested too deeply") from None
     found.pop("about", None)
     for name, section in found.items():
         if name not in ("model", "data", "task", "train") or not isinstance(section, dict):

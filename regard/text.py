@@ -1,5 +1,6 @@
 """Text to token ids and back: six kinds of tokenizer, all kept as Hugging Face's `tokenizer.json`."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -15,8 +16,10 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import Mistake
+from regard.files import read_text
 
 ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", "[SEP]")
+LONGEST = 2**26  # bytes of a tokenizer.json
 PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by piece
 AT_ONCE = 2**22  # characters: a token takes some hundred bytes inside the library while it is encoded
 # How words are told from the signs around them.
@@ -66,13 +69,16 @@ class Tokenizer:
         """Reads a tokenizer.json, or the one in a folder."""
         file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
         try:
-            return cls(tokenizers.Tokenizer.from_str(file.read_text("utf-8")))
+            return cls.read(read_text(file, LONGEST), file)
         except OSError as error:
             why = error.strerror
             raise Mistake(f"{file}: cannot be read ({why}); give a tokenizer.json or its folder") from None
-        except Exception as error:  # the library raises nothing more special
-            why = one_line(error)
-            raise Mistake(f"{file}: not a tokenizer.json of the tokenizers library ({why})") from None
+
+    @classmethod
+    def read(cls, text: str, file: Path) -> "Tokenizer":
+        """What a tokenizer.json says."""
+        with told(f"{file}: not a tokenizer.json of the tokenizers library"):
+            return cls(tokenizers.Tokenizer.from_str(text))
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.inner.to_str(pretty=True), "utf-8")
@@ -107,7 +113,8 @@ class Tokenizer:
 
         def encode_waiting() -> None:
             batch = [piece for _, piece in waiting]
-            encodings = self.inner.encode_batch_fast(batch, add_special_tokens=False)
+            with told("the tokenizer fails on this text"):
+                encodings = self.inner.encode_batch_fast(batch, add_special_tokens=False)
             for (row, _), encoding in zip(waiting, encodings, strict=True):
                 found[row].append(np.array(encoding.ids, dtype=np.int32))
             waiting.clear()
@@ -124,7 +131,8 @@ class Tokenizer:
         return [arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for arrays in found]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self.inner.decode([int(id) for id in ids], skip_special_tokens=True)
+        with told("the tokenizer fails on these tokens"):
+            return self.inner.decode([int(id) for id in ids], skip_special_tokens=True)
 
     def decoder(self, begun: Sequence[int] = ()) -> "Decoder":
         return Decoder(self, begun)
@@ -163,6 +171,18 @@ class Decoder:
     def finish(self) -> str:
         """The text still held back."""
         return self.tokenizer.decode(self.given + self.held)[len(self.tokenizer.decode(self.given)) :]
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """The library raises nothing more special than Exception, and panics on some that tokenizer.json may ask
+    for: a Mistake instead."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise Mistake(f"{what} ({one_line(error)})") from None
 
 
 def one_line(error: BaseException) -> str:

@@ -83,17 +83,22 @@ class Vectors:
     def nearest(self, text: str, k: int = 10, distance: str = "cosine") -> list[tuple[str, float]]:
         """The k words nearest to "king", or to "king - man + woman", without these themselves: by cosine,
         where every word of a sum counts as much as any (3CosAdd, Levy & Goldberg 2014), or by distance."""
+        found = self.near(*self.terms(text), k, distance)
+        return [(self.words[row], value) for row, value in found]
+
+    def near(
+        self, rows: list[int], signs: list[float], k: int = 10, distance: str = "cosine"
+    ) -> list[tuple[int, float]]:
+        """The k rows nearest to a sum of rows, and how near."""
         if distance not in ("cosine", "euclidean"):
             raise Mistake(f"distance={distance} is not a choice; known are cosine, euclidean")
-        rows, signs = self.terms(text)
         far = distance == "euclidean"
         W = self.matrix if far else self.unit
         aim = W.new_tensor(signs) @ W[rows]  # (D,)
         values = (W - aim).norm(dim=1) if far else W @ F.normalize(aim, dim=0)
         values[rows] = torch.inf if far else -torch.inf
         best = values.topk(min(k, int(values.isfinite().sum())), largest=not far)
-        found = (self.words[row] for row in best.indices.tolist())
-        return list(zip(found, best.values.tolist(), strict=True))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
         """What is to c as b is to a."""
@@ -179,9 +184,8 @@ def plane(x: Tensor, steps: int = 500) -> Tensor:
         wide = torch.special.entr(p).sum(1, keepdim=True) > math.log(max(2, min(15, N / 4)))
         low, high = torch.where(wide, middle, low), torch.where(wide, high, middle)
     p = (p + p.mT) / (2 * N)  # (N, N)
-    u, s, _ = torch.linalg.svd(x - x.mean(0), full_matrices=False)
-    y = u[:, :2] * s[:2]  # (N, 2)
-    y = F.pad(y, (0, 2 - y.shape[1])) * (1e-2 / y.std().clamp(min=1e-12))
+    y = principal(x)
+    y = y * (1e-2 / y.std().clamp(min=1e-12))  # (N, 2)
     past, gain = torch.zeros_like(y), torch.ones_like(y)
     for step in range(steps):
         early = step < steps // 4  # neighbours find each other first
@@ -192,6 +196,17 @@ def plane(x: Tensor, steps: int = 500) -> Tensor:
         past = (0.5 if early else 0.8) * past - max(N / 4, 10) * gain * slope
         y = y + past
     return y
+
+
+def principal(x: Tensor) -> Tensor:
+    """(N, D) -> (N, 2), as much of the distances as a plane can keep: PCA, Pearson 1901.
+
+    Of each direction, which could as well be its opposite, the largest number is positive.
+    """
+    _, _, v = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    v = v[:2]  # (2, D)
+    v = v * v.gather(1, v.abs().argmax(1, keepdim=True)).sign()
+    return F.pad((x - x.mean(0)) @ v.mT, (0, 2 - len(v)))
 
 
 def map_svg(words: Sequence[str], places: Tensor) -> str:

@@ -147,12 +147,37 @@ def vit(rng: random.Random) -> Any:
     )  # fmt: skip
 
 
+def pegasus(rng: random.Random) -> Any:
+    heads = rng.choice([1, 4])
+    return hf.PegasusForConditionalGeneration(
+        hf.PegasusConfig(
+            vocab_size=VOCAB, max_position_embeddings=CONTEXT, d_model=40, encoder_layers=rng.choice([1, 2]),
+            decoder_layers=rng.choice([1, 3]), encoder_attention_heads=heads, decoder_attention_heads=heads,
+            encoder_ffn_dim=53, decoder_ffn_dim=53, scale_embedding=True, pad_token_id=PAD, eos_token_id=END,
+            activation_function=rng.choice(["relu", "gelu"]), decoder_start_token_id=PAD,
+            forced_eos_token_id=None,
+        )
+    )  # fmt: skip
+
+
+def siglip(rng: random.Random) -> Any:
+    vision = {
+        "image_size": 15, "patch_size": rng.choice([3, 5]), "num_channels": rng.choice([1, 3]),
+        "hidden_size": 24, "num_hidden_layers": rng.choice([1, 3]), "num_attention_heads": 3,
+        "intermediate_size": 29, "layer_norm_eps": rng.choice([1e-6, 1e-3]), "vision_use_head": False,
+        "hidden_act": rng.choice(["gelu", "gelu_pytorch_tanh"]),
+    }  # fmt: skip
+    return hf.SiglipForImageClassification(hf.SiglipConfig(vision_config=vision, num_labels=7))
+
+
 MAKERS = {
-    f.__name__: f for f in (gpt2, llama, mistral, qwen2, qwen3, t5, marian, bert, roberta, distilbert, vit)
+    f.__name__: f
+    for f in (gpt2, llama, mistral, qwen2, qwen3, t5, marian, pegasus, bert, roberta, distilbert, vit, siglip)
 }
 SPECIALS = {
     "t5": ("<unk>", "<pad>", "</s>", "<extra_id_0>", "<extra_id_1>"),
     "marian": ("<unk>", "<pad>", "</s>"),
+    "pegasus": ("<unk>", "<pad>", "</s>"),
     "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "distilbert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
@@ -164,7 +189,7 @@ def saved(folder: Path, kind: str, seed: int = 0, **more: Any) -> Any:
     torch.manual_seed(seed)
     model = shaken(MAKERS[kind](random.Random(seed), **more))
     model.save_pretrained(folder)
-    if kind != "vit":
+    if kind not in ("vit", "siglip"):
         specials = SPECIALS.get(kind, ("<|endoftext|>",))
         train_tokenizer("bpe", TEXT, VOCAB, specials).save(folder / "tokenizer.json")
     return model

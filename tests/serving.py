@@ -49,7 +49,14 @@ class Server:
 
 @contextmanager
 def served(model: Model, first: Shown) -> Iterator[Server]:
-    config = uvicorn.Config(application(model, first), log_level="warning", lifespan="off", ws="none")
+    with listening(application(model, first)) as port:
+        yield Server(port, first)
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[int]:
+    """An application at a port of this machine's."""
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", ws="none")
     listener, server = bound(0), uvicorn.Server(config)
     port = listener.getsockname()[1]
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
@@ -57,7 +64,7 @@ def served(model: Model, first: Shown) -> Iterator[Server]:
     while not server.started:
         time.sleep(0.005)
     try:
-        yield Server(port, first)
+        yield port
     finally:
         server.should_exit = True
         thread.join(20)

@@ -12,7 +12,7 @@ import regard
 
 HERE = Path(regard.__file__).parent
 FLOORS = [
-    ["errors"],
+    ["errors", "files"],
     ["positions", "cache"],
     ["attention"],
     ["layers", "recurrent"],
@@ -21,8 +21,9 @@ FLOORS = [
     [
         *("text", "sentences", "data", "recipe", "tasks", "loss", "scoring", "optim", "lora", "distributed"),
         *("vectors", "log", "meter", "display", "curve", "run", "trace", "change", "trainer", "train"),
+        "template",
     ],
-    ["look", "serve", "demo"],
+    ["look", "serve", "demo", "bench"],
     ["cli"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(FLOORS) for room in rooms}

@@ -131,7 +131,12 @@ CASES = [
         for positions in ("none", "sinusoidal", "learned", "rotary", "relative")
     ),
     Case("transformer", {**GPT, "pre": True, "decoder_depth": 3}, pair=True, lr=5e-3),
-    Case("transformer", {**PAIR, "output_bias": True, "head_dim": 6, "ffn": "geglu"}, pair=True, lr=5e-3),
+    Case(
+        "transformer",
+        {**PAIR, "output_bias": True, "positions": "rotary", "head_dim": 6, "ffn": "geglu"},
+        pair=True,
+        lr=5e-3,
+    ),
     Case(
         "transformer",
         {**PAIR, "norm": "rms", "ffn": "swiglu", "bias": False, "tied": False, "hidden": 47},

@@ -80,7 +80,7 @@ def test_a_file(tmp_path: Path) -> None:
         (b"model = 3\n", ["[model]"]),
         (b"[model]\ndim 3\n", ["not a readable recipe", "line 2"]),
         (b"[model]\ndim = 3\ndim = 4\n", ["not a readable recipe", "line 3"]),
-        (b"\xff", ["not a readable recipe"]),
+        (b"\xff", ["not a text in UTF-8"]),
     ],
 )
 def test_a_bad_file(tmp_path: Path, content: bytes, words: list[str]) -> None:
@@ -91,7 +91,7 @@ def test_a_bad_file(tmp_path: Path, content: bytes, words: list[str]) -> None:
 def test_no_such_file(tmp_path: Path) -> None:
     mistake(lambda: read(str(tmp_path / "a.toml")), tmp_path / "a.toml", "no such recipe file")
     (tmp_path / "b.toml").mkdir()
-    mistake(lambda: read(str(tmp_path / "b.toml")), tmp_path / "b.toml", "not a readable recipe")
+    mistake(lambda: read(str(tmp_path / "b.toml")), tmp_path / "b.toml", "not a file")
 
 
 # Changes

@@ -4,18 +4,21 @@ One file a family, with its names both ways in one table. Nothing of a folder is
 unsaid: a key that would change what is computed, or a tensor without a place, is a Mistake that names it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+import tokenizers
 from torch import nn
 
 from ..checkpoint import Tensors, write_tensors
 from ..errors import Mistake
+from ..files import read_text
 from ..models import GPT, Bert, Labelled, Transformer, ViT
-from . import bert, distilbert, gpt2, llama, marian, roberta, t5, vit
+from . import bert, distilbert, gpt2, llama, marian, pegasus, roberta, siglip, t5, vit
 from .card import card
+from .chat import read_chat
+from .ctranslate2 import export_ctranslate2
 from .family import Config, Family, fitted, weights_of
 from .files import (
     CONFIG,
@@ -30,7 +33,12 @@ from .files import (
     write_json,
 )
 from .generation import read_generation, written_generation
+from .hub import HUB, fetched
+from .llamacpp import read_gguf
+from .made import Made
+from .onnx import export_onnx
 from .sentences import MODULES, read_parts, write_parts
+from .spm import SOURCE, marian_tokenizers
 from .tokens import framed, numbered, renamed, roles
 
 FAMILIES: dict[str, Family] = {  # by their model_type
@@ -40,9 +48,11 @@ FAMILIES: dict[str, Family] = {  # by their model_type
     "llama": llama.FAMILY,
     "marian": marian.FAMILY,
     "mistral": llama.FAMILY,
+    "pegasus": pegasus.FAMILY,
     "qwen2": llama.FAMILY,
     "qwen3": llama.FAMILY,
     "roberta": roberta.FAMILY,
+    "siglip": siglip.FAMILY,
     "t5": t5.FAMILY,
     "vit": vit.FAMILY,
 }
@@ -66,14 +76,18 @@ class Found:
     model: nn.Module
     task: dict[str, Any]  # the section of a recipe
     head: Tensors
-    tokenizer: Path | None
+    tokenizer: Path | tokenizers.Tokenizer | None
     names: dict[str, str]  # of special tokens, theirs: ours
     generation: dict[str, Any]
+    template: str | None = None  # of one that talks
+    specials: dict[str, str] = field(default_factory=dict)  # tokens by their roles, for the template
+    told: Path | None = None  # where the template stands
+    target: tokenizers.Tokenizer | None = None  # of what is written, where it is not that of what is read
 
 
 def is_theirs(folder: Path) -> bool:
-    """Whether a folder is in Hugging Face's layout, and not a run of ours."""
-    if (folder / MODULES).is_file():
+    """Whether a folder is in Hugging Face's layout, and not a run of ours; or it is a file."""
+    if folder.is_file() or (folder / MODULES).exists():
         return True
     if not (folder / CONFIG).is_file():
         return False
@@ -85,10 +99,14 @@ def is_theirs(folder: Path) -> bool:
 def load_folder(folder: str | Path) -> Found:
     """The model of a folder, and what it is for: one that writes writes on, translates or restores; with a
     head for classes, it classifies, tags or sees; with one for answers, it finds them; with one for hidden
-    words, it fills in; an encoder alone, or with sentence-transformers' parts, embeds."""
+    words, it fills in; an encoder alone, or with sentence-transformers' parts, embeds. A file is a GGUF."""
     folder, top = Path(folder), Path(folder)
+    if folder.is_file():
+        file = read_gguf(folder)
+        told = file.generation, file.template, file.specials, folder
+        return Found("gpt", file.model, {"name": "write"}, {}, file.tokenizer, {}, *told)
     sentences: dict[str, Any] | None = None
-    if (folder / MODULES).is_file():
+    if (folder / MODULES).exists():
         folder, sentences = read_parts(folder)
     family, c, model, held, head = load_model(folder)
     if head and (family.kind in WRITE or sentences is not None):
@@ -96,10 +114,16 @@ def load_folder(folder: str | Path) -> Found:
             f"{c.weights}: its head for classes or answers has no place in such a folder; remove it"
         )
     generation: dict[str, Any] = {}
-    tokenizer = None if family.kind == "vit" else tokenizer_of(folder, top)
+    tokenizer: Path | tokenizers.Tokenizer | None = None
+    target = None
+    if family is marian.FAMILY and not (folder / TOKENIZER).is_file() and (folder / SOURCE).is_file():
+        tokenizer, target = marian_tokenizers(folder)
+    elif family.kind != "vit":
+        tokenizer = tokenizer_of(folder, top)
     if family.kind in WRITE:
         task: dict[str, Any] = {"name": WRITE[family.kind]}
-        if tokenizer is not None and family.kind == "t5" and SENTINEL not in tokenizer.read_text("utf-8"):
+        known = read_text(tokenizer, 2**26) if isinstance(tokenizer, Path) else ""
+        if family.kind == "t5" and SENTINEL not in known:
             task = {"name": "translate"}  # it was not made to put spans back
         generation = read_generation(folder, c, family.kind != "gpt", model.config.vocab)
     elif sentences is not None:
@@ -115,7 +139,11 @@ def load_folder(folder: str | Path) -> Found:
     else:
         task = {"name": "embed"}
     names = roberta.SPECIALS if family is roberta.FAMILY else {}
-    return Found(family.kind, model, task, head, tokenizer, names, generation)
+    found = Found(family.kind, model, task, head, tokenizer, names, generation, target=target)
+    if family.kind == "gpt":
+        template, specials, where = read_chat(top)
+        return replace(found, template=template, specials=specials, told=where)
+    return found
 
 
 def load_model(folder: Path) -> tuple[Family, Config, Any, set[str], Tensors]:
@@ -140,10 +168,11 @@ def load_model(folder: Path) -> tuple[Family, Config, Any, set[str], Tensors]:
 
 def headed(c: Config, head: Tensors, dim: int) -> dict[str, Any]:
     """The task of a fine-tuned folder, with the names of its classes."""
-    made = c.made or "BertForSequenceClassification"
+    made, sees = c.made or "BertForSequenceClassification", c.kind in ("vit", "siglip")
     task = next((task for end, task in HEADED.items() if made.endswith(end)), None)
-    if task is None:
-        known = ", ".join(f"Bert{end}" for end in HEADED if HEADED[end] != "see")
+    if task is None or (task == "see") != sees:
+        name = "ViT" if sees else "Bert"
+        known = ", ".join(f"{name}{end}" for end in HEADED if (HEADED[end] == "see") == sees)
         raise Mistake(f"{c.where}: architectures={made} is not known; known are {known}")
     many = head["bias"].numel() if "bias" in head else 0
     if task == "span" and many != 2:
@@ -171,11 +200,6 @@ def tokenizer_of(folder: Path, top: Path) -> Path:
     for place in (folder, top):
         if (place / TOKENIZER).is_file():
             return place / TOKENIZER
-    if (top / "source.spm").is_file():
-        raise Mistake(
-            f"{top}: no {TOKENIZER}, and sentencepiece's files are not read; make a Unigram of tokenizers' "
-            "library from source.spm's pieces and scores, in the order of vocab.json, and save it there"
-        )
     raise Mistake(
         f"{top}: no {TOKENIZER}; write it with transformers: "
         f"AutoTokenizer.from_pretrained({str(top)!r}).save_pretrained({str(top)!r})"
@@ -185,20 +209,7 @@ def tokenizer_of(folder: Path, top: Path) -> Path:
 # Out
 
 
-@dataclass(frozen=True)
-class Made:
-    """What goes into a folder."""
-
-    module: nn.Module
-    task: dict[str, Any]  # the section of a recipe, all settings
-    generation: dict[str, Any]  # the usual options of `ask`
-    tokenizer: str | None  # a tokenizer.json
-    begin: int | None = None  # before what is written in view of a source
-    end: int | None = None
-    ends: Sequence[int] = ()  # where any of several ends a text
-
-
-def export_folder(folder: str | Path, made: Made) -> None:
+def export_folder(folder: str | Path, made: Made) -> str:
     """A folder in Hugging Face's layout, at once or not at all."""
     folder, inner = Path(folder), cast("Any", made.module)
     task = str(made.task["name"])
@@ -209,7 +220,12 @@ def export_folder(folder: str | Path, made: Made) -> None:
                 "task.mean=true has no place in their heads, which read the first token; train without"
             )
         inner, head = inner.model, inner.head
-    family, config = described(inner, task, made.task, head)
+    family, config = described(inner, task, made.task, head, made.tokenizer)
+    first, last = ("[CLS]", "[SEP]") if family.kind == "bert" else (None, None)
+    if config["model_type"] == "roberta":
+        first, last = "<s>", "</s>"
+        spelt = {ours: name for name, ours in roberta.SPECIALS.items()}
+        made = replace(made, tokenizer=renamed(made.tokenizer or "", spelt))
     tensors = weights_of(family, inner)
     if head is not None:
         label = LABELS[task == "span"]
@@ -220,12 +236,15 @@ def export_folder(folder: str | Path, made: Made) -> None:
         write_json(beside / CONFIG, config | tokens | {"dtype": "float32", "torch_dtype": "float32"})
         write_tensors(beside / WEIGHTS, {name: t.float() for name, t in tensors.items()})
         if made.tokenizer is not None:
-            reads = family.kind == "bert"
-            first, last = ("[CLS]", "[SEP]") if reads else (None, None)
             if family.kind in ("transformer", "t5"):
                 last = next((name for name, id in numbered(made.tokenizer).items() if id == made.end), None)
             (beside / TOKENIZER).write_text(framed(made.tokenizer, first, last) + "\n", encoding="utf-8")
-            told = roles(made.tokenizer, None if reads else made.end, inner.config.context)
+            told = roles(made.tokenizer, made.end if family.kind in WRITE else None, inner.config.context)
+            if config["model_type"] == "roberta":
+                there = numbered(made.tokenizer)
+                told |= {role: name for role, name in roberta.ROLES.items() if name in there}
+            if made.template is not None:
+                told |= {**made.specials, "chat_template": made.template}
             write_json(beside / "tokenizer_config.json", told)
             special = {role: name for role, name in told.items() if role.endswith("_token")}
             write_json(beside / "special_tokens_map.json", special)
@@ -236,31 +255,44 @@ def export_folder(folder: str | Path, made: Made) -> None:
         if task == "embed":
             write_parts(beside, made.task, inner.config.dim)
         (beside / "README.md").write_text(card(task, config), encoding="utf-8")
+    return ""  # there is nothing to try it with
+
+
+EXPORTS = {"hf": export_folder, "onnx": export_onnx, "ctranslate2": export_ctranslate2}
 
 
 def described(
-    inner: nn.Module, task: str, section: dict[str, Any], head: nn.Linear | None
+    inner: nn.Module, task: str, section: dict[str, Any], head: nn.Linear | None, tokenizer: str | None
 ) -> tuple[Family, dict[str, Any]]:
     """The family that has such a model, and its config.json."""
     if isinstance(inner, GPT) and task == "write":
         family = gpt2.FAMILY if inner.config.positions == "learned" else llama.FAMILY
         return family, family.describe(inner)
     if isinstance(inner, Transformer) and task in ("translate", "chat", "restore"):
-        family = t5.FAMILY if inner.config.positions == "relative" else marian.FAMILY
+        if inner.config.positions == "rotary":
+            raise Mistake(
+                "model.positions=rotary beside an encoder has no shape in transformers; train with "
+                "model.positions=relative (a T5), or use --to ctranslate2 or --to onnx"
+            )
+        family = pegasus.FAMILY if inner.config.pre else marian.FAMILY
+        family = t5.FAMILY if inner.config.positions == "relative" else family
         return family, family.describe(inner)
     if isinstance(inner, ViT) and head is not None:
-        return vit.FAMILY, vit.FAMILY.describe(inner) | labelled(section)
+        family = siglip.FAMILY if inner.config.pool == "mean" else vit.FAMILY
+        return family, family.describe(inner) | labelled(section)
     if isinstance(inner, Bert):
         family = distilbert.FAMILY if inner.config.pooler == "relu" else bert.FAMILY
         ends = {name: end for end, name in HEADED.items()}
         following = task == "fill" and section.get("next") and family is bert.FAMILY
+        if not following and (pad := roberta.pads(tokenizer, inner.config)) is not None:
+            family = roberta.leaving(pad)
         end = (
             "ForPreTraining"
             if following
             else {"fill": "ForMaskedLM", "embed": "Model"}.get(task) or ends[task]
         )
         config = family.describe(inner) | (labelled(section) if task in ("classify", "tag") else {})
-        name = "Bert" if family is bert.FAMILY else "DistilBert"
+        name = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}[config["model_type"]]
         return family, config | {"architectures": [name + end]}
     raise Mistake(f"a model of kind {type(inner).__name__} for the task {task} has no shape in transformers")
 
@@ -290,11 +322,14 @@ def special_ids(made: Made, family: Family) -> dict[str, Any]:
 
 
 __all__ = [
+    "EXPORTS",
     "FAMILIES",
+    "HUB",
     "KINDS",
     "Found",
     "Made",
     "export_folder",
+    "fetched",
     "is_theirs",
     "load_folder",
     "load_model",

@@ -5,12 +5,14 @@ A table has our names and theirs, layers' numbers as *, without the `.weight` or
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..checkpoint import Tensors
 from ..errors import Mistake
@@ -25,6 +27,7 @@ ACTIVATIONS = {  # theirs: ours
     "relu": "relu",
 }
 FARTHEST = 2**20  # positions that are no weights: a table of them is made
+TABLES = 2**23  # numbers in such tables that a model may have, if it has fewer weights
 # Keys that change no number that a model gives.
 HARMLESS = {
     "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path",
@@ -101,7 +104,7 @@ class Config:
 
     def chosen(self, name: str, known: dict[str, str], default: str) -> str:
         """One of ours, by theirs."""
-        if (value := self.take(name, default=default)) not in known:
+        if (value := self.take(name, default=default)) not in list(known):
             raise self.wrong(name, value, ", ".join(known))
         return known[value]
 
@@ -127,6 +130,14 @@ def short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+class Undrawn(TorchFunctionMode):
+    """Weights that others are about to replace have no numbers: to draw them would take longer than to read,
+    and as much memory again. What is computed from settings, as tables of positions, is there."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}) | ({"device": "meta"} if func is torch.empty else {}))
+
+
 def same(name: str, t: Tensor, config: Any) -> Tensor:
     return t
 
@@ -144,6 +155,7 @@ class Family:
     inward: Callable[[str, Tensor, Any], Tensor] = same  # a tensor of theirs as ours, by our name and config
     outward: Callable[[str, Tensor, Any], Tensor] = same
     heads: tuple[str, ...] = ()  # how names begin, of theirs, that a folder need not have
+    more: Callable[[Any], Tensors] = lambda model: {}  # tensors of theirs that are no weights of ours
 
 
 def theirs(names: dict[str, str], ours: str) -> str:
@@ -170,7 +182,9 @@ def fitted(family: Family, settings: dict[str, Any], state: Tensors, config: Pat
     try:
         sizes = config_class(**settings)
         with torch.device("meta"):
-            shapes = {name: t.shape for name, t in made(sizes).state_dict().items()}
+            empty = made(sizes)
+        check_tables(empty, state)
+        shapes = {name: t.shape for name, t in empty.state_dict().items()}
     except (TypeError, ValueError, RuntimeError, OverflowError) as e:
         raise Mistake(f"{config}: {str(e).splitlines()[0]}") from None
     there = {head for head in family.heads if any(name.startswith(head) for name in state)}
@@ -181,27 +195,35 @@ def fitted(family: Family, settings: dict[str, Any], state: Tensors, config: Pat
             if name.startswith(family.heads) and not name.startswith(tuple(there)):
                 continue
             raise Mistake(
-                f"{where}: {name} is missing; this is no {family.kind} of this {CONFIG}, or not all"
+                f"{where}: {name} is missing; this is no {family.kind} of this {config.name}, or not all"
             )
         t = state.pop(name)
         try:
-            weights[ours] = family.inward(ours, t.float(), sizes).contiguous()
+            weights[ours] = family.inward(ours, t.float(), sizes).contiguous() if t.is_floating_point() else t
         except (RuntimeError, IndexError):
             weights[ours] = t
-        if weights[ours].shape != shape:
+        if weights[ours].shape != shape or not t.is_floating_point():
             told = f"{list(t.shape)}, not as wide as {list(shape)}"
-            raise Mistake(f"{where}: {name} is {told}; it does not belong to this {CONFIG}")
+            raise Mistake(f"{where}: {name} is {told}; it does not belong to this {config.name}")
     for name in state:
-        raise Mistake(f"{where}: {name} has no place in a {family.kind} of this {CONFIG}")
-    model: nn.Module = made(sizes)
+        raise Mistake(f"{where}: {name} has no place in a {family.kind} of this {config.name}")
+    with Undrawn() if len(weights) == len(shapes) else nullcontext():
+        model: nn.Module = made(sizes)
     model.load_state_dict(weights, strict=False, assign=True)
     return model.eval()
+
+
+def check_tables(model: nn.Module, state: Tensors) -> None:
+    """A long context's tables may be as large as the weights, so that no file can ask for more memory."""
+    if sum(t.numel() for t in model.buffers()) > max(TABLES, sum(t.numel() for t in state.values())):
+        raise ValueError("its tables of positions are larger than its weights; make the context shorter")
 
 
 def weights_of(family: Family, model: Any) -> Tensors:
     """Our weights by their names."""
     found = model.state_dict().items()
-    return {theirs(family.names, name): family.outward(name, t, model.config) for name, t in found}
+    own = {theirs(family.names, name): family.outward(name, t, model.config) for name, t in found}
+    return own | family.more(model)
 
 
 def without(state: Tensors, prefix: str) -> Tensors:
@@ -222,4 +244,5 @@ def need(config: Any, to: str, **wanted: Any) -> None:
         values = value if isinstance(value, tuple) else (value,)
         if (own := getattr(config, name)) not in values:
             known = " or ".join(str(v).lower() for v in values if v is not None)
-            raise Mistake(f"model.{name}={short(own)} has no place in {to}; train with model.{name}={known}")
+            how = f"with model.{name}={known}" if known else "without"
+            raise Mistake(f"model.{name}={short(own)} has no place in {to}; train {how}")

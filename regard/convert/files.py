@@ -11,27 +11,34 @@ from typing import Any
 
 from ..checkpoint import Tensors, read_tensors
 from ..errors import Mistake
+from ..files import read_text
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 INDEX = "model.safetensors.index.json"  # which file has which tensor, where they are spread over several
 GENERATION = "generation_config.json"
 PREPROCESSOR = "preprocessor_config.json"  # what is done to pictures
-LONGEST = 2**26  # bytes of a JSON file
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
+    """What a JSON file holds, each key once."""
     try:
-        if path.stat().st_size > LONGEST:
-            raise Mistake(f"{path}: more than {LONGEST >> 20} MiB of JSON; this is no such file")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path), object_pairs_hook=once)
     except FileNotFoundError:
         raise Mistake(f"{path.parent}: not a model folder, it has no {path.name}") from None
+    except Mistake:
+        raise
     except (OSError, ValueError) as e:
         raise Mistake(f"{path}: not readable as JSON: {e}") from None
     except RecursionError:
         raise Mistake(f"{path}: not readable as JSON: nested too deeply") from None
     if not isinstance(found, kind):
         raise Mistake(f"{path}: should hold one JSON {'object' if kind is dict else 'list'}")
+    return found
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key is there twice")
     return found
 
 
@@ -56,7 +63,7 @@ def read_shards(index: Path) -> Tensors:
         raise Mistake(f"{index}: weight_map should name the file of every tensor")
     found: Tensors = {}
     for name in sorted(set(places.values())):
-        if Path(name).name != name:
+        if Path(name).name != name or not name.isprintable() or len(name) > 255:
             raise Mistake(f"{index}: the file {name} would be outside of the folder; remove it")
         if not (index.parent / name).is_file():
             raise Mistake(f"{index}: the file {name} is not there; copy it, too")

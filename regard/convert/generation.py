@@ -32,7 +32,7 @@ def read_generation(folder: Path, c: Config, both: bool, vocab: int) -> dict[str
     What is not told is as the task has it. `begin` and `ends` are the tokens that stand around a text.
     """
     where = folder / GENERATION
-    if where.is_file():
+    if where.exists():
         told = read_json(where)
         for key in sorted(told.keys() - QUIET - set(OPTIONS)):
             if (value := told[key]) not in (None, False, [], {}, OFF.get(key)):
@@ -44,20 +44,25 @@ def read_generation(folder: Path, c: Config, both: bool, vocab: int) -> dict[str
         found["temperature"] = found.get("temperature", 1.0) if told["do_sample"] else 0.0
     if both and isinstance(longest := told.get("max_length"), int) and longest > 1:
         found.setdefault("max_new_tokens", longest - 1)
-    never = [*(told.get("suppress_tokens") or []), *ids(told.get("bad_words_ids"), where)]
+    never = told.get("suppress_tokens") or []
+    if not isinstance(never, list):
+        raise Mistake(f"{where}: suppress_tokens={short(never)} should be a list of tokens")
+    never = [*never, *ids(told.get("bad_words_ids"), where)]
     if never:
         found["suppress_tokens"] = [known(id, vocab, where, "suppress_tokens") for id in never]
     begin = told.get("decoder_start_token_id", c.told.get("decoder_start_token_id"))
     ends = told.get("eos_token_id", c.told.get("eos_token_id"))
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    found["ends"] = [id for id in ends if isinstance(id, int) and 0 <= id < vocab]
+    found["ends"] = [known(id, vocab, where, "eos_token_id") for id in ends]
     found["begin"] = None if begin is None else known(begin, vocab, where, "decoder_start_token_id")
     return found
 
 
 def ids(words: Any, where: Path) -> list[Any]:
     """The tokens that may not come."""
-    if not all(isinstance(word, list) and len(word) == 1 for word in words or []):
+    if not isinstance(words, list | None) or not all(
+        isinstance(word, list) and len(word) == 1 for word in words or []
+    ):
         raise Mistake(f"{where}: bad_words_ids={short(words)} is not known; known are words of one token")
     return [word[0] for word in words or []]
 

@@ -29,9 +29,9 @@ ACTS = ACTIVATIONS | {"swish": "silu", "silu": "silu"}
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 
 
-def settings(c: Config, state: Tensors) -> dict[str, Any]:
+def settings(c: Config, state: Tensors, pre: bool = False) -> dict[str, Any]:
     c.plain(scale_embedding=True, share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
-    c.plain(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
+    c.plain(normalize_before=pre, normalize_embedding=False, add_final_layer_norm=pre)
     c.plain(decoder_vocab_size=c.whole("vocab_size"), is_decoder=False)
     c.plain(static_position_embeddings=True, extra_pos_embeddings=0)
     heads, hidden = c.whole("encoder_attention_heads"), c.whole("encoder_ffn_dim")
@@ -84,7 +84,7 @@ def order(dim: int) -> Tensor:
 def axis(name: str) -> int | None:
     """Along which axis a tensor of ours meets the vectors that layers hand on."""
     end = name.rpartition(".f.")[2]
-    if end in ("out.weight", "out.bias", "down.weight", "down.bias") or ".norm." in name:
+    if end in ("out.weight", "out.bias", "down.weight", "down.bias") or "norm." in name:
         return 0
     return 1 if name.endswith(".weight") else None
 
@@ -104,14 +104,15 @@ def pack(state: Tensors, made: str) -> Tensors:
     return {k if k == "final_logits_bias" else f"model.{k}": t for k, t in state.items()}
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: Any, to: str = "Marian", pre: bool = False) -> dict[str, Any]:
     c = model.config
     acts = {ours: name for name, ours in reversed(ACTS.items())}
-    need(c, "Marian", positions="sinusoidal", norm="layer", ffn=tuple(acts), bias=True, pre=False, tied=True)
-    need(c, "Marian", kv_heads=(None, c.heads), head_dim=None)
+    need(c, to, positions="sinusoidal", norm="layer", ffn=tuple(acts), bias=True, pre=pre, tied=True)
+    need(c, to, kv_heads=(None, c.heads), head_dim=None)
     if c.target_vocab is not None:
         raise Mistake(
-            "two tokenizers have no place in Marian's tokenizer.json; train without data.target_tokenizer"
+            f"two tokenizers have no place in {to}'s tokenizer.json; train with a recipe without "
+            "data.target_tokenizer, or use --to ctranslate2 or --to onnx"
         )
     found = {
         "model_type": "marian",

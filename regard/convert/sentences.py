@@ -36,7 +36,7 @@ def read_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
         raise Mistake(f"{pooling / CONFIG}: pools by {', '.join(map(str, modes))}; known are mean and cls")
     found: dict[str, Any] = {"pooling": POOLINGS[str(modes[0])], "normalize": kinds[2:] == ["Normalize"]}
     beside = encoder / LENGTHS
-    longest = read_json(beside).get("max_seq_length") if beside.is_file() else None
+    longest = read_json(beside).get("max_seq_length") if beside.exists() else None
     return encoder, found | ({} if longest is None else {"longest": longest})
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..checkpoint import Tensors
 from ..errors import Mistake
-from .family import ACTIVATIONS, Config, Family, need
+from .family import ACTIVATIONS, Config, Family, need, short
 from .files import PREPROCESSOR, read_json
 
 NAMES = {  # ours: theirs, without their `vit.`
@@ -107,21 +107,26 @@ def describe(model: Any) -> dict[str, Any]:
 def pictures(folder: Path, size: int, channels: int) -> dict[str, Any]:
     """What the task does to pictures, as preprocessor_config.json tells it."""
     where = folder / PREPROCESSOR
-    told = read_json(where) if where.is_file() else {}
+    told = read_json(where) if where.exists() else {}
     sides = told.get("size", size)
-    sides = set(sides.values()) if isinstance(sides, dict) else {sides}
-    if sides != {size}:
-        raise Mistake(f"{where}: size={told.get('size')}: known is the {size} pixels each way of config.json")
+    sides = list(sides.values()) if isinstance(sides, dict) else [sides]
+    if not sides or any(side != size for side in sides):
+        raise Mistake(
+            f"{where}: size={short(told.get('size'))}: known is the {size} pixels each way of config.json"
+        )
     for name, wanted in (("do_resize", True), ("do_rescale", True), ("do_center_crop", False)):
         if (value := told.get(name, wanted)) not in (wanted, None):
-            raise Mistake(f"{where}: {name}={value} is not known; known are {wanted}")
-    if not math.isclose(told.get("rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-3):
-        raise Mistake(f"{where}: rescale_factor={told['rescale_factor']} is not known; known are 1/255")
+            raise Mistake(f"{where}: {name}={short(value)} is not known; known are {wanted}")
+    factor = told.get("rescale_factor", 1 / 255)
+    if not isinstance(factor, int | float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
+        raise Mistake(f"{where}: rescale_factor={short(factor)} is not known; known are 1/255")
     found: dict[str, Any] = {"size": size, "channels": channels}
     normal = told.get("do_normalize", True) is not False
     for ours, name, plain in (("mean", "image_mean", 0.0), ("std", "image_std", 1.0)):
         values = told.get(name) or HALF[:1] * channels
-        numbers = isinstance(values, list) and all(isinstance(v, int | float) for v in values)
+        numbers = isinstance(values, list) and all(
+            isinstance(v, int | float) and abs(v) < 1e6 for v in values
+        )
         if not numbers or len(values) != channels or (name == "image_std" and not min(values) > 0):
             raise Mistake(f"{where}: {name} should be {channels} numbers, one for each channel")
         found[ours] = values if normal else [plain] * channels

@@ -8,7 +8,7 @@ from regard.checkpoint import replacing
 from regard.errors import Mistake
 from regard.run import Model
 
-from . import draw, views
+from . import draw, plots, views
 
 ENDINGS = ".svg", ".png"
 
@@ -48,4 +48,9 @@ def look(model: Model, input: Any, view: str | None = None, **choice: Any) -> Pi
     """
     several = input if isinstance(input, Sequence) and not isinstance(input, str) else [input]
     chosen = views.Choice(**choice)
-    return Picture(draw.stacked([draw.scene(views.view(model, one, view, chosen)) for one in several]))
+    return Picture(draw.stacked([plots.scene(views.view(model, one, view, chosen)) for one in several]))
+
+
+def drawn(view: Any) -> Picture:
+    """A view (views.py) or a figure (figures.py) as a picture: `drawn(pooling(x, y, "boxcar"))`."""
+    return Picture(plots.scene(view))

@@ -1,4 +1,4 @@
-"""Pictures of what a model looked at: a scene of rectangles, lines, texts and images; as SVG and as PNG.
+"""Pictures of what a model looked at: a scene of rectangles, lines, dots, texts, images; as SVG and as PNG.
 
 Both writers draw the same scene. Positions are in pixels of a screen; a PNG has SCALE of its own for each.
 """
@@ -46,7 +46,7 @@ SMALL, LARGE = 9, 13  # of letters
 LONGEST = 20  # letters of a label
 WIDEST = 900  # a matrix, as far as its cells allow
 MOST_CELLS = 600  # of a matrix each way: more become the largest among neighbours
-MOST_RECTANGLES = 4096  # more are an image
+MOST_RECTANGLES = 1024  # more are an image
 MOST_LINES = 2000
 FAINT = 0.02  # weights below are not drawn as lines
 
@@ -75,6 +75,21 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Curve:
+    points: tuple[tuple[float, float], ...]
+    ink: str
+    width: float
+
+
+@dataclass(frozen=True)
+class Dot:
+    x: float
+    y: float
+    radius: float
+    ink: str
+
+
+@dataclass(frozen=True)
 class Text:
     """`y` is the middle of its letters; one that is turned reads upwards, from y or to it."""
 
@@ -96,7 +111,7 @@ class Image:
     pixels: np.ndarray  # uint8 (height * SCALE, width * SCALE, 3)
 
 
-Part = Rectangle | Line | Text | Image
+Part = Rectangle | Line | Curve | Dot | Text | Image
 
 
 @dataclass
@@ -116,13 +131,18 @@ def stacked(scenes: Sequence[Scene]) -> Scene:
     """Scenes below each other, as one."""
     whole = Scene(max(s.width for s in scenes), 0, "; ".join(dict.fromkeys(s.title for s in scenes)))
     for one in scenes:
-        for part in one.parts:
-            if isinstance(part, Line):
-                whole.parts.append(replace(part, y1=part.y1 + whole.height, y2=part.y2 + whole.height))
-            else:
-                whole.parts.append(replace(part, y=part.y + whole.height))
+        whole.parts += [moved(part, 0, whole.height) for part in one.parts]
         whole.height += one.height
     return whole
+
+
+def moved(part: Part, x: float, y: float) -> Part:
+    """The same elsewhere."""
+    if isinstance(part, Line):
+        return replace(part, x1=part.x1 + x, y1=part.y1 + y, x2=part.x2 + x, y2=part.y2 + y)
+    if isinstance(part, Curve):
+        return replace(part, points=tuple((px + x, py + y) for px, py in part.points))
+    return replace(part, x=part.x + x, y=part.y + y)
 
 
 # Words
@@ -336,6 +356,12 @@ def element(part: Part) -> str:
         ends = f'x1="{part.x1:g}" y1="{part.y1:g}" x2="{part.x2:g}" y2="{part.y2:g}"'
         ink = f'stroke="{LINE}" stroke-width="{part.width:.2f}" stroke-opacity="{part.opacity:.2f}"'
         return f"<line {ends} {ink}/>"
+    if isinstance(part, Curve):
+        points = " ".join(f"{x:.2f},{y:.2f}" for x, y in part.points)
+        ink = f'stroke="{part.ink}" stroke-width="{part.width:g}" stroke-linejoin="round"'
+        return f'<polyline points="{points}" fill="none" {ink}/>'
+    if isinstance(part, Dot):
+        return f'<circle cx="{part.x:.2f}" cy="{part.y:.2f}" r="{part.radius:g}" fill="{part.ink}"/>'
     if isinstance(part, Image):
         box = f'x="{part.x:g}" y="{part.y:g}" width="{part.width:g}" height="{part.height:g}"'
         data = base64.b64encode(encoded(part.pixels)).decode()
@@ -353,14 +379,20 @@ def png(scene: Scene) -> bytes:
 
     size = math.ceil(scene.width) * SCALE, math.ceil(scene.height) * SCALE
     canvas = Pixels.new("RGB", size, GROUND)
-    if lines := [part for part in scene.parts if isinstance(part, Line)]:  # below all else, with soft edges
+    if lines := [part for part in scene.parts if isinstance(part, Line | Curve | Dot)]:  # below all else
         fine = 2
-        canvas = canvas.resize((size[0] * fine, size[1] * fine))
+        canvas = canvas.resize((size[0] * fine, size[1] * fine))  # for soft edges
         pen, z = ImageDraw.Draw(canvas, "RGBA"), SCALE * fine
         for line in lines:
-            ends = [z * x for x in (line.x1, line.y1, line.x2, line.y2)]
-            ink = (*bytes.fromhex(LINE[1:]), round(255 * line.opacity))
-            pen.line(ends, fill=ink, width=max(1, round(z * line.width)))
+            if isinstance(line, Dot):
+                pen.circle((z * line.x, z * line.y), z * line.radius, fill=line.ink)
+            elif isinstance(line, Curve):
+                points = [(z * x, z * y) for x, y in line.points]
+                pen.line(points, fill=line.ink, width=max(1, round(z * line.width)), joint="curve")
+            else:
+                ends = [z * x for x in (line.x1, line.y1, line.x2, line.y2)]
+                ink = (*bytes.fromhex(LINE[1:]), round(255 * line.opacity))
+                pen.line(ends, fill=ink, width=max(1, round(z * line.width)))
         canvas = canvas.reduce(fine)
     pen = ImageDraw.Draw(canvas)
     for part in scene.parts:

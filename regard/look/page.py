@@ -4,10 +4,8 @@ Shapes: L layers, H heads, T queries, S keys.
 """
 
 import base64
-import hashlib
 import json
 import math
-import re
 import secrets
 from functools import cached_property
 from pathlib import Path
@@ -20,24 +18,35 @@ from torch import Tensor
 from regard.checkpoint import replacing
 from regard.errors import Mistake
 from regard.log import Log
-from regard.run import LOG, Model
+from regard.run import LOG, Model, steps_of
 from regard.tasks import Fill, Write
 from regard.trace import Trace, trace
 from regard.trace.collecting import layer, named
 from regard.trace.kept import sides
 
+from .lens import layers, lens, tail
+from .onefile import framed, whole
+from .space import Space
 from .sums import sums, weights
+from .tree import Tree, path, search, searches
+from .whatif import WhatIf
 
 HERE = Path(__file__).parent / "page"
 FILES = (  # in the order in which each needs those before it
     *("dom.js", "colour.js", "source.js", "grid.js", "formula.js", "cell.js", "attention.js", "walk.js"),
-    *("map.js", "next.js", "alignment.js", "picture.js", "talk.js", "training.js", "take.js", "app.js"),
+    *("map.js", "lens.js", "next.js", "tree.js", "alignment.js", "picture.js", "space.js", "whatif.js"),
+    *("compare.js", "talk.js", "training.js", "take.js", "app.js"),
 )
-VIEWS = "attention", "alignment", "picture", "walk", "map", "next", "talk", "training", "take"
+VIEWS = (
+    *("attention", "alignment", "picture", "walk", "map", "next"),
+    *("space", "whatif", "compare", "talk", "training", "take"),
+)
 PRODUCTS = ("scores", "scaled", "mask", "reason", "weights")  # of an attention: queries by keys
 IN_FILE = 5_500_000  # bytes of numbers in a page of one file, before they are written in base64
+LONGEST_FILE = 7_900_000  # bytes of such a page
 POOLED = 256  # each way, weights of long inputs in a page of one file
 LIKELIEST = 64  # words for each place in a page of one file
+MOST_WORDS = 20_000  # of them together
 MOST_ROWS = 4000  # of a log
 MOST_NUMBERS = 2**26  # of all attention weights of a run; scores take as many, twice
 
@@ -45,13 +54,22 @@ MOST_NUMBERS = 2**26  # of all attention weights of a run; scores take as many, 
 class Shown:
     """A model's run on an input, as the page asks for it."""
 
-    def __init__(self, model: Model, given: Any, answer: str | None = None, layers: list[int] | None = None):
+    def __init__(
+        self,
+        model: Model,
+        given: Any,
+        answer: str | None = None,
+        layers: list[int] | None = None,
+        traced: Trace | None = None,  # what it has computed, if that is known
+        state: dict[str, str] | None = None,  # what a notebook, and the page in one file, opens on
+    ):
         self.id = secrets.token_hex(8)
+        self.state, self.trees, self.lenses = state, dict[int, Tree](), dict[int, dict[str, Any]]()
         self.model, self.given = model, given
-        whole = given if answer is None else (given, answer)
+        self.whole = given if answer is None else (given, answer)
         self.depth = 1 + max((layer(name) or 0 for name, _ in named(model.model)), default=0)
-        self.layers = [self.depth - 1] if layers is None and self.long else layers
-        self.trace: Trace = trace(model, whole, self.layers)
+        self.layers = [self.depth - 1] if layers is None and traced is None and self.long else layers
+        self.trace: Trace = trace(model, self.whole, self.layers) if traced is None else traced
         self.weights = weights(model)
 
     @property
@@ -73,7 +91,14 @@ class Shown:
         """One of the trace, or a weight of the model's if its name begins with @; at least two dimensions."""
         if name == "rollout" and self.rollout is not None:
             return self.rollout
-        known = self.weights if name.startswith("@") else self.trace.tensors
+        if name.startswith("beams."):  # "beams.4.decoder.look": where each beam looked, step by step
+            beams, _, look = name.removeprefix("beams.").partition(".")
+            known = self.tree(int(beams)).rows if beams.isdecimal() and int(beams) in self.trees else {}
+            known = {name: known[look]} if look in known else {}
+        elif name.startswith("~"):
+            known = self.space.tensors
+        else:
+            known = self.weights if name.startswith("@") else self.trace.tensors
         if name not in known:
             raise Mistake(f"{name[:100]}: there is no such tensor")
         found = known[name]
@@ -115,6 +140,50 @@ class Shown:
             flow = (mean + torch.eye(len(mean))) / 2 @ flow
         return flow
 
+    def tree(self, beams: int) -> Tree:
+        """How the answer was found, with so many beams; with one, the path that is traced."""
+        if beams not in self.trees:
+            if beams == 1 and "written" not in self.trace.tokens:
+                raise Mistake("this model does not write answers to sources")
+            found = path(self.trace, self.writer) if beams == 1 else search(self.model, self.given, beams)
+            self.trees[beams] = found
+        return self.trees[beams]
+
+    @property
+    def lensed(self) -> bool:
+        """Can each layer be asked what it would have said?"""
+        known = tail(self.model.model) is not None and layers(self.trace)
+        return bool(known) and "label" not in self.trace.tokens and self.trace["logits"].ndim == 2
+
+    def lens(self, row: int) -> dict[str, Any]:
+        """What each layer would have said at a place; `final` is what the model finds likeliest."""
+        if not self.lensed:
+            raise Mistake("this model's layers can't be asked for words")
+        if not 0 <= row < len(self.trace["logits"]):
+            raise Mistake(f"row={row}: there are 0 to {len(self.trace['logits']) - 1}")
+        if row not in self.lenses:
+            final, each = lens(self.model.model, self.trace, row)
+            told = [{"words": self.words(one.pop("ids")), **one} for one in each]
+            self.lenses[row] = {"final": self.words([final])[0], "layers": told}
+        return self.lenses[row]
+
+    @property
+    def usual(self) -> int:
+        """The place whose words are looked at first: the last, a blank, or an answer's first."""
+        sides = self.trace.tokens
+        if self.manifest["outputs"]["kind"] == "next" and "written" not in sides:
+            return len(self.trace["logits"]) - 1
+        words = sides[self.manifest["outputs"]["rows"]]
+        return words.index("[MASK]") if "[MASK]" in words else 0
+
+    @cached_property
+    def space(self) -> Space:
+        return Space(self.model, self.trace)
+
+    @cached_property
+    def whatif(self) -> WhatIf:
+        return WhatIf(self)
+
     # words
 
     @property
@@ -130,12 +199,14 @@ class Shown:
     @property
     def answer(self) -> str | None:
         if "written" in self.trace.tokens:
-            ids = self.trace.ids["written"]
-            return self.writer.decode(ids[:-1] if ids and ids[-1] == self.writer.end else ids)
+            return self.said(self.trace.ids["written"])
         if "label" in self.trace.tokens and "probabilities" in self.trace and self.trace["logits"].ndim == 1:
             best = int(self.trace["probabilities"].argmax())
             return f"{self.trace.tokens['label'][best]} {float(self.trace['probabilities'][best]):.0%}"
         return None
+
+    def said(self, ids: list[int]) -> str:
+        return self.writer.decode(ids[:-1] if ids and ids[-1] == self.writer.end else ids)
 
     # what the page starts from
 
@@ -151,6 +222,7 @@ class Shown:
                 "class": type(getattr(module, "model", module)).__name__,
                 "task": model.task.config.name,
                 "parameters": sum(p.numel() for p in module.parameters()),
+                "dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
                 "sees": "pixels" in t,
             },
             "input": self.given if isinstance(self.given, str) and "pixels" not in t else None,
@@ -167,6 +239,11 @@ class Shown:
             "graph": self.graph(),
             "outputs": self.outputs(),
             "logged": model.folder is not None and (model.folder / LOG).is_file(),
+            "step": model.step,
+            "steps": steps_of(model),
+            "maps": self.space.names,
+            "positions": self.space.positions,
+            "searches": searches(model) and "written" in t.tokens,
         }
 
     def described(self, name: str) -> dict[str, Any]:
@@ -228,7 +305,7 @@ class Shown:
             return None
         kind = "fill" if isinstance(self.model.task, Fill) else "next"
         goes_on = isinstance(self.model.task, Write)
-        return {"kind": kind, "rows": self.side("logits"), "goes_on": goes_on}
+        return {"kind": kind, "rows": self.side("logits"), "goes_on": goes_on, "lens": self.lensed}
 
     def graph(self) -> list[dict[str, Any]]:
         """The model's parts in columns, in the order of computing: what reads, and what writes."""
@@ -323,52 +400,74 @@ class Shown:
         products = [name for name in t if name.endswith((".weights", ".reason"))]
         ends = ["pixels", "logits", *(["rollout"] if self.rollout is not None else [])]
         first = [*products, *(name for name in ends if name in t or name == "rollout")]
-        names = [*first, *(name for name in t if name not in first), *self.weights]
-        left, tensors = IN_FILE, {}
+        words: dict[int, str] = {}
+        outputs, only = self.manifest["outputs"], None  # a large vocabulary: of one place only
+        if outputs and outputs["kind"] != "classes":
+            only = self.usual if t["logits"].numel() * 4 > IN_FILE // 2 else None
+            logits = t["logits"] if only is None else t["logits"][only : only + 1]
+            many = min(LIKELIEST, logits.shape[-1], max(5, MOST_WORDS // len(logits)))
+            best = logits.topk(many).indices.unique().tolist()
+            words = dict(zip(best, self.words(best), strict=True))
+            if outputs.get("lens"):
+                self.lens(self.usual)
+        if "written" in t.tokens:
+            self.tree(1)
+        first = first if only is None else ["logits", *(name for name in first if name != "logits")]
+        first[:0] = [f"beams.{beams}.{look}" for beams, one in self.trees.items() for look in one.rows]
+        told = {
+            "manifest": self.manifest,
+            "words": words,
+            "log": self.log(),
+            "state": state or self.state or {},
+            "trees": {beams: one.told() for beams, one in self.trees.items()},
+            "lenses": self.lenses,
+            "space": self.space.kept(),
+        }
+        names = [*first, *(name for name in t if name not in first), *self.space.tensors, *self.weights]
+        left, tensors = min(IN_FILE, (LONGEST_FILE - 200_000 - len(json.dumps(told))) * 3 // 4), {}
         for name in names:
             size = self.tensor(name).shape
             most = POOLED if name in products and max(size[-2:]) > 2 * POOLED else None
-            found = self.numbers(name, most=most)
+            alone = name == "logits" and only is not None
+            if not most and not alone and self.tensor(name).numel() > left:
+                continue
+            found = self.numbers(name, rows=slice(only, only + 1) if alone else slice(None), most=most)  # type: ignore[operator]
             if found.nbytes <= left:
                 left -= found.nbytes
                 kind = "uint8" if found.dtype == np.uint8 else "float32"
                 data = base64.b64encode(found.tobytes()).decode()
-                tensors[name] = {"shape": list(found.shape), "type": kind, "data": data}
-        words: dict[int, str] = {}
-        if (outputs := self.manifest["outputs"]) and outputs["kind"] != "classes":
-            logits = t["logits"]
-            best = logits.topk(min(LIKELIEST, logits.shape[-1])).indices.unique().tolist()
-            words = dict(zip(best, self.words(best), strict=True))
-        return {
-            "manifest": self.manifest,
-            "tensors": tensors,
-            "words": words,
-            "log": self.log(),
-            "state": state or {},
-        }
+                row = {"row": only} if alone else {}
+                tensors[name] = {"shape": list(found.shape), "type": kind, "data": data, **row}
+        return told | {"tensors": tensors}
 
     def html(self, state: dict[str, str] | None = None) -> str:
         """The page and its numbers in one file, which needs nothing else and asks for nothing."""
-        script, style = joined(), (HERE / "page.css").read_text(encoding="utf-8")
-        hashes = [digest(text) for text in (script, style)]
-        policy = (
-            f"default-src 'none'; script-src {hashes[0]}; style-src {hashes[1]}; "
-            "img-src data: blob:; base-uri 'none'; form-action 'none'"
-        )
-        # Inside a script element, only "<" could end it: there is none.
-        data = json.dumps(self.kept(state), ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
-        page = (HERE / "index.html").read_text(encoding="utf-8")
-        meta = f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        page = re.sub('<link rel="modulepreload"[^>]*>\n', "", page)
-        page = page.replace('<meta charset="utf-8">', meta)
-        page = page.replace('<link rel="stylesheet" href="/page/page.css">', f"<style>{style}</style>")
-        both = f'<script type="application/json" id="kept">{data}</script>'
-        both += f'\n<script type="module">{script}</script>'
-        return page.replace('<script type="module" src="/page/app.js"></script>', both)
+        return whole(HERE, FILES, self.kept(state))
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the page in one file, in a frame that shares nothing with what is around it."""
+        return framed(self.html())
 
     def save(self, path: str | Path, state: dict[str, str] | None = None) -> None:
         with replacing(Path(path)) as beside:
             beside.write_text(self.html(state), encoding="utf-8")
+
+
+def page(model: Model, input: Any, answer: str | None = None, **state: Any) -> Shown:
+    """A model's run as the page, which shows itself in a notebook and saves itself as one file.
+
+    `state` is what its address holds: view="next", layer=2, head=1.
+    """
+    return Shown(model, input, answer, state={name: str(value) for name, value in state.items()})
+
+
+def shown(traced: Trace) -> Shown | None:
+    """The page of a trace that has its model; one that was read from a file has none."""
+    if traced.model is None:
+        return None
+    several = isinstance(traced.given, tuple | list)
+    given, answer = (*traced.given, None)[:2] if several else (traced.given, None)
+    return Shown(traced.model, given, answer, traced=traced)
 
 
 def kinds(weights: Tensor) -> list[dict[str, float]]:
@@ -395,24 +494,3 @@ def pooled(x: np.ndarray, most: int | None) -> np.ndarray:
                 best = np.maximum(best, x.take(np.minimum(ends[:-1] + i, ends[1:] - 1), axis))
             x = best
     return x
-
-
-def joined() -> str:
-    """All modules as one script: each a function that gives what it exports."""
-    whole = []
-    for name in FILES:
-        text = (HERE / name).read_text(encoding="utf-8")
-        exported = re.findall(r"^export (?:const|class|function|async function) (\w+)", text, re.MULTILINE)
-        text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
-        text = re.sub(r'import\("\./(\w+)\.js"\)', r"Promise.resolve(\1_js)", text)
-        text = re.sub(
-            r'^import (\{[^}]*\}) from "\./(\w+)\.js";', r"const \1 = \2_js;", text, flags=re.MULTILINE
-        )
-        whole.append(
-            f"const {name.replace('.', '_')} = (() => {{\n{text}\nreturn {{ {', '.join(exported)} }};\n}})();"
-        )
-    return "\n".join(whole)
-
-
-def digest(text: str) -> str:
-    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"

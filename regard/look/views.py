@@ -21,7 +21,10 @@ from regard.run import Model
 from regard.tasks import Caption, Fill, Restore, See, Write
 from regard.tasks.pairs import PairTask
 from regard.tasks.restore import BLANK
+from regard.vectors import embeddings as table_of
 from regard.watch import watch
+
+from .figures import Curves, Points, waves, word_map
 
 MOST_ARCS = 200  # words
 
@@ -60,7 +63,7 @@ class Maps:
     marks: Sequence[int] = ()  # N regions, counted row by row, that looked
 
 
-View = Matrix | Atlas | Maps
+View = Matrix | Atlas | Maps | Curves | Points
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,12 @@ Views = dict[str, tuple[Callable[[Model, Any, Choice], View], tuple[str, ...]]]
 def view(model: Model, given: Any, name: str | None = None, choice: Choice | None = None) -> View:
     """The view of this name, or the model's first, on a text or a picture."""
     known, choice = views(model), choice or Choice()
+    if name is None and not attentions(model):
+        other = f"; without it there is view={' or '.join(known)}" if known else ""
+        raise Mistake(
+            "this model looks at nothing: it has no attention; of recurrent ones, train one with "
+            f"model.attention=additive{other}"
+        )
     name = name or next(iter(known))
     if name not in known:
         raise Mistake(f"view={name}: no such view; this model has {', '.join(known)}")
@@ -94,13 +103,10 @@ def view(model: Model, given: Any, name: str | None = None, choice: Choice | Non
 
 def views(model: Model) -> Views:
     """The views that a model has, the usual one first: what makes each, and which choices it takes."""
-    names = [name for name, m in model.model.named_modules() if hasattr(m, "seen")]
-    if not names:
-        raise Mistake(
-            "this model looks at nothing: it has no attention; of recurrent ones, train one with "
-            "model.attention=additive"
-        )
+    names = attentions(model)
     placed: Views = {} if places(model) is None else {"positions": (positions, ())}
+    if placed:
+        placed |= {"waves": (position_waves, ()), "similarity": (similarity, ())}
     if isinstance(model.task, See):
         which = "layer", "head"
         return {
@@ -112,6 +118,10 @@ def views(model: Model) -> Views:
     answer = ("answer",) if writes else ()
     if isinstance(model.task, Caption):
         return {"words": (words, ("layer", "head", *answer))} | placed
+    if model.task is not None and isinstance(getattr(inner(model.model), "embed", None), nn.Embedding):
+        placed |= {"embeddings": (embeddings, ())}
+    if not names:
+        return placed
     aligned: Views = {"alignment": (alignment, ("layer", "head", *answer))} if writes else {}
     part = ("part",) if writes and any(name.endswith("attn.f") for name in names) else ()
     return (
@@ -123,6 +133,10 @@ def views(model: Model) -> Views:
         }
         | placed
     )
+
+
+def attentions(model: Model) -> list[str]:
+    return [name for name, m in model.model.named_modules() if hasattr(m, "seen")]
 
 
 # Texts
@@ -159,6 +173,18 @@ def atlas(model: Model, text: str, choice: Choice) -> Atlas:
     L, H = found.weights.shape[:2]
     many = [f"{n} {name}{'s' * (n > 1)}" for n, name in ((L, "layer"), (H, "head"))]
     return Atlas(f"{', '.join(many)}; each from 0 to its largest", found.weights)
+
+
+def embeddings(model: Model, text: str, choice: Choice) -> Points:
+    """The tokens of a text in the plane, by what the model looks them up in: near where they are alike."""
+    ids = list(dict.fromkeys(model.task.tokenizer.encode(text)))
+    if len(ids) < 3:
+        raise Mistake(f"a map of {len(ids)} different tokens shows little; give a text of 3 or more")
+    table = table_of(model.model)
+    title = (
+        f"{len(ids)} of {len(table):,} embeddings, {table.shape[1]} wide, by their two principal components"
+    )
+    return word_map(title, model.task.tokenizer.tokens(ids), table[ids])
 
 
 def matrix(found: Looks, choice: Choice) -> Matrix:
@@ -355,6 +381,27 @@ def positions(model: Model, given: Any, choice: Choice) -> Matrix:
     assert found is not None
     rows, columns = (list(map(str, range(n))) for n in found.shape)
     return Matrix("positions, and what each adds", found, rows, columns, float(found.min()))
+
+
+def position_waves(model: Model, given: Any, choice: Choice) -> Curves:
+    """Some of the numbers that positions add, along the positions."""
+    found = places(model)
+    assert found is not None
+    return waves("what each position adds", found)
+
+
+def similarity(model: Model, given: Any, choice: Choice) -> Matrix:
+    """How alike positions are: the cosine of what each adds."""
+    found = places(model)
+    assert found is not None
+    return alike("positions, and how alike they are", found)
+
+
+def alike(title: str, table: np.ndarray) -> Matrix:
+    """Cosines between the rows of a table (T, D)."""
+    unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+    names, found = list(map(str, range(len(table)))), unit @ unit.T  # (T, T)
+    return Matrix(title, found, names, names, float(found.min()))
 
 
 @torch.inference_mode()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Attention
-from ..cache import Fixed, Growing, State
+from ..cache import Fixed, Growing, State, onward
 from ..layers import FEED_FORWARDS, Block, init_xavier
 from ..positions import Learned, Sinusoidal
 from ..recurrent import Decoder, Look, RecurrentState, init_recurrent
@@ -146,11 +146,11 @@ class Blocks(nn.Module):
         return CaptionState(own, source=cross, regions=regions)
 
     def forward(self, y: Tensor, state: CaptionState) -> Tensor:
-        pos = torch.arange(state.length, state.length + y.shape[1], device=y.device)
+        pos, mask = onward(state, y.shape[1], y.device)
         regions, state.regions = state.regions, None
         x = self.positions.add(self.scale * y, pos)  # (B, T, D)
         for block, own, cross in zip(self.blocks, state.layers, state.source, strict=True):
-            x = block(x, regions, cache=own, source_cache=cross)  # (B, T, D)
+            x = block(x, regions, mask=mask, cache=own, source_cache=cross)  # (B, T, D)
         x = self.norm(x)  # (B, T, D)
         return x
 

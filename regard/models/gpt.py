@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Attention, joined
-from ..cache import Growing, State
+from ..cache import Growing, State, onward
 from ..layers import FEED_FORWARDS, NORMS, Block, Norm, init_gpt2
 from ..positions import POSITIONS, Positions, Rotary, distances
 from .sizes import check_sizes
@@ -113,11 +112,7 @@ class GPT(nn.Module):
         S = past + T
         if S > self.config.context:
             raise ValueError(f"{S} tokens do not fit context={self.config.context}")
-        pos, mask = torch.arange(past, S, device=ids.device), None
-        if state is not None and state.real is not None:  # padded rows start counting at their first token
-            state.real = F.pad(state.real, (0, S - state.real.shape[1]), value=True)
-            pos = (state.real.cumsum(1) - 1).clamp(min=0)[:, past:]
-            mask = state.real[:, None, None, :]
+        pos, mask = onward(state, T, ids.device)
         if self.config.window is not None:
             mask = joined(mask, distances(T, S, ids.device) > -self.config.window)
         x = self.drop(self.positions.add(self.embed(ids), pos))  # (B, T, D)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import Attention
-from ..cache import Fixed, Growing, State
+from ..cache import Fixed, Growing, State, onward
 from ..layers import FEED_FORWARDS, NORMS, Block, init_xavier
-from ..positions import POSITIONS, ALiBi, Relative
+from ..positions import POSITIONS, ALiBi, Relative, Rotary
 from .sizes import check_sizes
 
 
@@ -67,8 +67,9 @@ class Transformer(nn.Module):
         if kind is ALiBi:
             raise ValueError("alibi has distances but no directions: a source would be as its mirror image")
         both_ways = partial(Relative, both_ways=True) if kind is Relative else kind
-        self.encoder_positions = both_ways(c.context, c.dim, c.heads)
-        self.decoder_positions = kind(c.context, c.dim, c.heads)
+        width = c.heads * c.head_dim if kind is Rotary and c.head_dim else c.dim  # of what is turned
+        self.encoder_positions = both_ways(c.context, width, c.heads)
+        self.decoder_positions = kind(c.context, width, c.heads)
         self.drop = nn.Dropout(c.dropout)
         more: dict[str, Any] = {"head_dim": c.head_dim, "bias": c.bias, "dropout": c.dropout}
         attention = partial(Attention, c.dim, c.heads, c.kv_heads, **more)
@@ -128,14 +129,15 @@ class Transformer(nn.Module):
         """The decoder's last vectors, given the encoder's; a state that has seen these stands for them."""
         past, T = state.length if state else 0, target.shape[1]
         end = self._fits(past + T)
-        pos = torch.arange(past, end, device=target.device)
-        mask = _over_keys(state.source_real if state else real)
+        pos, mask = onward(state, T, target.device)
+        look = _over_keys(state.source_real if state else real)
         x = math.sqrt(self.config.dim) * (self.target_embed or self.embed)(target)  # (B, T, D)
         x = self.drop(self.decoder_positions.add(x, pos))  # (B, T, D)
         turn, bias = self.decoder_positions.turn(pos), self.decoder_positions.bias(T, end)
         for i, block in enumerate(self.decoder):
             own, cross = (state.layers[i], state.source[i]) if state else (None, None)
-            x = block(x, encoded, mask, bias=bias, turn=turn, cache=own, source_cache=cross)  # (B, T, D)
+            caches: dict[str, Any] = {"cache": own, "source_cache": cross}
+            x = block(x, encoded, look, mask=mask, bias=bias, turn=turn, **caches)  # (B, T, D)
         x = self.decoder_norm(x)  # (B, T, D)
         return x
 

@@ -12,6 +12,7 @@ import mimetypes
 import threading
 import warnings
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from regard.data.pictures import Place, decoded_picture, pillow
 from regard.errors import Mistake
 from regard.look.page import HERE, Shown
-from regard.run import Model
+from regard.look.whatif import compared
+from regard.run import Model, at_step
 
 LARGEST = 16 * 2**20  # bytes of a request: a picture
 LONGEST = 100_000  # letters of an input
+LONGEST_WORDS = 200  # letters of words whose neighbours are asked for
 KEPT = 4  # runs whose numbers stay at hand
 MOST_BYTES = 2**32  # of them together; the latest stays anyway
 MOST_IDS = 500
@@ -93,16 +96,41 @@ class Bytes(Place):
         return io.BytesIO(self.data)
 
 
-def application(model: Model, first: Shown) -> Starlette:
-    """The page of one model; `first` is what it opens on."""
+def application(model: Model, first: Shown, against: Sequence[Model] = ()) -> Starlette:
+    """The page of one model; `first` is what it opens on, and `against` others that it is compared with."""
+    assert first.manifest  # made before anybody waits for it
     shown: OrderedDict[str, Shown] = OrderedDict({first.id: first})
     one_at_a_time = threading.Lock()  # a watched model keeps what it sees
+    earlier: dict[int, Model] = {}  # the model at one step of its run
+
+    def chosen(step: Any, other: Any = None) -> Model:
+        """The model; what it was at a step of its run that has a checkpoint; or one of those against it."""
+        if other is not None:
+            if type(other) is not int or not 0 <= other < len(against):
+                raise HTTPException(400, f"model: there are {len(against)} to compare with, from 0")
+            return against[other]
+        if step is None:
+            return model
+        if type(step) is not int:
+            raise HTTPException(400, "checkpoint: give the number of a step")
+        if step not in earlier:
+            made = at_step(model, step)
+            earlier.clear()
+            earlier[step] = made
+        return earlier[step]
+
+    def at_hand(id: Any) -> Shown:
+        try:
+            shown.move_to_end(id)
+            return shown[id]
+        except (KeyError, TypeError):
+            raise HTTPException(410, "these numbers are no longer at hand; reload the page") from None
+
+    def held() -> int:
+        return sum(s.bytes for s in list(shown.values()))  # a list: others look at them meanwhile
 
     def found(request: Request) -> Shown:
-        id = request.query_params.get("trace", "")
-        if id not in shown:
-            raise HTTPException(410, "these numbers are no longer at hand; reload the page")
-        return shown[id]
+        return at_hand(request.query_params.get("trace"))
 
     async def trace(request: Request) -> Response:
         asked = await body(request)
@@ -118,17 +146,18 @@ def application(model: Model, first: Shown) -> Starlette:
                 given: Any = picture(model, asked["picture"])
             elif input is None or "pixels" in first.trace:  # never a path: nobody may read files through us
                 given = first.given
-                if answer is None and layers is None:
+                plain = all(asked.get(key) is None for key in ("checkpoint", "model"))
+                if answer is None and layers is None and plain:
                     shown[first.id] = first
                     shown.move_to_end(first.id)
                     return first.manifest
             else:
                 given = checked(input)
             with one_at_a_time:
-                made = Shown(model, given, answer, layers)
+                made = Shown(chosen(asked.get("checkpoint"), asked.get("model")), given, answer, layers)
                 manifest = made.manifest
             shown[made.id] = made
-            while len(shown) > 1 and (len(shown) > KEPT or sum(s.bytes for s in shown.values()) > MOST_BYTES):
+            while len(shown) > 1 and (len(shown) > KEPT or held() > MOST_BYTES):
                 shown.popitem(last=False)
             return manifest
 
@@ -162,10 +191,60 @@ def application(model: Model, first: Shown) -> Starlette:
 
         def run() -> str:
             with one_at_a_time:
-                found = model.ask(text)
+                found = chosen(asked.get("checkpoint")).ask(text)
             return found if isinstance(found, str) else "\n".join(found)
 
         return JSONResponse({"output": await run_in_threadpool(run)})
+
+    def tree(request: Request) -> Response:
+        it, beams = found(request), whole(request.query_params.get("beams"), "beams", 1)
+        with one_at_a_time:
+            return JSONResponse(it.tree(beams or 1).told())
+
+    def lens(request: Request) -> Response:
+        it, row = found(request), whole(request.query_params.get("row"), "row")
+        return JSONResponse(it.lens(row or 0))
+
+    def models(request: Request) -> Response:
+        return JSONResponse([str(other.folder or other.kind) for other in against])
+
+    def space(request: Request) -> Response:
+        return JSONResponse(found(request).space.mapped(request.query_params.get("name", "")))
+
+    def near(request: Request) -> Response:
+        query, it = request.query_params, found(request).space
+        row, text = whole(query.get("row"), "row"), query.get("text", "")[:LONGEST_WORDS]
+        distance = query.get("distance", "cosine")
+        return JSONResponse(it.near(query.get("name", ""), text if row is None else row, distance))
+
+    async def change(request: Request) -> Response:
+        asked = await body(request)
+        it, row, changes = at_hand(asked.get("trace")), asked.get("row"), asked.get("changes", [])
+        if row is not None and type(row) is not int:
+            raise HTTPException(400, "row: give a whole number")
+        if not isinstance(changes, list) or not all(isinstance(one, dict) for one in changes):
+            raise HTTPException(400, "changes: give a list of objects")
+
+        def run() -> dict[str, Any]:
+            wanted = []
+            for one in changes:
+                taken = one.pop("picture", None)
+                if "pixels" in it.trace:  # never a path, here either
+                    one["input"] = None if taken is None else picture(it.model, taken)
+                wanted.append(one | {"input": one.get("input") if taken else checked(one.get("input"))})
+            with one_at_a_time:
+                return it.whatif.changed(wanted, row)
+
+        return JSONResponse(await run_in_threadpool(run))
+
+    def effects(request: Request) -> Response:
+        with one_at_a_time:
+            return JSONResponse(found(request).whatif.ranked())
+
+    def versus(request: Request) -> Response:
+        query = request.query_params
+        rows = (whole(query.get(name), name) for name in ("row", "other_row"))
+        return JSONResponse(compared(found(request), at_hand(query.get("other")), *rows))
 
     def log(request: Request) -> Response:
         return JSONResponse(first.log())
@@ -189,6 +268,14 @@ def application(model: Model, first: Shown) -> Starlette:
         Route("/api/ask", ask, methods=["POST"]),
         Route("/api/tensor", tensor),
         Route("/api/words", words),
+        Route("/api/tree", tree),
+        Route("/api/lens", lens),
+        Route("/api/models", models),
+        Route("/api/space", space),
+        Route("/api/near", near),
+        Route("/api/change", change, methods=["POST"]),
+        Route("/api/effects", effects),
+        Route("/api/versus", versus),
         Route("/api/log", log),
         Route("/api/page", page),
     ]

@@ -25,6 +25,7 @@ from regard.data.encoding import tokenizer_for
 from regard.data.labels import SUFFIXES, Labels, labelled, split_labels
 from regard.data.pairs import Pair, Ragged, split_pairs
 from regard.data.reading import decoded, empty, holds, in_folder, json_rows, lines
+from regard.display import progress
 from regard.errors import Mistake
 from regard.generate import Sampling
 from regard.loss import IGNORED
@@ -32,7 +33,7 @@ from regard.models import Labelled
 from regard.text import Tokenizer
 
 from .answers import Answer
-from .batches import Batch, Bucketed, targets
+from .batches import Batch, padded, targets
 from .fill import END, FIRST, SPECIALS
 from .task import Task
 
@@ -196,12 +197,9 @@ class Embed(Task):
         whole = np.concatenate([np.array(first, np.int64), text[:most], np.array(end, np.int64)])
         return whole.astype(np.int64), len(text) > most
 
-    def training(self, examples: Examples, seed: int, rows: int, tokens: int | None) -> Bucketed:
+    def lengths(self, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
         a, b = examples.ids
-        return Bucketed(examples, (a.lengths, b.lengths), seed, rows, tokens)
-
-    def batch(self, samples: Bucketed, rows: np.ndarray) -> Batch:
-        return self.collated(samples.data, rows)
+        return a.lengths, b.lengths
 
     def collated(self, examples: Examples, rows: np.ndarray) -> Batch:
         """ids and real (B, T) of both sides, who (B, 2), and what is known of the pairs (B,)."""
@@ -319,13 +317,16 @@ class Embed(Task):
     # using it
 
     @torch.inference_mode()
-    def vectors(self, model: Any, texts: Sequence[str]) -> Tensor:
-        """A vector for each text, (N, D), on the CPU; of length 1, if it is to be `normalize`d."""
+    def vectors(self, model: Any, texts: Sequence[str | Sequence[int]]) -> Tensor:
+        """A vector for each text or its token ids, (N, D), on the CPU; of length 1, if it is to be
+        `normalize`d."""
         device, training = next(model.parameters()).device, model.training
         found = torch.zeros(len(texts), model.config.dim)
         if not texts:
             return found
-        ids = ragged([self.framed(ids)[0] for ids in self.tokenizer.encode_batch(texts)])
+        read = iter(self.tokenizer.encode_batch([text for text in texts if isinstance(text, str)]))
+        encoded = [next(read) if isinstance(text, str) else np.array(text, np.int64) for text in texts]
+        ids = ragged([self.framed(row)[0] for row in encoded])
         model.eval()
         for rows in in_length_order(ids.lengths, ids.lengths, TOKENS_AT_ONCE):
             batch = (torch.from_numpy(x).to(device) for x in padded(ids, rows))
@@ -361,13 +362,18 @@ class Lines:
         self.path, places = path, [np.zeros(1, np.int64)]
         stripped = (decoded(line, path, number).strip() for number, line in enumerate(lines(path), 1))
         some = (line for line in stripped if line)
-        with tempfile.TemporaryFile() as texts, tempfile.TemporaryFile() as vectors:
+        with (
+            tempfile.TemporaryFile() as texts,
+            tempfile.TemporaryFile() as vectors,
+            progress("lines read") as advance,
+        ):
             while block := list(itertools.islice(some, LINES_AT_ONCE)):
                 unit = F.normalize(task.vectors(model, block), dim=1)
                 vectors.write(unit.numpy().astype(np.float32).tobytes())
                 spelt = [line.encode() for line in block]
                 texts.write(b"".join(spelt))
                 places.append(places[-1][-1] + np.cumsum([len(line) for line in spelt]))
+                advance(len(block))
             self.places = np.concatenate(places)  # where each line begins, and the end
             if not len(self):
                 raise empty(path)
@@ -461,16 +467,6 @@ def ragged(rows: Sequence[np.ndarray]) -> Ragged:
     return Ragged(
         np.concatenate([np.array([], np.int64), *rows]), np.array([len(row) for row in rows], np.int64)
     )
-
-
-def padded(side: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of ids (B, T), and where they are real."""
-    n = side.lengths[rows][:, None]
-    i = np.arange(n.max())
-    real = i < n
-    ids = np.zeros(real.shape, dtype=np.int64)
-    ids[real] = side.ids[(side.offsets[rows][:, None] + i)[real]]
-    return ids, real
 
 
 # Processes

@@ -82,6 +82,8 @@ class PairTask(Task):
         self.config, self.tokenizer, self.context = config, tokenizer, context
         self.target_tokenizer = target_tokenizer
         self.writer = target_tokenizer or tokenizer
+        if context < 2:
+            raise Mistake(f"a context of {context} has no room for a text and its end; make it longer")
         if tokenizer.end is None or self.writer.end is None:
             raise Mistake(f"the tokenizer has no token that ends a text; train one with {END}")
         self.source_end, self.end = tokenizer.end, self.writer.end

@@ -5,9 +5,11 @@ Shapes: B batch, T tokens.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import tokenizers
 import torch
 from torch import Tensor, nn
 
@@ -15,11 +17,16 @@ from regard.data import Corpus, DataConfig, Stream, Windows, corpus, held_out, i
 from regard.errors import Mistake
 from regard.generate import Sampling, generate
 from regard.loss import cross_entropy
-from regard.text import Tokenizer
+from regard.text import Tokenizer, told
 
 from .answers import Answer, searched, spelt, streamed
 from .batches import Batch, per_token, targets
 from .task import Task
+
+if TYPE_CHECKING:
+    from regard.template import Message, Template
+
+TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>")  # may end one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +45,14 @@ class Write(Task):
     def __init__(self, config: WriteConfig, tokenizer: Tokenizer, context: int, target: None = None):
         self.config, self.tokenizer, self.context = config, tokenizer, context
         self.ends = () if tokenizer.end is None else (tokenizer.end,)  # any of these ends a text
+        self.first: list[int] = []  # before every text, where a model has learnt it so
+        self.template: Template | None = None  # of one that answers: a text is what a user says
+
+    def speak(self, template: "Template") -> None:
+        """From now on, texts are turns of a conversation, which the template makes a text of."""
+        self.template, self.talks = template, True
+        ends = [self.tokenizer.id(name) for name in TURNS if name in template.text]
+        self.ends = tuple(dict.fromkeys([*self.ends, *(id for id in ends if id is not None)]))
 
     # making a model
 
@@ -106,7 +121,7 @@ class Write(Task):
             found = self.answers(model, texts, sampling, stop, samples)
             yield [answer.text for several in found for answer in several]
             return
-        prompts = [self.tokenizer.encode(text) or self._blank() for text in texts]
+        prompts = [self.read_in(text) for text in texts]
         steps = generate(model, prompts, sampling, end=self.ends, samples=samples, cached=cached)
         yield from streamed(steps, self.tokenizer, len(texts) * samples, stop)
 
@@ -126,10 +141,39 @@ class Write(Task):
         longest = sampling.max_new_tokens
         if longest >= self.context:
             raise Mistake(f"max_new_tokens={longest}: with beams, less than the context of {self.context}")
-        prompts = [self.tokenizer.encode(text) or self._blank() for text in texts]
+        prompts = [self.read_in(text) for text in texts]
         prompts = [prompt[longest - self.context :] for prompt in prompts]
         best = searched(model, prompts, sampling, self.ends, samples)
         return spelt(best, self.tokenizer, stop)
+
+    def conversation(self, turns: Sequence[str]) -> Any:
+        """What was said in turn, by the user first and last, as something to ask."""
+        return [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
+
+    def prompt(self, messages: "Sequence[Message]") -> list[int]:
+        """A conversation as tokens, up to where the model's answer begins.
+
+        A message is {"role": "system", "user" or "assistant", "content": text}.
+        """
+        if self.template is None:
+            raise Mistake("this model writes on and has no chat template; give it a text, not a conversation")
+        text = self.template.render(messages)
+        with told("the tokenizer fails on this conversation"):
+            ids = self._spelling.encode(text, add_special_tokens=False).ids
+        if not ids:
+            raise Mistake(f"{self.template.where}: the chat template makes nothing of this conversation")
+        return ids
+
+    def read_in(self, text: "str | Sequence[Message]") -> list[int]:
+        """What the model reads before it writes."""
+        if self.template is not None or not isinstance(text, str):
+            return self.prompt([{"role": "user", "content": text}] if isinstance(text, str) else text)
+        return self.first + self.tokenizer.encode(text) or self._blank()
+
+    @cached_property
+    def _spelling(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, to which a special token's spelling is the token."""
+        return tokenizers.Tokenizer.from_str(self.tokenizer.inner.to_str())
 
     def _blank(self) -> list[int]:
         """What stands before the first word: a new line, or else the end of an earlier text."""

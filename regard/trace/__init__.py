@@ -85,4 +85,6 @@ def trace(
         fast = reading.run() if reading.fast is None else reading.fast
         with collected(model.model, layers) as found:
             result = reading.run()
-    return made(model, reading, found, result, fast)
+    whole = made(model, reading, found, result, fast)
+    whole.model, whole.given = model, inputs
+    return whole

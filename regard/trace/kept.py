@@ -38,6 +38,8 @@ class Trace:
     ):
         self.tensors, self.tokens, self.ids = tensors, tokens, ids
         self.difference, self.about = difference, about
+        self.model: Any = None  # what it is a trace of, and of what input; not in its file
+        self.given: Any = None
 
     @property
     def names(self) -> list[str]:
@@ -76,6 +78,11 @@ class Trace:
     def picture(self, name: str, head: int | None = None) -> Any:
         """The `look` picture of an attention: its mean over the heads, or one head."""
         return import_module("regard.look.traced").picture(self, name, head)  # drawing lives above
+
+    def _repr_html_(self) -> str | None:
+        """The page, in a notebook; of a trace that was read from a file, nothing but its name."""
+        shown = import_module("regard.look.page").shown(self)
+        return None if shown is None else shown._repr_html_()
 
     def save(self, path: str | Path) -> None:
         """One safetensors file with everything in it, whole or not at all."""

@@ -243,7 +243,7 @@ def test_what_there_is_not_is_named_with_what_there_is():
     mistake(lambda: view(reader("write", "gpt"), WORDS, "heads", Choice(part="self")), "part=self")
     recurrent = reader("translate", "gru")
     mistake(lambda: view(recurrent, WORDS, choice=Choice(layer=1)), "layer=1", "there is one layer, 0")
-    assert list(views(captioner())) == ["words", "positions"]
+    assert list(views(captioner())) == ["words", "positions", "waves", "similarity"]
 
 
 def test_arcs_between_too_many_words():

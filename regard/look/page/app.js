@@ -1,6 +1,6 @@
 /* The page: what is looked at is in the address, so that a link opens the same view again. */
 
-import { h, label } from "./dom.js";
+import { choice, encoded, h, label } from "./dom.js";
 import { Saved, Server } from "./source.js";
 import { attention } from "./attention.js";
 
@@ -15,6 +15,9 @@ const VIEWS = [
   ["walk", "Walk", () => true, () => import("./walk.js")],
   ["map", "Map", () => true, () => import("./map.js")],
   ["next", ({ manifest }) => OUTPUTS[manifest.outputs.kind], ({ manifest }) => manifest.outputs, () => import("./next.js")],
+  ["space", "Space", () => true, () => import("./space.js")],
+  ["whatif", "What if", () => true, () => import("./whatif.js")],
+  ["compare", "Compare", () => true, () => import("./compare.js")],
   ["talk", "Talk", ({ source, manifest }) => source.live && !manifest.model.sees, () => import("./talk.js")],
   ["training", "Training", ({ manifest }) => manifest.logged, () => import("./training.js")],
   ["take", "Take away", () => true, () => import("./take.js")],
@@ -23,6 +26,7 @@ const VIEWS = [
 const byId = (id) => document.getElementById(id);
 const kept = byId("kept");
 const source = kept ? new Saved(JSON.parse(kept.textContent)) : new Server();
+const framed = location.protocol === "about:"; // in a notebook's frame: no address could hold anything
 
 const app = {
   source,
@@ -46,11 +50,11 @@ function go(changes, { quiet = false, replace = quiet } = {}) {
   }
   const address = `#${new URLSearchParams(state)}`;
   app.state = state;
-  if (address !== location.hash) history[replace ? "replaceState" : "pushState"](null, "", address);
+  if (!framed && address !== location.hash) history[replace ? "replaceState" : "pushState"](null, "", address);
   if (!quiet) show();
 }
 
-const asked = (state) => JSON.stringify([state.input, state.answer, state.layers]);
+const asked = (state) => JSON.stringify([state.input, state.answer, state.layers, state.checkpoint]);
 let traced = null;
 let turn = 0;
 
@@ -61,9 +65,9 @@ async function show() {
   try {
     if (traced !== asked(app.state)) {
       main.setAttribute("aria-busy", "true");
-      const { input, answer, layers } = app.state;
+      const { input, answer, layers, checkpoint } = app.state;
       const wanted = asked(app.state);
-      app.manifest = await source.trace({ input, answer, layers: layers?.split(",").map(Number), picture: app.dropped ?? undefined });
+      app.manifest = await source.trace({ input, answer, layers: layers?.split(",").map(Number), checkpoint: checkpoint === undefined ? undefined : Number(checkpoint), picture: app.dropped ?? undefined });
       if (mine !== turn) return;
       traced = wanted;
       frame();
@@ -83,7 +87,7 @@ async function show() {
     document.title = `${view.title(app)} · Regard`;
   } catch (error) {
     if (mine !== turn) return;
-    const back = traced ? h("button", { type: "button", onclick: () => history.back() }, "Back") : null;
+    const back = traced && !framed ? h("button", { type: "button", onclick: () => history.back() }, "Back") : null;
     main.replaceChildren(h("p", { class: "wrong", role: "alert" }, error.message), ...(back ? [back] : []));
   } finally {
     if (mine === turn) main.removeAttribute("aria-busy");
@@ -106,7 +110,12 @@ function nav(views, chosen) {
 
 /** What stands around the view: the model's name, the input, and how far open and fast path differ. */
 function frame() {
-  const { model, input, answer, difference } = app.manifest;
+  const { model, input, answer, difference, step, steps } = app.manifest;
+  const focused = document.activeElement?.id;
+  const when = [...steps.map((n) => [n, `step ${n.toLocaleString("en")}`]), ["", "the final one"]];
+  const at = step === null ? "" : h("span", { class: "pale" }, `at step ${step.toLocaleString("en")}`);
+  byId("run").replaceChildren(source.live && steps.length ? choice("checkpoint", "checkpoint", when, step ?? "", (to) => go({ checkpoint: to, cell: null }, { replace: true })) : at);
+  if (focused?.startsWith("checkpoint")) byId(focused)?.focus();
   byId("model").textContent = `${model.name === null ? "" : `${label(model.name, 40)} · `}${model.class}, ${model.parameters.toLocaleString("en")} parameters`;
   const exact = difference === 0 ? "bit for bit the same" : `at most ${difference.toExponential(1)} apart`;
   byId("difference").textContent = difference === null ? "" : `Fast path and the open path shown here: ${exact}.`;
@@ -127,13 +136,10 @@ function frame() {
   };
 }
 
-/** A picture from the user's disk: it goes to the server on this machine, and nowhere else. */
+/** A picture from the user's disk. */
 async function drop(file) {
   if (!file) return;
-  const bytes = new Uint8Array(await file.arrayBuffer());
-  let text = "";
-  for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000));
-  app.dropped = btoa(text);
+  app.dropped = await encoded(file);
   traced = null;
   go({ at: null, cell: null, answer: null });
 }
@@ -141,7 +147,7 @@ async function drop(file) {
 const KEYS = [
   ["arrow keys", "move over a matrix, or between tabs"],
   ["Enter", "open the sum behind a number, or the head in the atlas"],
-  ["n, p", "next and previous: the head, or the step of the walk"],
+  ["n, p", "next and previous: the head, the step of the walk, the point of a map"],
   ["j, k", "next and previous layer"],
   ["1 … 9", "the views, in order"],
   ["/", "to the input"],

@@ -84,7 +84,7 @@ export const attention = {
       move: (r, c) => go({ at: `${r},${c}` }, { quiet: true }),
       open: (r, c) => go({ at: `${r},${c}`, cell: `${name}:${head},${r},${c}` }, { replace: true }),
     });
-    app.current = { name: `attention-${part}-${layer}-${head}`, tensor: [name, head], canvas: made.canvas, csv: made.csv };
+    app.current = { name: `attention-${part}-${layer}-${head}`, tensor: [name, head], canvas: made.canvas, svg: made.svg, csv: made.csv };
     panel.append(made.root);
     if (state.cell) panel.append(await cell(app, state.cell));
     root.append(panel);
@@ -166,7 +166,8 @@ function arcs(root, app, title, rows, columns, weights, why) {
     head: ["", ...columns.map((word) => label(word))],
     rows: rows.map((word, r) => [label(word), ...columns.map((_, c) => (why?.(r, c) ? "masked" : number(weights.data[r * S + c])))]),
   });
-  app.current = { name: "arcs", svg: picture, csv: numbers };
+  const { one, head } = chosen(app);
+  app.current = { name: "arcs", tensor: [`${one.name}.weights`, head], svg: picture, csv: numbers };
   root.append(h("figure", {}, h("div", { class: "scroll" }, picture), h("figcaption", {}, readout,
     h("p", { class: "scale pale" }, `${lines.length} lines: weights from ${FAINT} up, the wider the more`)),
   twin(() => table(title, numbers().head, numbers().rows))));

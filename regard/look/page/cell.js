@@ -4,7 +4,9 @@ import { h, label, number } from "./dom.js";
 import { step } from "./formula.js";
 
 const SHOWN = 40; // terms; the rest is told together
-const LEAST = 1e-5; // of all that was added up: float32 against the float64 of this page
+// How far the model may be from the float64 of this page, as a share of all that was added up.
+const APART = { float32: 1e-5, bfloat16: 2 ** -8, float16: 2 ** -11 };
+const TOLD = { bfloat16: "in bfloat16, which keeps 8 binary digits: right within 1/256 of what was added up", float16: "in float16, which keeps 11 binary digits: right within 1/2048 of what was added up" };
 
 const erf = (x) => {
   // Series and continued fraction, to the last digits of float64.
@@ -247,11 +249,12 @@ function body(app, found, own) {
         h("th", { scope: "row" }, String(term.name)), term.parts.map(link), h("td", {}, number(term.value)))),
       rest.length ? h("tr", {}, h("th", { scope: "row" }, `${rest.length} smaller ones`), h("td"), h("td"), h("td", {}, number(total(rest)))) : null))));
   }
-  const fits = Math.abs(found.total - own) <= LEAST * (size + Math.abs(own)) + 1e-7;
+  const kind = app.manifest.model.dtype;
+  const fits = Math.abs(found.total - own) <= (APART[kind] ?? APART.float32) * (size + Math.abs(own)) + 1e-7;
   if (found.divided) parts.push(h("p", { class: "pale" }, `Each is divided by their sum, ${number(found.divided)}.`));
   if (found.note) parts.push(h("p", { class: "pale" }, found.note));
   parts.push(h("p", { class: "total" }, `${found.steps || found.divided ? "=" : `Sum of ${found.terms.length} =`} `, h("b", {}, number(found.total)), " ",
     h("span", { class: `tick ${fits ? "right" : "wrong"}`, "data-fits": String(fits) }, fits ? "✓" : "✗"), " ",
-    h("span", { class: "pale" }, `the model computed ${number(own)}`)));
+    h("span", { class: "pale" }, `the model computed ${number(own)}${TOLD[kind] ? `, ${TOLD[kind]}` : ""}`)));
   return parts;
 }

@@ -49,6 +49,17 @@ export function number(x) {
 
 export const percent = (x) => (x >= 0.0995 ? `${(100 * x).toFixed(1)} %` : x >= 1e-5 ? `${(100 * x).toPrecision(2)} %` : "< 0.001 %");
 
+/** A string as Python writes it. */
+export const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+/** A file from the user's disk, in base64: it goes to the server on this machine, and nowhere else. */
+export async function encoded(file) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  let text = "";
+  for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000));
+  return btoa(text);
+}
+
 /** A button that is pressed or not. */
 export const toggle = (words, pressed, onclick, more) =>
   h("button", { type: "button", "aria-pressed": String(pressed), onclick, ...more }, words);

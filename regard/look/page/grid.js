@@ -1,7 +1,7 @@
 /* A matrix that can be read: a heat map with words at its sides, arrow keys, a live line, and a table. */
 
 import { css, dark, ink, opaque, painted } from "./colour.js";
-import { h, label, number, table, twin } from "./dom.js";
+import { h, label, number, s, table, twin } from "./dom.js";
 
 const FONT = "12px system-ui, 'Segoe UI', Helvetica, Arial, sans-serif";
 const LEAST = 12; // pixels between two words
@@ -129,6 +129,24 @@ export function grid(given) {
     }
   }
 
+  /** The same with words and lines that stay sharp at any size; the matrix itself is a picture in it. */
+  function svg() {
+    if (!box) layout(900);
+    const { left, top, cw, ch, width, height, flat, shown } = box;
+    const text = (x, y, words, anchor, more) => s("text", { x, y, "text-anchor": anchor, "dominant-baseline": "central", fill: colour("--pale"), ...more }, words);
+    const parts = [s("image", { href: picture.toDataURL(), x: left, y: top, width: wide * cw, height: tall * ch, preserveAspectRatio: "none", "image-rendering": "pixelated" })];
+    words(null, rows, tall, ch, (i, word) => parts.push(text(left - 6, top + (i + 0.5) * ch, word, "end")));
+    words(null, columns, wide, cw, (i, word) => {
+      const x = left + (i + 0.5) * cw;
+      parts.push(flat ? text(x, top - 10, word, "middle") : text(x, top - 6, word, "start", { transform: `rotate(-90 ${x} ${top - 6})` }));
+    }, 14);
+    for (let i = 0; shown && i < data.length; i++) {
+      const part = share(data[i], i);
+      parts.push(text(left + ((i % wide) + 0.5) * cw, top + (Math.floor(i / wide) + 0.5) * ch, part < 0 ? "·" : short(data[i]), "middle", { "font-size": 11, fill: part < 0 ? colour("--pale") : ink(signed, part) }));
+    }
+    return s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "font-size": 12, "font-family": "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif" }, parts);
+  }
+
   const named = (all, i, few) => {
     const [from, to] = span(i, all.length, few);
     return to - from > 1 ? `${label(all[from])} … ${label(all[to - 1])} (${from} to ${to - 1})` : label(all[from]);
@@ -209,7 +227,7 @@ export function grid(given) {
     draw();
   }).observe(scroll);
   readout.textContent = at ? told(...at) : "Point at a cell, or move with the arrow keys.";
-  return { root, canvas, csv: () => numbers([Infinity, Infinity]), look };
+  return { root, canvas, svg, csv: () => numbers([Infinity, Infinity]), look };
 }
 
 function bar(signed) {
@@ -224,7 +242,8 @@ function bar(signed) {
 
 function limits(data) {
   let [low, high] = [Infinity, -Infinity];
-  for (const x of data) {
+  for (let i = 0; i < data.length; i++) {
+    const x = data[i];
     if (x < low && x > -Infinity) low = x;
     if (x > high && x < Infinity) high = x;
   }

@@ -72,7 +72,7 @@ export const map = {
       s("path", { d: "M0,0 L8,4 L0,8 z" }))), parts);
     const rows = columns.flatMap((column) => column.boxes.map((box) => [box.title, box.group ?? "", shaped(box.shape), box.name]));
     const head = ["part", "in", "shape of what comes out", "name"];
-    app.current = { name: "map", svg: picture, csv: () => ({ head, rows }) };
+    app.current = { name: "map", class: "map", python: () => ["trace.names"], svg: picture, csv: () => ({ head, rows }) };
     root.append(h("h2", {}, model.class, h("small", { class: "pale" }, "tokens × width on every edge; a box opens its numbers")),
       h("figure", {}, h("div", { class: "scroll" }, picture), twin(() => table("The parts of this model", head, rows))));
   },

@@ -1,6 +1,8 @@
 /* The exact softmax over the whole vocabulary, and what temperature, top-k and top-p leave of it. */
 
-import { choice, h, label, number, percent, table, twin } from "./dom.js";
+import { choice, h, label, number, percent, s, table, tabs, twin } from "./dom.js";
+import { colour } from "./grid.js";
+import { lens } from "./lens.js";
 
 const SHOWN = 40;
 
@@ -53,16 +55,25 @@ export const next = {
     const { kind, rows: side, goes_on: goesOn } = manifest.outputs;
     const rows = manifest.tokens[side] ?? null;
     const at = rows ? row(app, rows) : 0;
+    const bar = h("div", { class: "controls" });
+    const layers = manifest.outputs.lens && state.words === "layers";
+    const place = kind === "next" ? "after" : "at";
+    if (rows) bar.append(choice(kind === "next" ? "after" : "token", "row", rows.map((word, i) => [i, `${i} ${label(word)}`]), at, (value) => go({ row: value }, { replace: true })));
+    if (manifest.outputs.lens) bar.append(tabs("words", [["all", "Whole vocabulary"], ["layers", "Layer by layer"]], layers ? "layers" : "all", (to) => go({ words: to === "all" ? null : to }, { replace: true })));
+    if (bar.children.length) root.append(bar);
+    if (layers) {
+      const found = await lens(app, at);
+      const python = () => ["from regard.look.lens import lens", `lens(model.model, trace, ${at})`];
+      app.current = { name: "layers", python, svg: found.svg, csv: found.csv };
+      root.append(h("h2", {}, `What each layer would have said ${place} “${label(rows[at])}”`, h("small", { class: "pale" }, "the last norm and the output matrix on every layer's output")), found.root);
+      return;
+    }
     const logits = (await source.tensor("logits", { rows: `${at}:${at + 1}` })).data;
     const exact = softmax(logits);
     const set = { temperature: within(state.temperature, 0, 2, 1), k: within(state.k, 0, logits.length, 0), p: within(state.p, 0, 1, 1) };
     const ids = drawn(logits, set).order.slice(0, SHOWN);
     const words = kind === "classes" ? ids.map((id) => manifest.tokens.label[id]) : await source.words(ids);
-    const place = kind === "next" ? "after" : "at";
     const title = kind === "classes" && !rows ? "What it is taken for" : `What stands ${place} “${label(rows[at])}”`;
-    if (rows) {
-      root.append(h("div", { class: "controls" }, choice(kind === "next" ? "after" : "token", "row", rows.map((word, i) => [i, `${i} ${label(word)}`]), at, (value) => go({ row: value }, { replace: true }))));
-    }
     root.append(h("h2", {}, title, h("small", { class: "pale" }, `softmax over ${logits.length.toLocaleString("en")} ${kind === "classes" ? "classes" : "tokens"}`)));
     const list = h("div", { class: "bars" });
     const told = h("p", { class: "readout", role: "status", "aria-live": "polite" });
@@ -104,10 +115,26 @@ export const next = {
       const now = drawn(logits, set);
       return { head: ["token", "logit", "probability", "after the settings", "removed by"], rows: ids.map((id, i) => [label(words[i], 40), number(logits[id]), number(exact[id]), number(now.shares[id]), now.gone[id] ?? ""]) };
     };
-    app.current = { name: "next-token", csv: numbers };
+    const python = () => [`trace["logits"]${rows ? `[${at}]` : ""}.softmax(-1)  # ${logits.length}`];
+    app.current = { name: "next-token", python, csv: numbers, svg: () => bars(title, ids.map((id, i) => [words[i], exact[id], drawn(logits, set).shares[id]])) };
     root.append(list, told, twin(() => table(title, numbers().head, numbers().rows)));
   },
 };
+
+/** Words with their shares, before and after the settings, as a drawing. */
+function bars(title, all) {
+  const [left, wide, high] = [190, 420, 22];
+  const peak = Math.max(...all.flatMap(([, ...shares]) => shares));
+  const text = (x, y, words, more) => s("text", { x, y, "dominant-baseline": "central", fill: colour("--ink"), ...more }, words);
+  return s("svg", { viewBox: `0 0 720 ${high * (all.length + 1) + 8}`, width: 720, height: high * (all.length + 1) + 8, "font-size": 13, "font-family": "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif" },
+    text(4, high / 2, title, { "font-weight": 600 }), all.map(([word, was, now], i) => {
+      const y = high * (i + 1) + 3;
+      return [text(left - 10, y + high / 2 - 2, label(word, 24), { "text-anchor": "end" }),
+        s("rect", { x: left, y, width: (wide * now) / peak, height: high - 5, rx: 3, fill: colour("--line") }),
+        s("rect", { x: left, y, width: (wide * was) / peak, height: high - 5, rx: 3, fill: "none", stroke: colour("--pale") }),
+        text(left + wide + 10, y + high / 2 - 2, percent(was), { fill: colour("--pale") })];
+    }));
+}
 
 function row(app, rows) {
   const { kind } = app.manifest.outputs;

@@ -30,8 +30,8 @@ export class Server {
   }
 
   /** {shape, data} of a tensor, or of a head, rows and columns of it; `most` pools to so many each way. */
-  tensor(name, { head, rows, columns, most, as } = {}) {
-    const query = new URLSearchParams({ trace: this.manifest.id, name });
+  tensor(name, { head, rows, columns, most, as, trace = this.manifest.id } = {}) {
+    const query = new URLSearchParams({ trace, name });
     for (const [key, value] of Object.entries({ head, rows, columns, most, as })) {
       if (value !== undefined && value !== null) query.set(key, value);
     }
@@ -43,6 +43,24 @@ export class Server {
 
   words(ids) {
     return this.#once(`/api/words?ids=${ids.join(",")}`, (answer) => answer.json());
+  }
+
+  /** How the answer was found; and what each layer would have said at a place. */
+  tree(beams) {
+    return this.#once(`/api/tree?trace=${this.manifest.id}&beams=${beams}`, (answer) => answer.json());
+  }
+
+  lens(row) {
+    return this.#once(`/api/lens?trace=${this.manifest.id}&row=${row}`, (answer) => answer.json());
+  }
+
+  /** What one view alone asks, of the run that is looked at: nothing is changed by it, or something is computed. */
+  get(what, asked = {}) {
+    return this.#once(`/api/${what}?${new URLSearchParams({ trace: this.manifest.id, ...asked })}`, (answer) => answer.json());
+  }
+
+  send(what, asked) {
+    return post(`/api/${what}`, { trace: this.manifest.id, ...asked });
   }
 
   log() {
@@ -68,6 +86,7 @@ export class Server {
   }
 }
 
+const ABSENT = "These numbers are not in this file: it holds what fits into some megabytes. Open the model with regard look to see them.";
 const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
 /** The same answers from what was written into the page. */
@@ -88,7 +107,9 @@ export class Saved {
     const kept = this.kept.tensors[name];
     const full = this.manifest.tensors[name]?.shape ?? kept?.shape;
     const whole = kept && full.slice(-2).every((many, i) => many === kept.shape.slice(-full.slice(-2).length)[i]);
-    if (!kept || (!whole && (rows !== undefined || columns !== undefined))) throw new Error("These numbers are not in this file: it holds what fits into some megabytes. Open the model with regard look to see them.");
+    const alone = kept?.row !== undefined; // one row of many
+    if (!kept || (alone ? rows !== `${kept.row}:${kept.row + 1}` : !whole && (rows !== undefined || columns !== undefined))) throw new Error(ABSENT);
+    if (alone) rows = undefined;
     if (!this.#read.has(name)) this.#read.set(name, typed(kept.type, bytes(kept.data).buffer));
     let found = { shape: kept.shape, data: this.#read.get(name) };
     if (head !== undefined && head !== null && found.shape.length > 2) found = slice(found, Number(head));
@@ -99,6 +120,19 @@ export class Saved {
 
   async words(ids) {
     return ids.map((id) => this.kept.words[id] ?? `<${id}>`);
+  }
+
+  get beams() {
+    return Object.keys(this.kept.trees).map(Number);
+  }
+
+  async tree(beams) {
+    return this.kept.trees[beams];
+  }
+
+  async lens(row) {
+    if (!this.kept.lenses[row]) throw new Error(ABSENT);
+    return this.kept.lenses[row];
   }
 
   async log() {

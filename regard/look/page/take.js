@@ -1,6 +1,9 @@
 /* Take away what was looked at last: a picture, its numbers, the whole page in one file, the Python lines. */
 
-import { h } from "./dom.js";
+import { h, python, s } from "./dom.js";
+import { colour } from "./grid.js";
+
+const STYLED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight"];
 
 function save(blob, name) {
   const address = URL.createObjectURL(blob);
@@ -17,33 +20,66 @@ const quoted = (cell) => {
 
 export const csv = ({ head, rows }) => `${[head, ...rows].map((row) => row.map(quoted).join(",")).join("\r\n")}\r\n`;
 
-/** A string as Python writes it. */
-const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+/** A picture as SVG that needs no style of the page's; a canvas becomes a picture in one. */
+function svg({ svg: drawn, canvas, class: name }) {
+  const { width, height } = canvas ?? {};
+  const picture = typeof drawn === "function" ? drawn() : drawn ?? s("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, s("image", { href: canvas.toDataURL(), width, height }));
+  const around = h("div", { class: `unseen ${name ?? ""}`, "aria-hidden": "true" }, picture);
+  document.body.append(around);
+  const copy = picture.cloneNode(true);
+  const [from, to] = [picture, copy].map((root) => root.querySelectorAll("path, rect, text, line, circle, polyline"));
+  from.forEach((one, i) => STYLED.forEach((key) => to[i].setAttribute(key, getComputedStyle(one).getPropertyValue(key))));
+  around.remove();
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  for (const key of ["tabindex", "id"]) copy.removeAttribute(key);
+  return { text: new XMLSerializer().serializeToString(copy), width: Number(copy.getAttribute("width")), height: Number(copy.getAttribute("height")) };
+}
+
+/** A canvas as it is; a drawing twice as large, on the page's ground. */
+async function png(one) {
+  let { canvas } = one;
+  if (!canvas) {
+    const { text, width, height } = svg(one);
+    const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+    const image = new Image();
+    image.src = address;
+    await image.decode();
+    canvas = h("canvas", { width: 2 * width, height: 2 * height });
+    const pen = canvas.getContext("2d");
+    pen.fillStyle = colour("--ground");
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+    URL.revokeObjectURL(address);
+  }
+  return new Promise((done) => { canvas.toBlob(done); });
+}
 
 export const take = {
   async show(root, app) {
     const { manifest, source, current } = app;
-    const name = (current?.name ?? "regard").replaceAll(/[^\w-]/g, "-");
+    const named = (one) => one.name.replaceAll(/[^\w-]/g, "-");
     const button = (words, id, onclick) => h("button", { type: "button", id, onclick }, words);
-    const row = h("div", { class: "row" });
-    if (current?.canvas) row.append(button("PNG", "png", () => current.canvas.toBlob((blob) => save(blob, `${name}.png`))));
-    if (current?.svg) row.append(button("SVG", "svg", () => {
-      const copy = current.svg.cloneNode(true);
-      copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-      save(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }), `${name}.svg`);
-    }));
-    if (current?.csv) row.append(button("CSV", "csv", () => save(new Blob([csv(current.csv())], { type: "text/csv" }), `${name}.csv`)));
-    if (source.live) row.append(button("This page in one HTML file", "html", async () => save(await source.page(), "regard.html")));
+    const row = (one, after = "") => h("div", { class: "row" }, h("span", { class: "pale" }, named(one)),
+      one.canvas || one.svg ? [button("PNG", `png${after}`, async () => save(await png(one), `${named(one)}.png`)),
+        button("SVG", `svg${after}`, () => save(new Blob([svg(one).text], { type: "image/svg+xml" }), `${named(one)}.svg`))] : null,
+      one.csv ? button("CSV", `csv${after}`, () => save(new Blob([csv(one.csv())], { type: "text/csv" }), `${named(one)}.csv`)) : null);
+    const file = source.live ? h("div", { class: "row" }, h("span", { class: "pale" }, "everything"), button("This page in one HTML file", "html", async () => save(await source.page(), "regard.html"))) : "";
     const [tensor, head] = current?.tensor ?? [Object.values(manifest.attentions)[0]?.[0] ? `${Object.values(manifest.attentions)[0][0].name}.weights` : "logits"];
     const given = manifest.input === null ? `"picture.png"` : manifest.tokens.written && manifest.answer !== null && manifest.model.task !== "classify" ? `(${python(manifest.input)}, ${python(manifest.answer)})` : python(manifest.input);
-    const lines = ["import regard", "", `model = regard.load(${python(manifest.model.name ?? "RUN")})`, `trace = regard.trace(model, ${given})`,
-      `trace[${python(tensor)}]${head === undefined ? "" : `[${head}]`}  # ${manifest.tensors[tensor].shape.join(" × ")}`].join("\n");
+    const load = `regard.load(${python(manifest.model.name ?? "RUN")})`;
+    const lines = ["import regard", "", `model = ${manifest.step === null ? load : `regard.at_step(${load}, ${manifest.step})`}`, `trace = regard.trace(model, ${given})`,
+      ...(current?.python?.(given) ?? [`trace[${python(tensor)}]${head === undefined ? "" : `[${head}]`}  # ${manifest.tensors[tensor].shape.join(" × ")}`])].join("\n");
     const copied = h("span", { class: "right", role: "status" });
-    root.append(h("h2", {}, "Take away", h("small", { class: "pale" }, current ? `what you looked at last: ${name}` : "open a view first to take its picture along")), row,
+    root.append(h("h2", {}, "Take away", h("small", { class: "pale" }, current ? "what you looked at last" : "open a view first to take its picture along")),
+      ...(current ? [current, ...(current.more ?? [])].map((one, i) => row(one, i || "")) : []), file,
       h("h3", {}, "The same in Python"), h("pre", { id: "python", tabindex: "0" }, lines),
       button("Copy", "copy", async () => {
-        await navigator.clipboard.writeText(lines);
-        copied.textContent = " copied";
+        try {
+          await navigator.clipboard.writeText(lines);
+          copied.textContent = " copied";
+        } catch {
+          copied.textContent = " not allowed here: choose the lines and copy them";
+        }
       }), copied);
   },
 };

@@ -1,4 +1,4 @@
-/* The loss curve of the run, from its log. */
+/* The loss curve of the run, from its log; and the model as it was at every step that has a checkpoint. */
 
 import { h, number, s, table, twin } from "./dom.js";
 import { colour } from "./grid.js";
@@ -13,6 +13,26 @@ function ticks(low, high, about) {
   const first = Math.floor(low / apart + 1e-9);
   const last = Math.max(first + 1, Math.ceil(high / apart - 1e-9));
   return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * apart);
+}
+
+/** A slider over the checkpoints: the whole page shows the model as it was then. */
+function replay({ manifest, source, go, move }) {
+  const { steps, step } = manifest;
+  if (!source.live) return step === null ? "" : h("p", { class: "pale" }, `These are the weights of step ${step.toLocaleString("en")}.`);
+  if (!steps.length) return h("p", { class: "pale" }, "This run has no checkpoints to replay. Train with --set train.save=50 --set train.keep=40 to keep the model of every 50th step.");
+  const stops = [...steps, null]; // and what came out in the end
+  const named = (at) => (at === null ? "the model that came out in the end" : `step ${at.toLocaleString("en")}`);
+  const told = h("output", {}, named(step));
+  const slide = h("input", { type: "range", id: "replay", min: 0, max: stops.length - 1, step: 1, "aria-valuetext": named(step),
+    oninput: () => {
+      told.textContent = named(stops[slide.value]);
+      slide.setAttribute("aria-valuetext", told.textContent);
+      move(stops[slide.value]);
+    },
+    onchange: () => go({ checkpoint: stops[slide.value], cell: null }, { replace: true }) });
+  slide.value = stops.indexOf(step);
+  return h("div", { class: "replay" }, h("label", { for: "replay" }, "Replay", told), slide,
+    h("p", { class: "pale" }, `${steps.length} checkpoints. All views then show the model as it was at that step. train.save sets every how many steps there is one, train.keep how many are kept.`));
 }
 
 export const training = {
@@ -48,11 +68,21 @@ export const training = {
       return h("span", { style: { color: colour(ink) } }, `${words}: last ${number(points.at(-1)[1])}, lowest ${number(best[1])} at step ${best[0].toLocaleString("en")}`);
     };
     const picture = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": `Loss over ${last} steps`, "font-family": "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif" }, parts);
+    const { manifest, source, go } = app;
+    const mark = s("line", { id: "mark", y1: TOP, y2: HEIGHT - BOTTOM, stroke: colour("--ink"), "stroke-width": 1.5, "stroke-dasharray": "4 3" });
+    const move = (step) => {
+      for (const end of ["x1", "x2"]) mark.setAttribute(end, x(Math.min(step ?? 0, last)));
+      mark.setAttribute("visibility", step === null ? "hidden" : "visible");
+    };
+    picture.append(mark);
+    move(manifest.step);
     const head = ["step", "training loss", "validation loss"];
     const numbers = () => ({ head, rows: rows.map((row) => [row.step, row.loss === undefined ? "" : number(row.loss), row.valid_loss === undefined ? "" : number(row.valid_loss)]) });
-    app.current = { name: "training", svg: picture, csv: numbers };
+    const python = () => ["import json", "", `[json.loads(line) for line in (model.folder / "log.jsonl").read_text().splitlines()]`];
+    app.current = { name: "training", python, svg: picture, csv: numbers };
     root.append(h("h2", {}, "Loss", h("small", { class: "pale" }, "from the run's log.jsonl")),
       h("figure", {}, h("div", { class: "scroll" }, picture), h("figcaption", {}, h("p", { class: "scale" }, kinds.map(told)))),
+      replay({ manifest, source, go, move }),
       twin(() => table("Loss by step", head, numbers().rows.slice(-500))));
   },
 };

@@ -111,7 +111,7 @@ export const walk = {
       told.formula ? h("div", { class: "formula" }, told.formula) : null,
       panel,
       h("p", { class: "name" }, name)));
-    app.current = { name: name.replaceAll(".", "-"), tensor: [name, head], canvas: made.canvas, csv: made.csv };
+    app.current = { name: name.replaceAll(".", "-"), tensor: [name, head], canvas: made.canvas, svg: made.svg, csv: made.csv };
     requestAnimationFrame(() => list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }));
   },
 };

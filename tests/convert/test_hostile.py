@@ -1,0 +1,120 @@
+"""A model folder cannot harm anybody: what is wrong with it is told in one line, and nothing of it is run."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import hostile
+import pytest
+from hostile import KINDS, WEIGHTS, Spoil, bounded, copied, linked, make_good, pickled, put, told, tried, used
+from mistakes import mistake
+from spoilt import CASES, DEEP, REPLACE
+
+from regard import recipe
+from regard.checkpoint import write_tensors
+from regard.models import MODELS
+from regard.run import begin, load
+from regard.tasks.write import Write, WriteConfig
+from regard.text import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of each kind, that works and that tests leave as it is."""
+    top = make_good(tmp_path_factory.mktemp("good"))
+    for kind in KINDS:
+        used(top / kind)
+    return top
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil", "word"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_what_is_wrong_is_told(tmp_path: Path, good: Path, kind: str, spoil: Spoil, word: str) -> None:
+    folder = copied(good, kind, tmp_path / "bad")
+    spoil(folder)
+    with bounded(folder):
+        said = mistake(lambda: used(folder))
+    assert any(some in said for some in word.split("|")), said
+
+
+BROKEN = {
+    "deep": "a = " + "[" * DEEP,
+    "half": "[model",
+    "not-utf8": b"\xff",
+    "other": "[evil]\na = 1",
+    "flat": "model = 3",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_recipes(tmp_path: Path, content: Any) -> None:
+    put("recipe.toml", content)(tmp_path)
+    mistake(lambda: recipe.read_file(tmp_path / "recipe.toml"), "recipe.toml")
+
+
+def test_pickles_beside_are_left_alone(tmp_path: Path, good: Path) -> None:
+    folder = copied(good, "llama", tmp_path / "a")
+    for name in ("training_args.bin", "pytorch_model.bin", "tokenizer.pkl", "optimizer.pt"):
+        pickled(name)(folder)
+    with bounded(folder):
+        used(folder)
+
+
+def test_links_are_followed_to_files(tmp_path: Path, good: Path) -> None:
+    """As the hub's cache has them."""
+    folder = copied(good, "llama", tmp_path / "a")
+    linked(WEIGHTS, str(good / "llama" / WEIGHTS))(folder)
+    used(folder)
+
+
+def test_a_regex_without_an_end(tmp_path: Path, good: Path) -> None:
+    """The library gives up on it."""
+    folder = copied(good, "llama", tmp_path / "a")
+    told("tokenizer.json", "normalizer", to=REPLACE | {"pattern": {"Regex": "(a+)+(a+)+$"}})(folder)
+    with bounded(folder):
+        mistake(lambda: used(folder), "the tokenizer fails", "retry-limit")
+
+
+def test_memory_of_a_good_one(tmp_path: Path) -> None:
+    """Twice the file at the most, also where nothing is wrong."""
+    told = {"positions": "learned", "context": 2**15, "dim": 512, "depth": 1, "heads": 2, "vocab": 11}
+    module, made, _ = MODELS["gpt"]
+    sections = {"model": {"kind": "gpt"}, "task": {"name": "write"}, "data": {}, "train": {}}
+    model, tokenizer = module(made(**told)), train_tokenizer("char", ["The cats"], 11, ("<|endoftext|>",))
+    begin(tmp_path / "a", model, Write(WriteConfig(name="write"), tokenizer, 2**15), sections)
+    write_tensors(tmp_path / "a" / WEIGHTS, model.state_dict())
+    del model
+    with bounded(tmp_path / "a"):
+        load(tmp_path / "a", "cpu")
+
+
+def test_mutations(tmp_path: Path, good: Path) -> None:
+    """As below, but fewer; some must matter, and some not."""
+    told = [tried(good, tmp_path, number) for number in range(300)]
+    assert 100 < sum(map(bool, told)) < 299
+
+
+@pytest.mark.slow
+def test_many_mutations(tmp_path: Path, good: Path) -> None:
+    """20,000: each is a mistake of one line, or does not matter; none hangs, breaks or takes more memory."""
+    many, workers = 20_000, os.cpu_count() or 1
+    running = []
+    for n in range(workers):
+        (tmp_path / str(n)).mkdir()
+        bounds = [str(n * many // workers), str((n + 1) * many // workers)]
+        args = [sys.executable, hostile.__file__, str(good), str(tmp_path / str(n)), *bounds]
+        running.append(
+            subprocess.Popen(
+                args, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+            )
+        )
+    told = [json.loads(process.communicate()[0]) for process in running]
+    outcomes = sum((Counter(some["outcomes"]) for some in told), Counter())
+    print(outcomes, f"{max(some['peak'] for some in told) >> 20} MiB")
+    assert set(outcomes) == {"mistakes", "loads"}
+    assert outcomes.total() == many

@@ -1,0 +1,128 @@
+"""`regard serve`: a process that starts, answers, finishes what is under way and leaves."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+from looking import reader
+
+import regard
+from regard import cli, recipe, serve
+from regard.checkpoint import write_tensors
+from regard.run import WEIGHTS, begin
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a model that nobody trained."""
+    folder = tmp_path_factory.mktemp("serve") / "tiny"
+    torch.manual_seed(0)
+    model = reader("write", "gpt")
+    begin(folder, model.model, model.task, recipe.read("write"))
+    write_tensors(folder / WEIGHTS, dict(model.model.state_dict()))
+    return folder
+
+
+@contextmanager
+def process(*more, **env):
+    command = [sys.executable, "-m", "regard", "serve", *map(str, more)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    made = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"} | env, **pipes)
+    try:
+        made.address = made.stdout.readline().strip()
+        yield made
+    finally:
+        made.kill()
+        made.communicate()
+
+
+def line(made):
+    return http.client.HTTPConnection(made.address.removeprefix("http://").rstrip("/"), timeout=60)
+
+
+def asked(made, body, headers=None):
+    it = line(made)
+    it.request(
+        "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"} | (headers or {})
+    )
+    return it, it.getresponse()
+
+
+def test_a_signal_lets_answers_be_finished(run):
+    body = {"prompt": "the fox", "max_tokens": 300, "temperature": 0}
+    want = regard.load(run).ask("the fox", max_new_tokens=300, temperature=0)
+    texts = []
+
+    def whole(answer):
+        texts.append(
+            "".join(json.loads(row[6:])["choices"][0]["text"] for row in answer if row[:7] == b"data: {")
+        )
+
+    with process(run, "--port", "0", "--places", "3", "--queue", "2") as made:
+        assert made.address.startswith("http://127.0.0.1:")
+        lines = [asked(made, body | {"stream": True}) for _ in range(3)]  # each has begun
+        waiting = line(made)
+        waiting.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        readers = [threading.Thread(target=whole, args=(answer,)) for _, answer in lines]
+        health = line(made)  # which comes after the last, so that is inside
+        health.request("GET", "/health")
+        assert health.getresponse().read() == b'{"status":"ok"}'
+        made.send_signal(signal.SIGTERM)
+        for reader in readers:
+            reader.start()
+        texts.append(json.load(waiting.getresponse())["choices"][0]["text"])
+        for reader in readers:
+            reader.join()
+        out, errors = made.communicate(timeout=60)
+    assert texts == [want] * 4
+    assert (made.returncode, out) == (143, "")
+    first, *log = errors.splitlines()
+    assert first == "Ctrl-C ends it"
+    assert sorted(json.loads(row)["route"] for row in log) == ["/health", *["/v1/completions"] * 4]
+    for it in (health, waiting, *(it for it, _ in lines)):
+        it.close()
+
+
+def test_a_second_signal_does_not_wait(run):
+    with process(run, "--port", "0", "--log", "none", REGARD_API_KEY="sesame") as made:
+        body = {"prompt": "the fox", "max_tokens": 4096, "stream": True}
+        it, answer = asked(made, body)
+        assert answer.status == 401  # the key of the environment is asked for
+        it.close()
+        it, answer = asked(made, body, {"Authorization": "Bearer sesame"})
+        assert answer.status == 200
+        made.send_signal(signal.SIGINT)
+        answer.readline()
+        made.send_signal(signal.SIGINT)
+        _, errors = made.communicate(timeout=60)
+        it.close()
+    assert (made.returncode, errors.splitlines()) == (130, ["Ctrl-C ends it"])
+
+
+def told(capsys, *arguments):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["serve", *arguments])
+    said = capsys.readouterr().err
+    assert (left.value.code, said.count("\n")) == (2, 1)
+    return said
+
+
+def test_mistakes_are_told_in_a_line(run, capsys):
+    for words, arguments in (
+        ("no such model folder", ["nowhere"]),
+        ("places=0", [str(run), "--places", "0"]),
+        ("timeout=-1", [str(run), "--timeout", "-1"]),
+        ("--host no.such.host.invalid", [str(run), "--host", "no.such.host.invalid", "--api-key", "x"]),
+    ):
+        assert words in told(capsys, *arguments)
+    with serve.bound(0) as taken:
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"--port {port}" in told(capsys, str(run), "--port", port)
