@@ -1,0 +1,238 @@
+"""The page in Chromium: how soon it draws, and BertViz on the same model and text beside it.
+
+    python bench/page.py [--rounds N] [--bertviz PYTHON --libraries FOLDER] [--tokens 32 128 512]
+
+The model is a GPT of random weights with GPT-2's 12 layers of 12 heads. Times are medians of N rounds, from
+navigation or a key until the picture is drawn, with the server on this machine. PYTHON is one that has
+BertViz; FOLDER holds the libraries that BertViz loads from elsewhere: require.min.js, d3.min.js,
+jquery.min.js. What BertViz does not draw in LIMIT seconds is a dash. Ends with one JSON line.
+"""
+
+import argparse
+import contextlib
+import json
+import shutil
+import statistics
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import uvicorn
+from playwright.sync_api import Browser, Error, Page, Route, sync_playwright
+from safetensors.torch import save_file
+
+from regard.look.page import Shown
+from regard.models import GPT, GPTConfig
+from regard.run import Model
+from regard.serve import bound
+from regard.serve.app import application
+from regard.tasks import Write, WriteConfig
+from regard.text import train_tokenizer
+
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "runs", "away", "again")
+DEPTH, HEADS = 12, 12
+LIMIT = 90  # seconds for BertViz: to write its page, and to draw it
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+BERTVIZ = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from bertviz import head_view, model_view
+from safetensors.torch import load_file
+weights = load_file(sys.argv[1])["weights"]  # (layers, heads, T, T)
+words = open(sys.argv[2], encoding="utf-8").read().split()
+view = {"head": head_view, "model": model_view}[sys.argv[3]]
+page = view(list(weights[:, None]), words, html_action="return").data
+libraries = "https://cdnjs.cloudflare.com/ajax/libs/require.js/2.3.6/require.min.js"
+with open(sys.argv[4], "w", encoding="utf-8") as file:
+    file.write(f'<!doctype html><meta charset="utf-8"><script src="{libraries}"></script>{page}')
+"""
+# When something is drawn: a canvas that has its size, which it gets before a frame is painted, or lines.
+DRAWN = """
+window.drawn = (selector) => new Promise((done) => {
+  const look = () => {
+    const one = document.querySelector(selector);
+    if (one?.tagName === "CANVAS" && one.style.width) done(performance.now());
+    else requestAnimationFrame(one && one.tagName !== "CANVAS" ? () => done(performance.now()) : look);
+  };
+  look();
+});
+"""
+PRESSED = """async ([act, gone, selector]) => {
+  const before = document.querySelector(gone);
+  const start = performance.now();
+  if (act.length === 1) document.dispatchEvent(new KeyboardEvent("keydown", { key: act, bubbles: true }));
+  else document.querySelector(act).click();
+  while (before.isConnected) await new Promise(requestAnimationFrame);
+  return (await window.drawn(selector)) - start;
+}"""
+
+
+def model(tokens: int) -> Model:
+    torch.manual_seed(1)
+    tokenizer = train_tokenizer("word", [" ".join(WORDS)], 211, Write.specials)
+    config = GPTConfig(vocab=tokenizer.vocab, context=tokens, dim=96, depth=DEPTH, heads=HEADS)
+    gpt = GPT(config).eval()
+    with torch.no_grad():
+        for p in gpt.parameters():
+            p.add_(0.2 * torch.randn_like(p))
+    return Model(gpt, Write(WriteConfig(name="write"), tokenizer, tokens), {})
+
+
+def text(tokens: int) -> str:
+    return " ".join(WORDS[i % len(WORDS)] for i in range(tokens))
+
+
+@contextlib.contextmanager
+def served(shown: Shown) -> Iterator[str]:
+    listener = bound(0)
+    config = uvicorn.Config(application(shown.model, shown), log_level="warning", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    listener.listen()
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
+
+
+def opened(browser: Browser, url: str, selector: str) -> tuple[Page, dict[str, float]]:
+    """A new page, and of its start: milliseconds to the first paint and to the picture, bytes, elements."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.set_default_timeout(1000 * LIMIT)
+    page.add_init_script(DRAWN)
+    page.goto(url, wait_until="commit", timeout=1000 * LIMIT)
+    picture = page.evaluate("selector => window.drawn(selector)", selector)
+    told = page.evaluate("""() => ({
+      paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime,
+      bytes: [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+        .reduce((sum, one) => sum + one.encodedBodySize, 0),
+      elements: document.querySelectorAll("*").length,
+    })""")
+    return page, told | {"picture": picture}
+
+
+def median(rounds: int, once: Callable[[int], float]) -> float:
+    once(0)  # warm
+    return statistics.median(once(i) for i in range(1, rounds + 1))
+
+
+def figures(browser: Browser, rounds: int) -> dict[str, float]:
+    """The figures that the design promises."""
+    found: dict[str, float] = {}
+    with served(Shown(model(128), text(128))) as url:
+        starts = []
+        for _ in range(rounds + 1):
+            page, told = opened(browser, url, "#matrix")
+            starts.append(told)
+            page.close()
+        for name in ("paint", "picture"):
+            found[f"{name}, 128 tokens"] = statistics.median(one[name] for one in starts[1:])
+
+        def atlas(_: int) -> float:
+            page, _told = opened(browser, url, "#matrix")
+            took = page.evaluate(PRESSED, ["#form-atlas", "#matrix", "#atlas"])
+            page.close()
+            return float(took)
+
+        found["atlas of 144 heads, 128 tokens"] = median(rounds, atlas)
+    for tokens in (512, 4096):
+        long = model(tokens)
+        with served(Shown(long, text(tokens))) as url:
+            page, told = opened(browser, f"{url}#head=0", "#matrix")
+            found[f"picture, {tokens} tokens"] = told["picture"]
+            most = min(rounds, HEADS - 2)
+            found[f"next head, {tokens} tokens"] = median(
+                most,
+                lambda _, page=page: float(page.evaluate(PRESSED, ["n", "#matrix", "#matrix"])),  # type: ignore[misc]
+            )
+            page.close()
+    return found
+
+
+def bertviz(browser: Browser, python: str, libraries: Path, view: str, shown: Shown) -> dict[str, Any] | None:
+    """Bytes, milliseconds to the first picture and elements of BertViz's page; none, if it takes too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights, words, made = (Path(folder) / name for name in ("weights", "words", "page.html"))
+        every = [shown.trace[f"{name}.weights"] for name in shown.trace.attentions]
+        save_file({"weights": torch.stack(every).float()}, weights)
+        words.write_text(" ".join(shown.trace.tokens["text"]), "utf-8")
+        command = [python, "-c", BERTVIZ, str(weights), str(words), view, str(made)]
+        try:
+            subprocess.run(command, check=True, timeout=LIMIT, capture_output=True)
+        except subprocess.TimeoutExpired:
+            return None
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(1000 * LIMIT)
+        page.add_init_script(DRAWN)
+
+        def fulfil(route: Route) -> None:
+            route.fulfill(path=libraries / Path(route.request.url).name)
+
+        page.route("https://cdnjs.cloudflare.com/**", fulfil)
+        try:
+            page.goto(made.as_uri(), wait_until="commit", timeout=1000 * LIMIT)
+            picture = page.evaluate("() => window.drawn('svg line, svg path')")
+            elements = page.evaluate("document.querySelectorAll('*').length")
+        except Error:
+            return None
+        finally:
+            with contextlib.suppress(Error):
+                page.close()
+        more = sum(path.stat().st_size for path in libraries.iterdir())
+        return {"bytes": made.stat().st_size + more, "picture": picture, "elements": elements}
+
+
+def shown_as(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return f"{'-':>12} {'-':>10} {'-':>10}"
+    return f"{found['bytes'] / 1e6:>9.2f} MB {found['picture'] / 1e3:>8.2f} s {found['elements']:>10,}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--bertviz", metavar="PYTHON")
+    parser.add_argument("--libraries", type=Path, metavar="FOLDER")
+    parser.add_argument("--tokens", type=int, nargs="*", default=[32, 128, 512])
+    options = parser.parse_args()
+    if options.bertviz and not options.libraries:
+        parser.error("--bertviz needs --libraries: a page that loads from elsewhere is not measured")
+    result: dict[str, Any] = {"side by side": {}}
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        result["milliseconds"] = figures(browser, options.rounds)
+        for name, took in result["milliseconds"].items():
+            print(f"{name:34} {took:8.0f} ms", flush=True)
+        for tokens in options.tokens:
+            it, each = Shown(model(tokens), text(tokens)), {}
+            with served(it) as url:
+                for view, state, selector in (("head", "", "#matrix"), ("model", "#form=atlas", "#atlas")):
+                    starts = []
+                    for _ in range(options.rounds + 1):
+                        page, told = opened(browser, url + state, selector)
+                        starts.append(told)
+                        page.close()
+                    best = {name: statistics.median(one[name] for one in starts[1:]) for name in starts[0]}
+                    each[f"ours, {view}"] = best
+            if options.bertviz:
+                for view in ("head", "model"):
+                    each[f"bertviz, {view}"] = bertviz(browser, options.bertviz, options.libraries, view, it)
+            for name, one in each.items():
+                print(f"{tokens:>5} tokens, {name:16} {shown_as(one)}", flush=True)
+            result["side by side"][tokens] = each
+        browser.close()
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
