@@ -15,20 +15,18 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-import uvicorn
 from playwright.sync_api import Browser, Error, Page, Route, sync_playwright
 from safetensors.torch import save_file
 
 from regard.look.page import Shown
 from regard.models import GPT, GPTConfig
 from regard.run import Model
-from regard.serve import bound
+from regard.serve import listening
 from regard.serve.app import application
 from regard.tasks import Write, WriteConfig
 from regard.text import train_tokenizer
@@ -83,24 +81,15 @@ def model(tokens: int) -> Model:
     return Model(gpt, Write(WriteConfig(name="write"), tokenizer, tokens), {})
 
 
-def text(tokens: int) -> str:
-    return " ".join(WORDS[i % len(WORDS)] for i in range(tokens))
-
-
 @contextlib.contextmanager
 def served(shown: Shown) -> Iterator[str]:
-    listener = bound(0)
-    config = uvicorn.Config(application(shown.model, shown), log_level="warning", lifespan="off", ws="none")
-    server = uvicorn.Server(config)
-    listener.listen()
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listener.close()
+    """The page's address, while it is there."""
+    with listening(application(shown.model, shown)) as port:
+        yield f"http://127.0.0.1:{port}/"
+
+
+def text(tokens: int) -> str:
+    return " ".join(WORDS[i % len(WORDS)] for i in range(tokens))
 
 
 def opened(browser: Browser, url: str, selector: str) -> tuple[Page, dict[str, float]]:

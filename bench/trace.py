@@ -3,7 +3,8 @@
     python bench/trace.py [--length 512] [--dim 768] [--heads 12] [--depth 12] [--rounds 5] [--threads 1]
 
 One GPT, random weights, one text. `watched` records every attention on the open path, `collected` every
-intermediate, `trace` is `regard.trace` with all it does: the fast path besides, the probabilities, the words.
+intermediate, `trace` is `regard.trace` with all it does: the fast path of every attention besides, the
+probabilities, the words.
 `hookless` is the plain forward of a model whose attention cannot be watched: the difference to `plain` is
 what being watchable costs. Times are the best of all rounds, in turns. Ends with one JSON line.
 """

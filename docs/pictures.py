@@ -9,18 +9,16 @@ import argparse
 import contextlib
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, quote
 
-import uvicorn
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from regard import load
 from regard.look.page import VIEWS, Shown
-from regard.serve import bound
+from regard.serve import listening
 from regard.serve.app import application
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -63,20 +61,8 @@ def states(shown: dict[str, Shown]) -> dict[str, tuple[str, str]]:
 @contextlib.contextmanager
 def served(shown: Shown) -> Iterator[str]:
     """The page's address, while it is there."""
-    listener = bound(0)
-    config = uvicorn.Config(
-        application(shown.model, shown), log_level="warning", lifespan="off", ws="none", access_log=False
-    )
-    server = uvicorn.Server(config)
-    listener.listen()
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listener.close()
+    with listening(application(shown.model, shown)) as port:
+        yield f"http://127.0.0.1:{port}/"
 
 
 def take(page: Page, url: str, view: str, state: str, path: Path) -> None:

@@ -290,20 +290,27 @@ class Attention(nn.Module):
 
         if self.window is not None and any(t is not None for t in (source, bias, cache)):
             raise ValueError(f"attention with window={self.window} takes no source, bias or cache")
-        dropout = self.dropout if self.training else 0.0
         q = rotate(self.q_norm(split(self.q(x), self.heads)), turn)  # (B, H, T, d)
         k, v = keys_values() if cache is None else cache.extend(keys_values)  # (B, G, S, d)
-        if self.seen is None and self.window is not None:
-            heads = windowed(q, k, v, mask, self.window, self.globals, dropout)  # (B, H, T, d)
-        elif self.seen is None:
-            heads = fused(q, k, v, mask, bias, self.causal, dropout)  # (B, H, T, d)
+        if self.seen is None:
+            heads = self.fast(q, k, v, mask, bias)  # (B, H, T, d)
         else:
             if self.window is not None:
                 mask = joined(mask, window_mask(x.shape[1], self.window, self.globals, x.device))
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))  # (B, H, S, d)
-            heads, _ = pool(q, k, v, mask, bias, self.causal, dropout, seen=self.seen)
+            heads, _ = pool(q, k, v, mask, bias, self.causal, self.dropped, seen=self.seen)
         y = self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
         return y
+
+    @property
+    def dropped(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
+        """What the heads give (B, H, T, d), without weights that anybody could see."""
+        if self.window is not None:
+            return windowed(q, k, v, mask, self.window, self.globals, self.dropped)
+        return fused(q, k, v, mask, bias, self.causal, self.dropped)
 
 
 def split(x: Tensor, heads: int) -> Tensor:

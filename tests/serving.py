@@ -2,19 +2,15 @@
 
 import http.client
 import json
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-import uvicorn
-
 from regard.look.page import Shown
 from regard.run import Model
-from regard.serve import bound
+from regard.serve import listening
 from regard.serve.app import application
 
 
@@ -51,21 +47,3 @@ class Server:
 def served(model: Model, first: Shown) -> Iterator[Server]:
     with listening(application(model, first)) as port:
         yield Server(port, first)
-
-
-@contextmanager
-def listening(app: Any) -> Iterator[int]:
-    """An application at a port of this machine's."""
-    config = uvicorn.Config(app, log_level="warning", lifespan="off", ws="none")
-    listener, server = bound(0), uvicorn.Server(config)
-    port = listener.getsockname()[1]
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.005)
-    try:
-        yield port
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        listener.close()

@@ -26,6 +26,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 
 import regard
 from regard import Mistake, Trace, trace
+from regard.change import change
 from regard.cli import main
 from regard.ensemble import Ensemble
 from regard.models import GPT, MODELS, GPTConfig, Transformer, Words, WordsConfig
@@ -34,6 +35,8 @@ from regard.positions import rotate
 from regard.run import Model
 from regard.tasks import TASKS, Fill, See, SeeConfig, Translate, WordsTask, Write
 from regard.trace import REASONS
+from regard.trace.collecting import evaluating
+from regard.trace.reading import read
 
 TEXT = "the quick brown fox jumps"
 PAIR = "the quick brown fox", "der Fuchs springt"
@@ -327,9 +330,26 @@ def test_the_fast_path_says_the_same(kind: str) -> None:
     model.model.train()
     t = trace(model, given)
     assert 0 <= t.difference < 1e-5
+    with evaluating(model.model), torch.no_grad():
+        plain = read(model, given).run()  # type: ignore[misc]
+    close(t["vector" if "vector" in t else "logits"], plain[0])
     assert all(m.training for m in model.model.modules())
     assert len(t.names) == len(set(t.names)) == len(t) == len(list(t))
     assert all(t[name].device.type == "cpu" and not t[name].requires_grad for name in t)
+
+
+def test_an_open_path_that_is_not_the_fast_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = made("gpt-grouped")
+    monkeypatch.setattr("regard.attention.soften", lambda scores: 0.9 * scores.softmax(-1))
+    wrong = trace(model, given)
+    largest = max(float(wrong[f"blocks.{n}.attn.heads"].abs().max()) for n in range(2)) / 0.9
+    assert_close(wrong.difference, 0.1 * largest)
+
+
+def test_what_is_changed_is_no_difference() -> None:
+    model, given = made("gpt")
+    with change(model, silence={"blocks.0.attn": [0]}):
+        assert trace(model, given).difference < 1e-5
 
 
 @every_kind

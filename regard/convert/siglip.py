@@ -5,7 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from ..checkpoint import Tensors
-from .family import ACTIVATIONS, Config, Family, need
+from .family import ACTIVATIONS, Config, Family
+from .vit import sized
 
 NAMES = {  # ours: theirs, without their `vision_model.`
     "positions": "embeddings.position_embedding",
@@ -68,19 +69,8 @@ def pack(state: Tensors, made: str) -> Tensors:
 
 def describe(model: Any) -> dict[str, Any]:
     c = model.config
-    acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
-    need(c, "SigLIP", pool="mean", positions="learned", norm="layer", ffn=tuple(acts), bias=True)
-    vision = {
+    vision = sized(c, "SigLIP", "mean") | {
         "model_type": "siglip_vision_model",
-        "image_size": c.size,
-        "num_channels": c.channels,
-        "patch_size": c.patch,
-        "hidden_size": c.dim,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
-        "intermediate_size": c.hidden or 4 * c.dim,
-        "layer_norm_eps": c.eps,
-        "hidden_act": acts[c.ffn],
         "attention_dropout": c.dropout,
         "vision_use_head": False,
     }

@@ -82,13 +82,11 @@ def pack(state: Tensors, made: str) -> Tensors:
     return {k if k.startswith("classifier.") else f"vit.{k}": t for k, t in state.items()}
 
 
-def describe(model: Any) -> dict[str, Any]:
-    c = model.config
+def sized(c: Any, to: str, pool: str) -> dict[str, Any]:
+    """The sizes of a model that sees, by the names of theirs."""
     acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
-    need(c, "ViT", pool="first", positions="learned", norm="layer", ffn=tuple(acts), bias=True)
+    need(c, to, pool=pool, positions="learned", norm="layer", ffn=tuple(acts), bias=True)
     return {
-        "model_type": "vit",
-        "architectures": ["ViTForImageClassification"],
         "image_size": c.size,
         "num_channels": c.channels,
         "patch_size": c.patch,
@@ -98,6 +96,14 @@ def describe(model: Any) -> dict[str, Any]:
         "intermediate_size": c.hidden or 4 * c.dim,
         "layer_norm_eps": c.eps,
         "hidden_act": acts[c.ffn],
+    }
+
+
+def describe(model: Any) -> dict[str, Any]:
+    c = model.config
+    return sized(c, "ViT", "first") | {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification"],
         "hidden_dropout_prob": c.dropout,
         "attention_probs_dropout_prob": c.dropout,
         "qkv_bias": True,

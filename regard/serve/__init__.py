@@ -4,12 +4,16 @@ import math
 import os
 import socket
 import sys
+import threading
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
+
+from starlette.types import ASGIApp
 
 from regard.errors import Mistake
 from regard.look.page import Shown
@@ -47,6 +51,26 @@ def bound(port: int, host: str = "127.0.0.1", only: bool = False) -> socket.sock
         else:
             return listener
     raise AssertionError
+
+
+@contextmanager
+def listening(app: ASGIApp) -> Iterator[int]:
+    """An application behind a port of this machine's, served by a thread meanwhile."""
+    import uvicorn
+
+    listener = bound(0)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none")
+    )
+    listener.listen()
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
 
 
 def serve(

@@ -82,9 +82,8 @@ def trace(
             return stepwise(model, inputs, layers, **options)
         reading = read(model, inputs)
         assert reading.run is not None
-        fast = reading.run() if reading.fast is None else reading.fast
         with collected(model.model, layers) as found:
             result = reading.run()
-    whole = made(model, reading, found, result, fast)
+    whole = made(model, reading, found, result)
     whole.model, whole.given = model, inputs
     return whole

@@ -92,6 +92,7 @@ class Found:
         self.calls: dict[str, list[Tensor]] = {}
         self.turns: dict[str, bool] = {}  # whether an attention's queries and keys are normed or turned
         self.window: int | None = None  # how many tokens back a GPT looks
+        self.apart: list[Tensor] = []  # how far each attention's heads are from those of its fast path
 
     def keep(self, name: str, t: Tensor) -> None:
         """The first row of a batch."""
@@ -111,6 +112,10 @@ class Found:
     def keep_once(self, name: str, t: Tensor) -> None:
         """What is the same at every call."""
         self.calls[name] = [t.detach()[0]]
+
+    @property
+    def difference(self) -> float:
+        return float(torch.stack(self.apart).max()) if self.apart else 0.0
 
     def tensors(self) -> dict[str, Tensor]:
         return {
@@ -143,7 +148,11 @@ def collected(module: nn.Module, layers: Sequence[int] | None = None, reads: boo
         for name, m in modules:
             prefix = f"{name}." if name else ""
             if isinstance(m, Attention):
-                undo.callback(m.register_forward_pre_hook(turned(found, name, m), with_kwargs=True).remove)
+                given: dict[str, Any] = {}
+                see = turned(found, name, m, given)
+                undo.callback(m.register_forward_pre_hook(see, with_kwargs=True).remove)
+                check = compared(found, m, given)  # before anything is changed
+                undo.callback(m.out.register_forward_pre_hook(check, prepend=True).remove)
                 after(m.q, partial(found.keep_turned, name, "Wq"))
                 after(m.k, partial(found.keep_turned, name, "Wk"))
                 before(m.out, partial(looked, found, name, m))
@@ -186,15 +195,29 @@ def collected(module: nn.Module, layers: Sequence[int] | None = None, reads: boo
         yield found
 
 
-def turned(found: Found, name: str, m: Attention) -> Callable[..., None]:
-    """Before an attention: by what it will turn queries and keys, if it does; and whether these change at all
-    after the product."""
+def turned(found: Found, name: str, m: Attention, given: dict[str, Any]) -> Callable[..., None]:
+    """Before an attention: by what it will turn queries and keys, if it does; whether these change at all
+    after the product; and what it is `given`."""
 
     def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given.update(kwargs)
         turn = kwargs.get("turn")
         found.turns[name] = turn is not None or not isinstance(m.q_norm, nn.Identity)
         for part, t in zip(("cos", "sin"), turn or (), strict=False):
             found.keep_once(stack(name) + part, t.reshape(-1, *t.shape[-2:]))
+
+    return see
+
+
+def compared(found: Found, m: Attention, given: dict[str, Any]) -> Callable[..., None]:
+    """After the heads of an attention: how far they are from those of the fast path, for the same queries."""
+
+    def see(*_: Any) -> None:
+        assert m.seen is not None
+        record, step = m.seen[-1], m.heads // m.kv_heads
+        k, v = (record[name][:, ::step] for name in "kv")  # as they were before heads shared them
+        fast = m.fast(record["q"], k, v, given.get("mask"), given.get("bias"))
+        found.apart.append((fast.float() - record["heads"].float()).abs().max())
 
     return see
 

@@ -23,7 +23,8 @@ class Trace:
     tokens, ids: by side. `source` is what an encoder reads, `target` what its decoder does, `written` what
     that should say at each of its places; `text` is read by a model that has no such sides, a picture's
     patches too; `label` are the classes that logits are of.
-    difference: the largest between these logits and those of the fast path, which stores no weights.
+    difference: the largest between what heads give here and what they do on the fast path, which stores no
+    weights, for the same queries, keys and values.
     about: the kind of the model, its task; a picture's `grid` of rows and columns; of a step, its number and
     the `beam` of candidates.
     """

@@ -30,7 +30,6 @@ class Reading:
     ids: dict[str, list[int]] = field(default_factory=dict)
     tokens: dict[str, list[str]] = field(default_factory=dict)
     run: Callable[[], Tensor] | None = None
-    fast: Tensor | None = None  # what the fast path gave, if it has run already
     pixels: Tensor | None = None
     grid: tuple[int, int] | None = None
     may: Tensor | None = None  # where an answer may begin or end, of a model that finds spans
@@ -87,8 +86,8 @@ def read_asked(model: Model, given: Any) -> Reading:
         hook.remove()
     if (parts := sum(len(result) for _, result in calls)) != 1:
         raise Mistake(f"the text is read in {parts} parts, each on its own; trace a shorter one")
-    ((args, fast),) = calls
-    reading = Reading(run=lambda: module(*args), fast=fast)
+    ((args, result),) = calls
+    reading = Reading(run=lambda: module(*args))
     if isinstance(task, See):
         size, channels = task.config.size or 1, task.config.channels or 1
         reading.pixels = one(given, size, channels) if isinstance(given, str) else given
@@ -100,7 +99,7 @@ def read_asked(model: Model, given: Any) -> Reading:
         reading.ids["text"] = args[0][0].tolist()
         reading.tokens["text"] = task.tokenizer.tokens(reading.ids["text"])
     if isinstance(task, SpanTask):
-        reading.may = torch.tensor(task.windows([asked(given)])[0][0].may, device=fast.device)
+        reading.may = torch.tensor(task.windows([asked(given)])[0][0].may, device=result.device)
         reading.tokens["label"] = ["first", "last"]
     elif getattr(task.config, "labels", None):
         reading.tokens["label"] = list(task.config.labels)
@@ -199,14 +198,13 @@ def classified(model: Model, text: str, label: str | None) -> tuple[list[int], i
     return source[0].tolist(), int(heard[1][0, 0]), written_ids
 
 
-def made(model: Model, reading: Reading, found: Found, result: Tensor, fast: Tensor) -> Trace:
+def made(model: Model, reading: Reading, found: Found, result: Tensor) -> Trace:
     tensors = {} if reading.pixels is None else {"pixels": reading.pixels}
     tensors |= found.tensors() | ended(model, reading, result)
     about = {"kind": model.kind, "task": model.task.config.name}
     if reading.grid is not None:
         about["grid"] = list(reading.grid)
-    difference = float((result.float() - fast.float()).abs().max())
-    return Trace(tensors, reading.tokens, reading.ids, difference, about)
+    return Trace(tensors, reading.tokens, reading.ids, found.difference, about)
 
 
 def ended(model: Model, reading: Reading, result: Tensor) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 Shapes: K beams, V vocabulary.
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -35,23 +34,21 @@ class Steps:
         self.traces: list[Trace] = []
 
     def start(self, *given: Any) -> tuple[Tensor, Any]:
-        fast, _ = self.inner.start(*given)  # type: ignore[operator]
         with collected(self.inner, self.layers) as found:
             logits, state = self.inner.start(*given)  # type: ignore[operator]
         self.heard = given[1 if self.side == "target" else 0][0].tolist()
-        self.keep(found, logits, fast)
+        self.keep(found, logits)
         return logits, state
 
     def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        fast, _ = self.inner.step(ids, copy.deepcopy(state))  # type: ignore[operator]
         with collected(self.inner, self.layers, reads=False) as found:
             logits, state = self.inner.step(ids, state)  # type: ignore[operator]
         self.heard = [*self.heard, int(ids[0, 0])]
-        self.keep(found, logits, fast)
+        self.keep(found, logits)
         return logits, state
 
-    def keep(self, found: Found, logits: Tensor, fast: Tensor) -> None:
-        new = made(self.model, self.reading, found, logits, fast)
+    def keep(self, found: Found, logits: Tensor) -> None:
+        new = made(self.model, self.reading, found, logits)
         new.about["step"] = len(self.traces)
         self.traces.append(self.tell(new, self.side, self.heard))
 

@@ -8,7 +8,7 @@ import torch
 from browsing import HOSTILE, close, hostile, number, shown
 from looking import noise, reader
 from PIL import Image
-from serving import Server, listening, served
+from serving import Server, served
 from torch.nn import functional as F
 
 import regard
@@ -16,6 +16,7 @@ from regard import Mistake, checkpoint, cli, serve
 from regard.look.page import Shown
 from regard.look.whatif import compared
 from regard.run import at_step
+from regard.serve import listening
 from regard.serve.app import application
 
 KINDS = ["gpt", "transformer", "gru", "bert", "vit", "captioner"]

@@ -11,9 +11,10 @@ import pytest
 import torch
 from looking import captioner, noise, reader, seer
 from PIL import Image
-from serving import Server, listening
+from serving import Server
 
 from regard.generate import Sampling, generate
+from regard.serve import listening
 from regard.serve.api import serving
 from regard.serve.guard import Manners
 from regard.serve.house import House, Limits, apart, named

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 from looking import reader
-from serving import Server, listening
+from serving import Server
 
 from regard.errors import Mistake
-from regard.serve import api
+from regard.serve import api, listening
 from regard.serve.api import serving
 from regard.serve.guard import Manners
 from regard.serve.house import House, Limits

@@ -7,8 +7,8 @@ import openai
 import pytest
 import torch
 from looking import reader
-from serving import listening
 
+from regard.serve import listening
 from regard.serve.api import serving
 from regard.serve.guard import Manners
 from regard.serve.house import House, Limits

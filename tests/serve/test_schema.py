@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from looking import reader
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from serving import listening
 
-from regard.serve import schema
+from regard.serve import listening, schema
 from regard.serve.api import serving
 from regard.serve.errors import Wrong
 from regard.serve.guard import Manners

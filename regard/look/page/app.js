@@ -118,7 +118,7 @@ function frame() {
   if (focused?.startsWith("checkpoint")) byId(focused)?.focus();
   byId("model").textContent = `${model.name === null ? "" : `${label(model.name, 40)} · `}${model.class}, ${model.parameters.toLocaleString("en")} parameters`;
   const exact = difference === 0 ? "bit for bit the same" : `at most ${difference.toExponential(1)} apart`;
-  byId("difference").textContent = difference === null ? "" : `Fast path and the open path shown here: ${exact}.`;
+  byId("difference").textContent = difference === null ? "" : `What heads give by the fast path and by the open one shown here: ${exact}.`;
   byId("difference").dataset.value = difference;
   const form = byId("ask");
   const said = answer ? h("span", { class: "answer", title: answer }, `→ ${label(answer, 60)}`) : null;
