@@ -166,7 +166,7 @@ def their_learning(size: str, device: torch.device) -> Run:
     ids = torch.randint(vocab, (rows, shape["context"]), device=device)
 
     def step() -> int:
-        with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
+        with quietly(), torch.autocast(device.type, torch.bfloat16, enabled=cuda):
             loss = run(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

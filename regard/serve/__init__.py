@@ -1,5 +1,6 @@
 """A model over HTTP: its page, on this machine only; or, for programs, everything that it can do."""
 
+import gc
 import math
 import os
 import socket
@@ -128,6 +129,8 @@ def open_house(
         timeout_graceful_shutdown=math.ceil(limits.timeout) + 10,  # for those who do not read their answers
     )
     sys.setswitchinterval(SWITCH)
+    gc.collect()
+    gc.freeze()  # what is there by now stays: looking through all of it again and again would stop everything
     listener.listen(WAITING)
     host, number = listener.getsockname()[:2]
     print(f"http://{f'[{host}]' if ':' in host else host}:{number}/", flush=True)
