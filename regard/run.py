@@ -311,7 +311,8 @@ def load_theirs(folder: Path, device: str | torch.device | None = None) -> Model
             from .template import Template  # Jinja is for those who talk
 
             task.speak(Template(found.template, found.specials, str(found.told)))
-    loaded = Model(made, task, task.generation | options, folder, found.kind)
+    steady = {"temperature": 0.0} if found.template is not None else {}  # who answers need not be original
+    loaded = Model(made, task, task.generation | steady | options, folder, found.kind)
     loaded._chosen({})  # options that can't be are told now
     return loaded
 

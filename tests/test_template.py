@@ -250,8 +250,11 @@ def test_folders(tmp_path):
     assert 1 in want
     assert model.task.talks
     assert set(model.task.ends) == {0, 2}  # its own, and the end of a turn
+    assert model.generation["temperature"] == 0  # who answers says what is likeliest
     (made / "chat_template.jinja").unlink()
-    assert not regard.load(made, "cpu").task.talks
+    silent = regard.load(made, "cpu")
+    assert not silent.task.talks
+    assert silent.generation["temperature"] > 0
     config = json.loads((made / "tokenizer_config.json").read_text("utf-8"))
     several = [{"name": "other", "template": "x"}, {"name": "default", "template": CHATML}]
     for told in (CHATML, several):

@@ -425,6 +425,14 @@ def test_only_chosen_layers() -> None:
         trace(named_words(), "fox", layers=[0])
 
 
+def test_what_stands_before_every_text_is_read() -> None:
+    model, given = made("gpt")
+    model.task.first = [5]
+    assert trace(model, given).ids["text"][0] == 5
+    first, *_ = trace(model, given, steps=True, max_new_tokens=2, temperature=0)
+    assert first.ids["text"] == trace(model, given).ids["text"]
+
+
 def test_a_tab_parts_source_and_target() -> None:
     model, given = made("gru")
     one, other = trace(model, given), trace(model, "\t".join(given))

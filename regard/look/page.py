@@ -221,6 +221,7 @@ class Shown:
                 "name": None if model.folder is None else str(model.folder),
                 "class": type(getattr(module, "model", module)).__name__,
                 "task": model.task.config.name,
+                "talks": model.task.talks,
                 "parameters": sum(p.numel() for p in module.parameters()),
                 "dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
                 "sees": "pixels" in t,

@@ -268,7 +268,7 @@ def within(model: Model, text: str) -> dict[str, Looks]:
 
     def run() -> None:
         if isinstance(task, Write):
-            ids = task.tokenizer.encode(text)[-task.context :] or task._blank()
+            ids = task.plain(text)[-task.context :]
             module(torch.tensor([ids], device=device))
         elif isinstance(task, Fill) and not BLANK.search(text):  # nothing is asked, but all can be seen
             ids = [task.first, *task.tokenizer.encode(text)[: task.context - 2], task.end]

@@ -100,7 +100,7 @@ class Served:
             elif asked or not isinstance(given, str):
                 prompt = task.read_in(given)
             else:
-                prompt = task.first + task.tokenizer.encode(given) or task._blank()
+                prompt = task.plain(given)
             fitting(len(prompt), context)
             within(prompt, self.vocab)
             return Reading(prompt)

@@ -168,6 +168,10 @@ class Write(Task):
         """What the model reads before it writes."""
         if self.template is not None or not isinstance(text, str):
             return self.prompt([{"role": "user", "content": text}] if isinstance(text, str) else text)
+        return self.plain(text)
+
+    def plain(self, text: str) -> list[int]:
+        """A text to go on from, as it is."""
         return self.first + self.tokenizer.encode(text) or self._blank()
 
     @cached_property

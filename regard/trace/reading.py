@@ -59,7 +59,7 @@ def read_text(model: Model, text: str) -> Reading:
     task, module = model.task, model.model
     ids = task.tokenizer.encode(text)
     if isinstance(task, Write):
-        ids = list(window(ids, task.context)) or task._blank()
+        ids = list(window(task.plain(text), task.context))
     elif isinstance(task, Embed):
         ids = task.framed(task.tokenizer.encode_batch([text])[0])[0].tolist()
     elif isinstance(task, Fill):

@@ -65,7 +65,7 @@ def stepwise(model: Model, given: Any, layers: Sequence[int] | None, **options: 
         raise Mistake("this model does not write step by step; leave steps out")
     longest, end = sampling.max_new_tokens, task.tokenizer.end if isinstance(task, Write) else task.end
     if isinstance(task, Write):
-        prompt, sources = task.tokenizer.encode(given) or task._blank(), None
+        prompt, sources = task.plain(given), None
         reading, side = Reading(), "text"
     else:
         source, begin, _ = sourced(model, given)

@@ -212,6 +212,25 @@ def test_talk_and_look_inside_the_answer(tab):
     assert it.page.input_value("#input") == "the lazy dog"
 
 
+def test_an_answer_does_not_go_on_from_the_question(tab):
+    it = tab("gpt", "#view=talk")
+    assert it.text("#say") == "Go on"
+    it.page.fill("#asked", "the lazy dog")
+    it.press("Enter")
+    it.page.wait_for_selector(".said")
+    assert it.text(".said").startswith("the lazy dog")
+    manifest = shown("gpt").manifest
+    told = manifest | {"model": manifest["model"] | {"talks": True}}
+    it.page.route("**/api/trace", lambda route: route.fulfill(json=told))
+    it.page.reload()
+    it.page.wait_for_selector("#asked")
+    assert it.text("#say") == "Say"
+    it.page.fill("#asked", "the lazy dog")
+    it.press("Enter")
+    it.page.wait_for_selector(".said")
+    assert not it.text(".said").startswith("the lazy dog")
+
+
 def test_another_input(tab):
     it = tab("gpt", "#layer=0")
     it.press("/")

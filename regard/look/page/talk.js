@@ -17,7 +17,8 @@ function drawn({ input, output }) {
 export const talk = {
   async show(root, app) {
     const { manifest, source, go } = app;
-    const task = manifest.model.task;
+    const { task, talks } = manifest.model;
+    const writes = task === "write" && !talks; // its answer goes on from the text
     const field = h("textarea", { id: "asked", "aria-label": "Your text", dir: "auto" });
     field.value = app.talked?.input ?? manifest.input ?? "";
     const said = h("div", { role: "status", "aria-live": "polite" });
@@ -27,8 +28,8 @@ export const talk = {
       const python = () => [`model.ask(${JSON.stringify(input)})`];
       app.current = { name: "talk", python, svg: () => drawn(app.talked), csv: () => ({ head: ["asked", "answered"], rows: [[input, output]] }) };
       const pairs = Boolean(manifest.tokens.written);
-      const inside = h("button", { type: "button", id: "inside", onclick: () => go({ view: "attention", input: task === "write" ? input + output : input, answer: pairs && task !== "classify" ? output : null, at: null, cell: null, row: null }) }, "Look inside this answer");
-      said.replaceChildren(h("div", { class: "said" }, task === "write" ? h("span", { class: "pale" }, input) : null, output), ["write", "translate", "chat"].includes(task) ? inside : "");
+      const inside = h("button", { type: "button", id: "inside", onclick: () => go({ view: "attention", input: task === "write" ? input + (talks ? "\n" : "") + output : input, answer: pairs && task !== "classify" ? output : null, at: null, cell: null, row: null }) }, "Look inside this answer");
+      said.replaceChildren(h("div", { class: "said" }, writes ? h("span", { class: "pale" }, input) : null, output), ["write", "translate", "chat"].includes(task) ? inside : "");
     };
     const ask = async (event) => {
       event.preventDefault();
@@ -44,6 +45,6 @@ export const talk = {
       if (event.key === "Enter" && !event.shiftKey) ask(event);
     });
     tell();
-    root.append(h("h2", {}, "Ask the model", h("small", { class: "pale" }, `its task: ${task}`)), h("form", { onsubmit: ask }, field, h("button", { type: "submit", id: "say" }, VERBS[task] ?? "Ask"), h("small", { class: "pale" }, "  Enter sends, Shift+Enter is a new line")), said);
+    root.append(h("h2", {}, "Ask the model", h("small", { class: "pale" }, talks ? "it answers" : `its task: ${task}`)), h("form", { onsubmit: ask }, field, h("button", { type: "submit", id: "say" }, VERBS[talks ? "chat" : task] ?? "Ask"), h("small", { class: "pale" }, "  Enter sends, Shift+Enter is a new line")), said);
   },
 };
