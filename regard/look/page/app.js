@@ -1,6 +1,6 @@
 /* The page: what is looked at is in the address, so that a link opens the same view again. */
 
-import { choice, encoded, h, label } from "./dom.js";
+import { choice, encoded, folder, h, label } from "./dom.js";
 import { Saved, Server } from "./source.js";
 import { attention } from "./attention.js";
 
@@ -116,7 +116,7 @@ function frame() {
   const at = step === null ? "" : h("span", { class: "pale" }, `at step ${step.toLocaleString("en")}`);
   byId("run").replaceChildren(source.live && steps.length ? choice("checkpoint", "checkpoint", when, step ?? "", (to) => go({ checkpoint: to, cell: null }, { replace: true })) : at);
   if (focused?.startsWith("checkpoint")) byId(focused)?.focus();
-  byId("model").textContent = `${model.name === null ? "" : `${label(model.name, 40)} · `}${model.class}, ${model.parameters.toLocaleString("en")} parameters`;
+  byId("model").textContent = `${model.name === null ? "" : `${folder(model.name)} · `}${model.class}, ${model.parameters.toLocaleString("en")} parameters`;
   const exact = difference === 0 ? "bit for bit the same" : `at most ${difference.toExponential(1)} apart`;
   byId("difference").textContent = difference === null ? "" : `What heads give by the fast path and by the open one shown here: ${exact}.`;
   byId("difference").dataset.value = difference;

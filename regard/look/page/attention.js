@@ -198,8 +198,9 @@ async function atlas(root, app, part, layers) {
     return { made, H, T, S };
   });
   let at = [layers.indexOf(chosen(app).one), chosen(app).head];
-  let box = null;
+  let box = null; // until it has a size; then it is drawn
   const draw = () => {
+    if (!box) return;
     const { side, gap, left, top, wide } = box;
     const ratio = window.devicePixelRatio || 1;
     const [width, height] = [left + heads * (wide + gap), top + layers.length * (side + gap)];
@@ -251,6 +252,7 @@ async function atlas(root, app, part, layers) {
     draw();
   };
   const under = (event) => {
+    if (!box) return null;
     const frame = canvas.getBoundingClientRect();
     const i = Math.floor((event.clientX - frame.left - box.left) / (box.wide + box.gap));
     const l = Math.floor((event.clientY - frame.top - box.top) / (box.side + box.gap));

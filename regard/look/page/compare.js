@@ -1,6 +1,6 @@
 /* Two runs side by side: of two inputs, of another model, or of an earlier checkpoint. */
 
-import { choice, encoded, h, label, number, python, toggle } from "./dom.js";
+import { choice, encoded, folder, h, label, number, python, toggle } from "./dom.js";
 import { PARTS, chosen, place, reasons, sides } from "./attention.js";
 import { grid } from "./grid.js";
 import { begun, given, versus } from "./whatif.js";
@@ -60,12 +60,12 @@ export const compare = {
 };
 
 const thing = ({ model }) => (model.sees ? "picture" : "input");
-const named = ({ model, step }) => `${model.name === null ? model.class : label(model.name, 40)}${step === null ? "" : `, step ${step.toLocaleString("en")}`}`;
+const named = ({ model, step }) => `${model.name === null ? model.class : folder(model.name)}${step === null ? "" : `, step ${step.toLocaleString("en")}`}`;
 
 function form(app, models) {
   const { manifest, state, go } = app;
   const steps = manifest.steps ?? [];
-  const values = [["", "this model"], ...(manifest.step === null ? [] : [["final", "this run at its end"]]), ...models.map((name, i) => [`model:${i}`, label(name, 50)]), ...steps.map((step) => [`step:${step}`, `this run at step ${step.toLocaleString("en")}`])];
+  const values = [["", "this model"], ...(manifest.step === null ? [] : [["final", "this run at its end"]]), ...models.map((name, i) => [`model:${i}`, folder(name)]), ...steps.map((step) => [`step:${step}`, `this run at step ${step.toLocaleString("en")}`])];
   const menu = h("select", { id: "other" }, values.map(([value, words]) => h("option", { value, selected: value === (state.other ?? "") }, words)));
   const same = manifest.tokens.written ? toggle("the same answer", state.same !== undefined, () => go({ same: state.same === undefined ? 1 : null }, { replace: true }), { id: "same" }) : null;
   const field = manifest.model.sees ? h("input", { type: "file", id: "beside", accept: "image/png,image/jpeg,image/webp", "aria-label": "Another picture" })

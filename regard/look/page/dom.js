@@ -38,6 +38,9 @@ export function label(text, longest = 20) {
   return letters.length > longest ? `${letters.slice(0, longest - 1).join("").trimEnd()}…` : shown;
 }
 
+/** A folder's name as it is shown: its end tells most. */
+export const folder = (path) => label(path.length > 40 ? `…${[...path].slice(-39).join("")}` : path, 160);
+
 /** Four figures, as short as they can be. */
 export function number(x) {
   if (x === undefined || x === null || Number.isNaN(x)) return "not a number";

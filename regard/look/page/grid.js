@@ -43,7 +43,7 @@ export function grid(given) {
   const scroll = h("div", { class: "scroll" }, canvas);
   const masked = dark() ? opaque(38, 43, 50) : opaque(228, 231, 235);
   const picture = painted(data, tall, wide, [low, high], signed, blank, masked);
-  let box = null;
+  let box = null; // until it has a size; then it is drawn
 
   function layout(width) {
     const pen = canvas.getContext("2d");
@@ -68,6 +68,7 @@ export function grid(given) {
   const some = (words, few) => (words.length > 400 ? words.filter((_, i) => i % Math.ceil(words.length / 400) === 0) : words).slice(0, Math.max(few, 400));
 
   function draw() {
+    if (!box) return;
     const ratio = window.devicePixelRatio || 1;
     const { left, top, cw, ch, width, height } = box;
     canvas.width = Math.round(width * ratio);
@@ -167,6 +168,7 @@ export function grid(given) {
   }
 
   const under = (event) => {
+    if (!box) return null;
     const frame = canvas.getBoundingClientRect();
     const c = Math.floor((event.clientX - frame.left - box.left) / box.cw);
     const r = Math.floor((event.clientY - frame.top - box.top) / box.ch);

@@ -109,7 +109,7 @@ function scatter(app, title, map, found, choose) {
   const scroll = h("div", { class: "scroll" }, canvas);
   const [low, high] = [0, 1].map((axis) => all.map(({ point }) => point[axis])).reduce(([l, u], xs) => [[...l, Math.min(...xs)], [...u, Math.max(...xs)]], [[], []]);
   let at = all.findIndex(({ row }) => of.has(row));
-  let box = null;
+  let box = { width: 480, height: 326 }; // until it is known how much room there is
   const x = ({ point }) => EDGE + ((box.width - 2 * EDGE) * (point[0] - low[0])) / (high[0] - low[0] || 1);
   const y = ({ point }) => box.height - EDGE - ((box.height - 2 * EDGE) * (point[1] - low[1])) / (high[1] - low[1] || 1);
 
@@ -220,7 +220,7 @@ function scatter(app, title, map, found, choose) {
   });
   new ResizeObserver(() => {
     const room = Math.min(scroll.clientWidth, 900);
-    if (!room || box?.width === room) return;
+    if (!room || (box.width === room && canvas.style.width)) return;
     box = { width: room, height: Math.round(Math.max(300, Math.min(0.68 * room, 560))) };
     draw();
   }).observe(scroll);
