@@ -36,10 +36,10 @@ def asks(jobs: int, context: int, vocab: int) -> list[Ask]:
     ]
 
 
-def alone(model: GPT, todo: list[Ask]) -> tuple[float, float]:
+def alone(model: GPT, texts: list[Ask]) -> tuple[float, float]:
     """Seconds, and the mean time to the first token."""
     begin, firsts = time.perf_counter(), []
-    for prompt, how in todo:
+    for prompt, how in texts:
         asked = time.perf_counter()
         for n, _ in enumerate(generate(model, [prompt], how)):
             if not n:
@@ -47,9 +47,9 @@ def alone(model: GPT, todo: list[Ask]) -> tuple[float, float]:
     return time.perf_counter() - begin, sum(firsts) / len(firsts)
 
 
-def together(model: GPT, todo: list[Ask], streams: int) -> tuple[float, float]:
+def together(model: GPT, texts: list[Ask], streams: int) -> tuple[float, float]:
     """The same, of so many streams at once."""
-    engine, left, firsts = Engine(model, places=streams), list(reversed(todo)), []
+    engine, left, firsts = Engine(model, places=streams), list(reversed(texts)), []
     done = threading.Semaphore(0)
 
     def ask() -> None:
@@ -93,14 +93,14 @@ def main() -> None:
     torch.manual_seed(1)
     device = choose_device("auto")
     settings = MODELS["gpt"][2][o.size] | {"context": o.context, "vocab": o.vocab}
-    model, todo = GPT(GPTConfig(**settings)).to(device), asks(o.jobs, o.context, o.vocab)
-    tokens = sum(how.max_new_tokens for _, how in todo)
-    alone(model, todo[:2])
+    model, texts = GPT(GPTConfig(**settings)).to(device), asks(o.jobs, o.context, o.vocab)
+    tokens = sum(how.max_new_tokens for _, how in texts)
+    alone(model, texts[:2])
     wait(device)
     times: dict[int, list[tuple[float, float]]] = {streams: [] for streams in (0, *o.streams)}
     for _ in range(o.rounds):
         for streams, found in times.items():
-            found.append(together(model, todo, streams) if streams else alone(model, todo))
+            found.append(together(model, texts, streams) if streams else alone(model, texts))
     best = {streams: min(found) for streams, found in times.items()}
     print(f"{'streams':>10}{'tokens/s':>12}{'times':>8}{'first token, ms':>18}")
     for streams, (seconds, first) in best.items():

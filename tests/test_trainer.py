@@ -492,7 +492,7 @@ def test_a_compiler_that_gives_up_is_done_without(text, tmp_path, monkeypatch):
 
 def test_a_device_that_is_not_there(text, tmp_path):
     if torch.cuda.is_available():
-        pytest.skip("it is there")
+        pytest.skip("this machine has a GPU: there is none to miss")
     mistake(lambda: tiny(text, tmp_path / "out", steps=1, train__device="cuda"), "train.device=cuda")
     assert list(tmp_path.iterdir()) == []
 

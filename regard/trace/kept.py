@@ -18,7 +18,7 @@ FORMAT = "regard-trace"
 
 
 class Trace:
-    """Every intermediate of a run by name, and what was read: see the table of names in regard/trace.py.
+    """Every intermediate of a run by name, and what was read: the table of names stands in regard/trace.
 
     tokens, ids: by side. `source` is what an encoder reads, `target` what its decoder does, `written` what
     that should say at each of its places; `text` is read by a model that has no such sides, a picture's
