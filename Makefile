@@ -2,16 +2,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint
+.PHONY: demo test lint lint-js
 demo: .venv/ready
 	@$(BIN)/regard demo
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest --numprocesses=auto
 
-lint: .venv/ready
+lint: .venv/ready lint-js
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The page's JavaScript, where there is a node that is new enough for eslint, and a registry to install from.
+lint-js:
+	@if ! command -v npm >/dev/null || ! node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then \
+		echo "JavaScript is not checked: this needs node 20 or newer, and npm"; \
+	elif [ ! node_modules/ready -nt package-lock.json ] && ! { \
+		npm ci --silent --fetch-retries=1 --fetch-timeout=20000 && touch node_modules/ready; }; then \
+		echo "JavaScript is not checked: npm ci could not install eslint and typescript from a registry"; \
+	else npm run --silent lint; fi
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

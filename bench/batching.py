@@ -1,11 +1,11 @@
-"""Serving: tokens a second of many streams in one running batch, against one text after the other.
+"""Measure continuous batching: tokens per second of many streams, against one text after the other.
 
     python bench/batching.py [--streams 1 4 16 32] [--jobs 48] [--size tiny] [--context 128] [--vocab 4096]
                              [--rounds 3] [--threads 2]
 
-Every stream asks again as soon as it is answered; prompts and answers are of many lengths. What each gets is
-what it would get alone. One after the other: by `generate`. Best of all rounds, in turns; on a GPU where
-there is one. Ends with one JSON line.
+Each stream sends its next request when the last is answered; prompts and answers have many lengths. The
+baseline is `generate`, one text at a time. Times are the best of all rounds, in turns, on a GPU if there is
+one. Prints one JSON line at the end.
 """
 
 import argparse
@@ -16,16 +16,16 @@ import time
 
 import torch
 
-from regard.generate import Sampling, generate
-from regard.meter import wait
+from regard.decode.generate import Sampling, generate
 from regard.models import GPT, MODELS, GPTConfig
-from regard.serve.engine import Engine, Token
-from regard.train import choose_device
+from regard.serve.engine import Engine, Output
+from regard.training.build import choose_device
+from regard.training.throughput import synchronize
 
-Ask = tuple[list[int], Sampling]
+Request = tuple[list[int], Sampling]
 
 
-def asks(jobs: int, context: int, vocab: int) -> list[Ask]:
+def make_requests(jobs: int, context: int, vocab: int) -> list[Request]:
     rng = random.Random(1)
     return [
         (
@@ -36,42 +36,42 @@ def asks(jobs: int, context: int, vocab: int) -> list[Ask]:
     ]
 
 
-def alone(model: GPT, texts: list[Ask]) -> tuple[float, float]:
-    """Seconds, and the mean time to the first token."""
+def run_alone(model: GPT, texts: list[Request]) -> tuple[float, float]:
+    """Return the seconds for all texts, and the mean time to the first token."""
     begin, firsts = time.perf_counter(), []
-    for prompt, how in texts:
-        asked = time.perf_counter()
-        for n, _ in enumerate(generate(model, [prompt], how)):
+    for prompt, sampling in texts:
+        started = time.perf_counter()
+        for n, _ in enumerate(generate(model, [prompt], sampling)):
             if not n:
-                firsts.append(time.perf_counter() - asked)
+                firsts.append(time.perf_counter() - started)
     return time.perf_counter() - begin, sum(firsts) / len(firsts)
 
 
-def together(model: GPT, texts: list[Ask], streams: int) -> tuple[float, float]:
-    """The same, of so many streams at once."""
+def run_together(model: GPT, texts: list[Request], streams: int) -> tuple[float, float]:
+    """As `run_alone`, with many streams at once."""
     engine, left, firsts = Engine(model, places=streams), list(reversed(texts)), []
     done = threading.Semaphore(0)
 
-    def ask() -> None:
+    def submit_next() -> None:
         if not left:
             done.release()
             return
-        (prompt, how), asked, seen = left.pop(), time.perf_counter(), []
+        (prompt, sampling), started, tokens_seen = left.pop(), time.perf_counter(), []
 
-        def heard(what: Token | str | Exception) -> None:
+        def receive(what: Output) -> None:
             if isinstance(what, Exception):
                 raise what
             if isinstance(what, str):
-                ask()
-            elif not seen:
-                seen.append(what)
-                firsts.append(time.perf_counter() - asked)
+                submit_next()
+            elif not tokens_seen:
+                tokens_seen.append(what)
+                firsts.append(time.perf_counter() - started)
 
-        engine.submit(prompt, how, heard)
+        engine.submit(prompt, sampling, receive)
 
     begin = time.perf_counter()
     for _ in range(streams):
-        ask()
+        submit_next()
     for _ in range(streams):
         done.acquire()
     seconds = time.perf_counter() - begin
@@ -93,23 +93,23 @@ def main() -> None:
     torch.manual_seed(1)
     device = choose_device("auto")
     settings = MODELS["gpt"][2][o.size] | {"context": o.context, "vocab": o.vocab}
-    model, texts = GPT(GPTConfig(**settings)).to(device), asks(o.jobs, o.context, o.vocab)
-    tokens = sum(how.max_new_tokens for _, how in texts)
-    alone(model, texts[:2])
-    wait(device)
+    model, texts = GPT(GPTConfig(**settings)).to(device), make_requests(o.jobs, o.context, o.vocab)
+    tokens = sum(sampling.max_new_tokens for _, sampling in texts)
+    run_alone(model, texts[:2])
+    synchronize(device)
     times: dict[int, list[tuple[float, float]]] = {streams: [] for streams in (0, *o.streams)}
     for _ in range(o.rounds):
-        for streams, found in times.items():
-            found.append(together(model, texts, streams) if streams else alone(model, texts))
-    best = {streams: min(found) for streams, found in times.items()}
+        for streams, runs in times.items():
+            runs.append(run_together(model, texts, streams) if streams else run_alone(model, texts))
+    best = {streams: min(runs) for streams, runs in times.items()}
     print(f"{'streams':>10}{'tokens/s':>12}{'times':>8}{'first token, ms':>18}")
     for streams, (seconds, first) in best.items():
         name, ratio = streams or "generate", best[0][0] / seconds
         print(f"{name:>10}{tokens / seconds:12,.0f}{ratio:8.2f}{1000 * first:18.1f}")
     rates = {streams: tokens / seconds for streams, (seconds, _) in best.items() if streams}
     ratios = {streams: best[0][0] / best[streams][0] for streams in rates}
-    known = {"size": o.size, "device": device.type, "threads": o.threads, "jobs": o.jobs, "tokens": tokens}
-    print(json.dumps(known | {"alone": tokens / best[0][0], "tokens_per_second": rates, "faster": ratios}))
+    about = {"size": o.size, "device": device.type, "threads": o.threads, "jobs": o.jobs, "tokens": tokens}
+    print(json.dumps(about | {"alone": tokens / best[0][0], "tokens_per_second": rates, "faster": ratios}))
 
 
 if __name__ == "__main__":

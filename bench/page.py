@@ -1,11 +1,11 @@
-"""The page in Chromium: how soon it draws, and BertViz on the same model and text beside it.
+"""How fast the page draws in Chromium, next to BertViz on the same model and text.
 
     python bench/page.py [--rounds N] [--bertviz PYTHON --libraries FOLDER] [--tokens 32 128 512]
 
-The model is a GPT of random weights with GPT-2's 12 layers of 12 heads. Times are medians of N rounds, from
-navigation or a key until the picture is drawn, with the server on this machine. PYTHON is one that has
-BertViz; FOLDER holds the libraries that BertViz loads from elsewhere: require.min.js, d3.min.js,
-jquery.min.js. What BertViz does not draw in LIMIT seconds is a dash. Ends with one JSON line.
+The model is a GPT with random weights and GPT-2's 12 layers of 12 heads. Times are medians of N rounds, from
+navigation or a key until the image is drawn, with the server on this machine. PYTHON is an interpreter with
+BertViz; FOLDER holds the libraries that BertViz loads from the network: require.min.js, d3.min.js,
+jquery.min.js. A dash stands for more than LIMIT seconds. Ends with one JSON line.
 """
 
 import argparse
@@ -23,13 +23,13 @@ import torch
 from playwright.sync_api import Browser, Error, Page, Route, sync_playwright
 from safetensors.torch import save_file
 
-from regard.look.page import Shown
 from regard.models import GPT, GPTConfig
-from regard.run import Model
-from regard.serve import listening
-from regard.serve.app import application
+from regard.runs.model import Model
+from regard.serve.page import page_app
+from regard.serve.server import run_in_thread
 from regard.tasks import Write, WriteConfig
-from regard.text import train_tokenizer
+from regard.text.tokenizer import train_tokenizer
+from regard.viewer.session import Session
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "runs", "away", "again")
 DEPTH, HEADS = 12, 12
@@ -82,9 +82,9 @@ def model(tokens: int) -> Model:
 
 
 @contextlib.contextmanager
-def served(shown: Shown) -> Iterator[str]:
-    """The page's address, while it is there."""
-    with listening(application(shown.model, shown)) as port:
+def serve_session(session: Session) -> Iterator[str]:
+    """The address of the page."""
+    with run_in_thread(page_app(session.model, session)) as port:
         yield f"http://127.0.0.1:{port}/"
 
 
@@ -92,20 +92,20 @@ def text(tokens: int) -> str:
     return " ".join(WORDS[i % len(WORDS)] for i in range(tokens))
 
 
-def opened(browser: Browser, url: str, selector: str) -> tuple[Page, dict[str, float]]:
-    """A new page, and of its start: milliseconds to the first paint and to the picture, bytes, elements."""
+def open_page(browser: Browser, url: str, selector: str) -> tuple[Page, dict[str, float]]:
+    """A new page, with the milliseconds to its first paint and to the image, its bytes and elements."""
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.set_default_timeout(1000 * LIMIT)
     page.add_init_script(DRAWN)
     page.goto(url, wait_until="commit", timeout=1000 * LIMIT)
     picture = page.evaluate("selector => window.drawn(selector)", selector)
-    told = page.evaluate("""() => ({
+    start = page.evaluate("""() => ({
       paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime,
       bytes: [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
         .reduce((sum, one) => sum + one.encodedBodySize, 0),
       elements: document.querySelectorAll("*").length,
     })""")
-    return page, told | {"picture": picture}
+    return page, start | {"picture": picture}
 
 
 def median(rounds: int, once: Callable[[int], float]) -> float:
@@ -113,20 +113,20 @@ def median(rounds: int, once: Callable[[int], float]) -> float:
     return statistics.median(once(i) for i in range(1, rounds + 1))
 
 
-def figures(browser: Browser, rounds: int) -> dict[str, float]:
-    """The figures that the design promises."""
+def measure_page(browser: Browser, rounds: int) -> dict[str, float]:
+    """Milliseconds to draw, by what is drawn."""
     found: dict[str, float] = {}
-    with served(Shown(model(128), text(128))) as url:
+    with serve_session(Session(model(128), text(128))) as url:
         starts = []
         for _ in range(rounds + 1):
-            page, told = opened(browser, url, "#matrix")
-            starts.append(told)
+            page, start = open_page(browser, url, "#matrix")
+            starts.append(start)
             page.close()
         for name in ("paint", "picture"):
             found[f"{name}, 128 tokens"] = statistics.median(one[name] for one in starts[1:])
 
         def atlas(_: int) -> float:
-            page, _told = opened(browser, url, "#matrix")
+            page, _start = open_page(browser, url, "#matrix")
             took = page.evaluate(PRESSED, ["#form-atlas", "#matrix", "#atlas"])
             page.close()
             return float(took)
@@ -134,9 +134,9 @@ def figures(browser: Browser, rounds: int) -> dict[str, float]:
         found["atlas of 144 heads, 128 tokens"] = median(rounds, atlas)
     for tokens in (512, 4096):
         long = model(tokens)
-        with served(Shown(long, text(tokens))) as url:
-            page, told = opened(browser, f"{url}#head=0", "#matrix")
-            found[f"picture, {tokens} tokens"] = told["picture"]
+        with serve_session(Session(long, text(tokens))) as url:
+            page, start = open_page(browser, f"{url}#head=0", "#matrix")
+            found[f"picture, {tokens} tokens"] = start["picture"]
             most = min(rounds, HEADS - 2)
             found[f"next head, {tokens} tokens"] = median(
                 most,
@@ -146,13 +146,15 @@ def figures(browser: Browser, rounds: int) -> dict[str, float]:
     return found
 
 
-def bertviz(browser: Browser, python: str, libraries: Path, view: str, shown: Shown) -> dict[str, Any] | None:
-    """Bytes, milliseconds to the first picture and elements of BertViz's page; none, if it takes too long."""
+def measure_bertviz(
+    browser: Browser, python: str, libraries: Path, view: str, session: Session
+) -> dict[str, Any] | None:
+    """Bytes, milliseconds to the first image and elements of BertViz's page; None if it takes too long."""
     with tempfile.TemporaryDirectory() as folder:
         weights, words, made = (Path(folder) / name for name in ("weights", "words", "page.html"))
-        every = [shown.trace[f"{name}.weights"] for name in shown.trace.attentions]
+        every = [session.trace[f"{name}.weights"] for name in session.trace.attentions]
         save_file({"weights": torch.stack(every).float()}, weights)
-        words.write_text(" ".join(shown.trace.tokens["text"]), "utf-8")
+        words.write_text(" ".join(session.trace.tokens["text"]), "utf-8")
         command = [python, "-c", BERTVIZ, str(weights), str(words), view, str(made)]
         try:
             subprocess.run(command, check=True, timeout=LIMIT, capture_output=True)
@@ -179,7 +181,7 @@ def bertviz(browser: Browser, python: str, libraries: Path, view: str, shown: Sh
         return {"bytes": made.stat().st_size + more, "picture": picture, "elements": elements}
 
 
-def shown_as(found: dict[str, Any] | None) -> str:
+def format_row(found: dict[str, Any] | None) -> str:
     if found is None:
         return f"{'-':>12} {'-':>10} {'-':>10}"
     return f"{found['bytes'] / 1e6:>9.2f} MB {found['picture'] / 1e3:>8.2f} s {found['elements']:>10,}"
@@ -199,25 +201,27 @@ def main() -> None:
     result: dict[str, Any] = {"side by side": {}}
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        result["milliseconds"] = figures(browser, options.rounds)
+        result["milliseconds"] = measure_page(browser, options.rounds)
         for name, took in result["milliseconds"].items():
             print(f"{name:34} {took:8.0f} ms", flush=True)
         for tokens in options.tokens:
-            it, each = Shown(model(tokens), text(tokens)), {}
-            with served(it) as url:
+            it, each = Session(model(tokens), text(tokens)), {}
+            with serve_session(it) as url:
                 for view, state, selector in (("head", "", "#matrix"), ("model", "#form=atlas", "#atlas")):
                     starts = []
                     for _ in range(options.rounds + 1):
-                        page, told = opened(browser, url + state, selector)
-                        starts.append(told)
+                        page, start = open_page(browser, url + state, selector)
+                        starts.append(start)
                         page.close()
                     best = {name: statistics.median(one[name] for one in starts[1:]) for name in starts[0]}
                     each[f"ours, {view}"] = best
             if options.bertviz:
                 for view in ("head", "model"):
-                    each[f"bertviz, {view}"] = bertviz(browser, options.bertviz, options.libraries, view, it)
+                    each[f"bertviz, {view}"] = measure_bertviz(
+                        browser, options.bertviz, options.libraries, view, it
+                    )
             for name, one in each.items():
-                print(f"{tokens:>5} tokens, {name:16} {shown_as(one)}", flush=True)
+                print(f"{tokens:>5} tokens, {name:16} {format_row(one)}", flush=True)
             result["side by side"][tokens] = each
         browser.close()
     print(json.dumps(result))

@@ -1,10 +1,10 @@
-"""Training speed on pairs: our whole loop for every kind of model, and Hugging Face's Marian, in turns.
+"""Measure training speed on pairs: our full loop for each kind of model, and Hugging Face's Marian.
 
     python bench/pairs.py [--dim 256] [--depth 2] [--tokens 4096] [--vocab 8000] [--rounds 3] [--set K=V]
 
 Pairs are random words with the lengths of ordinary sentences. Marian has the sizes of our Transformer, and
-trains with AdamW on the same batches, padded as ours are. Rates are target tokens per second, padding not
-counted. Ends with one JSON line.
+trains with AdamW on the same batches, in turns. Rates are target tokens per second, without padding. Prints
+one JSON line at the end.
 """
 
 import argparse
@@ -18,15 +18,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from regard import recipe
-from regard.data import Corpus, Pairs
-from regard.data.pairs import Ragged
-from regard.meter import wait
+from regard.data import Corpus, PairDataset
+from regard.data.ragged import Ragged
 from regard.models import MODELS
+from regard.runs import recipe
 from regard.tasks import Translate, TranslateConfig, targets
-from regard.text import train_tokenizer
-from regard.train import choose_device
-from regard.trainer import TrainConfig, Trainer
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import choose_device
+from regard.training.config import TrainConfig
+from regard.training.throughput import synchronize
+from regard.training.trainer import Trainer
 
 CASES: dict[str, tuple[str, dict]] = {
     "RNN": ("rnn", {"attention": "none", "bidirectional": False}),
@@ -39,30 +40,27 @@ CASES: dict[str, tuple[str, dict]] = {
 PEER = "Marian (Hugging Face)"
 
 
-def pairs(vocab: int, many: int = 4000) -> Pairs:
-    dice = np.random.default_rng(1)
+def random_pairs(vocab: int, count: int = 4000) -> PairDataset:
+    rng = np.random.default_rng(1)
     sides = []
     for spread in (4.0, 4.5):
-        lengths = np.clip(np.round(dice.normal(14, spread, many)), 4, 40).astype(np.int64)
-        sides.append(Ragged(dice.integers(4, vocab, lengths.sum()).astype(np.uint16), lengths))
-    return Pairs([""] * many, [""] * many, *sides)
+        lengths = np.clip(np.round(rng.normal(14, spread, count)), 4, 40).astype(np.int64)
+        sides.append(Ragged(rng.integers(4, vocab, lengths.sum()).astype(np.uint16), lengths))
+    return PairDataset([""] * count, [""] * count, *sides)
 
 
-def trainer(name: str, options: argparse.Namespace, data: Pairs, device: torch.device) -> Trainer:
+def make_trainer(name: str, options: argparse.Namespace, data: PairDataset, device: torch.device) -> Trainer:
     kind, settings = CASES[name]
-    made, config, _ = MODELS[kind]
+    model_class, config, _ = MODELS[kind]
     sizes = {"vocab": options.vocab, "context": 64, "dim": options.dim, "depth": options.depth}
-    model = made(config(**sizes, **settings)).to(device).train()
+    model = model_class(config(**sizes, **settings)).to(device).train()
     tokenizer = train_tokenizer("byte", ["any"], 256, Translate.specials)
     task = Translate(TranslateConfig(name="translate"), tokenizer, 64)
     changes = {"train.tokens": options.tokens, "train.optimizer": "adamw", "train.steps": 100_000}
     sections = recipe.change(recipe.read("translate"), changes | recipe.assignments(options.set))
     train = recipe.fill("train", sections["train"], TrainConfig)
-    made_trainer = Trainer(
-        Path(tempfile.mkdtemp()), task, model, Corpus(data, None, tokenizer), train, device
-    )
-    made_trainer.started = time.monotonic()
-    return made_trainer
+    corpus = Corpus(data, None, tokenizer)
+    return Trainer(Path(tempfile.mkdtemp()), task, model, corpus, train, device)
 
 
 def marian(like: Trainer, options: argparse.Namespace, device: torch.device) -> Callable[[], None]:
@@ -78,9 +76,9 @@ def marian(like: Trainer, options: argparse.Namespace, device: torch.device) -> 
 
     def train() -> None:
         (batch,) = like.batches(next(step))
-        source, real, target, following = like.to_device(batch)
+        source, attention_mask, target, following = like.to_device(batch)
         with like.autocast:
-            logits = model(input_ids=source, attention_mask=real, decoder_input_ids=target).logits
+            logits = model(input_ids=source, attention_mask=attention_mask, decoder_input_ids=target).logits
             loss = torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1).float(), following.flatten(), label_smoothing=0.1
             )
@@ -96,26 +94,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("dim", 256), ("depth", 2), ("tokens", 4096), ("vocab", 8000), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--steps", type=int, default=4, help="of a round")
+    parser.add_argument("--steps", type=int, default=4, help="steps per round")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     device = choose_device("auto")
-    data = pairs(options.vocab)
-    ours = {name: trainer(name, options, data, device) for name in CASES}
-    train = {name: each.train_step for name, each in ours.items()}
+    data = random_pairs(options.vocab)
+    ours = {name: make_trainer(name, options, data, device) for name in CASES}
+    train = {name: trainer.train_step for name, trainer in ours.items()}
     train[PEER] = marian(ours["Transformer"], options, device)
     rates: dict[str, list[float]] = {name: [] for name in train}
     reference = ours["Transformer"]
     at = 0
-    for turn in range(options.rounds + 1):  # the first warms up
+    for turn in range(options.rounds + 1):  # the first is to warm up
         count = sum(targets(b) for i in range(at, at + options.steps) for b in reference.batches(i))
         at += options.steps
         for name, step in train.items():
-            wait(device)
+            synchronize(device)
             start = time.perf_counter()
             for _ in range(options.steps):
                 step()
-            wait(device)
+            synchronize(device)
             if turn:
                 rates[name].append(count / (time.perf_counter() - start))
     medians = {name: statistics.median(each) for name, each in rates.items()}

@@ -1,12 +1,12 @@
-"""How `regard serve` bears a load: nothing lost, nothing mixed up, refusals at once, clients that leave.
+"""`regard serve` under load: no lost or mixed-up answers, quick refusals, clients that leave, shutdown.
 
     python bench/serve.py [--requests 10000] [--streams 64] [--disconnects 1000] [--seconds 10]
 
-A tiny GPT of random weights, whose greedy answers differ from prompt to prompt, is served by a process of its
-own; this one asks. Every answer has to be that of its own prompt, as the model gives it when asked here.
-load: so many streams at once, half of them streamed. overload: ten times as many clients as there are places,
-who come again after a second when they are refused (Retry-After). disconnects: clients that leave after the
-first piece; then how long the next answer takes. end: SIGTERM while so many answers are under way.
+A tiny GPT with random weights, whose greedy answers differ from prompt to prompt, runs in another process.
+Every answer is compared with the one that the model gives in this process.
+load: many requests at once, half of them streamed. overload: ten times as many clients as there are places;
+those that are refused try again after a second (Retry-After). disconnects: clients that leave after the first
+chunk; then the time of the next answer. end: SIGTERM while many answers are being generated.
 Ends with one JSON line.
 """
 
@@ -26,22 +26,22 @@ from typing import Any
 
 import torch
 
-from regard import recipe
-from regard.checkpoint import write_tensors
+from regard.files.tensors import write_tensors
 from regard.models import GPT, GPTConfig
-from regard.run import GENERATION, WEIGHTS, begin, load
+from regard.runs import recipe
+from regard.runs.run import GENERATION, WEIGHTS, begin, load
 from regard.tasks import Write, WriteConfig
-from regard.text import train_tokenizer
+from regard.text.tokenizer import train_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ,.\n"
 PROMPTS = 257
-Asked = list[tuple[str, str]]  # prompts and their answers
+Asked = list[tuple[str, str]]  # prompts and their expected answers
 SHORT, LONG = 16, 90  # tokens of an answer
-CLEAR = 1e-4  # of logits: how far ahead the likeliest token must be, or rounding decides
+MIN_MARGIN = 1e-4  # between the two largest logits, so that rounding does not decide
 
 
-def made(folder: Path) -> None:
-    """A run's folder with a model that nobody trained."""
+def make_run(folder: Path) -> None:
+    """A run folder with an untrained model."""
     tokenizer = train_tokenizer("char", [LETTERS], 64, Write.specials)
     torch.manual_seed(7)
     model = GPT(GPTConfig(vocab=tokenizer.vocab, dim=64, heads=4, depth=2, context=128))
@@ -50,7 +50,9 @@ def made(folder: Path) -> None:
             p.add_(0.4 * torch.randn_like(p))
     begin(folder, model, Write(WriteConfig(name="write"), tokenizer, 128), recipe.read("write"))
     write_tensors(folder / WEIGHTS, dict(model.state_dict()))
-    never = [tokenizer.id(name) for name in (*Write.specials, "<unk>")]  # so that answers are of one length
+    never = [
+        tokenizer.id(name) for name in (*Write.specials, "<unk>")
+    ]  # so that all answers have the same length
     (folder / GENERATION).write_text(json.dumps({"suppress_tokens": never}))
 
 
@@ -61,20 +63,20 @@ def prompt(n: int) -> str:
     )
 
 
-def clear(model: Any, prompts: list[str]) -> list[tuple[str, str]]:
-    """Those that have one greedy answer however the numbers are rounded, with their long answers."""
-    found = []
+def unambiguous(model: Any, prompts: list[str]) -> list[tuple[str, str]]:
+    """Prompts whose greedy answer does not depend on rounding, with their long answers."""
+    pairs = []
     for text, answer in zip(prompts, model.ask(prompts, temperature=0, max_new_tokens=LONG), strict=True):
         before, ids = len(model.tokenizer.encode(text)), model.tokenizer.encode(text + answer)
         with torch.no_grad():
             first, second = model.model(torch.tensor([ids]))[0, before - 1 : -1].topk(2).values.T
-        if len(ids) == before + LONG and (first - second).min() > CLEAR:
-            found.append((text, answer))
-    return found[:PROMPTS]
+        if len(ids) == before + LONG and (first - second).min() > MIN_MARGIN:
+            pairs.append((text, answer))
+    return pairs[:PROMPTS]
 
 
 class Client:
-    """One connection, kept open."""
+    """A client with one persistent connection."""
 
     def __init__(self, port: int):
         self.port = port
@@ -98,12 +100,12 @@ class Client:
         if "content-length" in headers:
             return await self.reader.readexactly(int(headers["content-length"]))
         data = b""
-        while piece := await self.piece():
-            data += piece
+        while chunk := await self.chunk():
+            data += chunk
         return data
 
-    async def piece(self) -> bytes:
-        """A chunk; none at the end."""
+    async def chunk(self) -> bytes:
+        """The next chunk of the body; empty at the end."""
         assert self.reader is not None
         size = int(await self.reader.readline(), 16)
         return (await self.reader.readexactly(size + 2))[:-2]
@@ -114,7 +116,7 @@ class Client:
         data = await self.rest(headers)
         if headers.get("connection") == "close":
             self.close()
-        return status, told(data, stream) if status == 200 else data.decode()
+        return status, answer_text(data, stream) if status == 200 else data.decode()
 
     def close(self) -> None:
         if self.reader is not None:
@@ -122,7 +124,7 @@ class Client:
             self.reader = None
 
 
-def told(data: bytes, stream: bool) -> str:
+def answer_text(data: bytes, stream: bool) -> str:
     if not stream:
         return json.loads(data)["choices"][0]["text"]
     events = data.decode().split("\n\n")
@@ -136,16 +138,16 @@ def memory(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def at(share: float, values: list[float]) -> float:
+def quantile(share: float, values: list[float]) -> float:
     return round(sorted(values)[min(len(values) - 1, int(share * len(values)))], 2) if values else 0.0
 
 
-def timed(values: list[float]) -> dict[str, float]:
-    return {"p50_ms": at(0.5, values), "p99_ms": at(0.99, values), "most_ms": at(1, values)}
+def summarize(values: list[float]) -> dict[str, float]:
+    return {"p50_ms": quantile(0.5, values), "p99_ms": quantile(0.99, values), "most_ms": quantile(1, values)}
 
 
-async def loaded(port: int, asked: Asked, streams: int, requests: int) -> dict[str, Any]:
-    found: Counter[str] = Counter()
+async def measure_load(port: int, asked: Asked, streams: int, requests: int) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
     times: list[float] = []
     numbers = iter(range(requests))
 
@@ -155,7 +157,7 @@ async def loaded(port: int, asked: Asked, streams: int, requests: int) -> dict[s
             n, start = i % len(asked), time.perf_counter()
             status, text = await client.ask(asked[n][0], SHORT, i % 2 == 0)
             times.append(1000 * (time.perf_counter() - start))
-            found[
+            counts[
                 str(status) if status != 200 else "right" if text == asked[n][1][:SHORT] else "mixed up"
             ] += 1
         client.close()
@@ -167,17 +169,17 @@ async def loaded(port: int, asked: Asked, streams: int, requests: int) -> dict[s
         "requests_per_second": round(requests / seconds, 1),
         "tokens_per_second": round(requests * SHORT / seconds),
     }
-    return {"asked": requests, **found, **rates, **timed(times)}
+    return {"asked": requests, **counts, **rates, **summarize(times)}
 
 
-async def overloaded(port: int, pid: int, asked: Asked, clients: int, seconds: float) -> dict[str, Any]:
-    found: Counter[str] = Counter()
+async def measure_overload(port: int, pid: int, asked: Asked, clients: int, seconds: float) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
     refusals: list[float] = []
     until, before = time.perf_counter() + seconds, memory(pid)
 
     async def worker(i: int) -> None:
         client = Client(port)
-        await asyncio.sleep(i / clients)  # they do not all come in one instant
+        await asyncio.sleep(i / clients)  # they do not all start in one instant
         while time.perf_counter() < until:
             n = i % len(asked)
             body = {"prompt": asked[n][0], "max_tokens": SHORT, "temperature": 0}
@@ -187,28 +189,28 @@ async def overloaded(port: int, pid: int, asked: Asked, clients: int, seconds: f
                 refusals.append(1000 * (time.perf_counter() - start))
             data = await client.rest(headers)
             if status == 200:
-                found["right" if told(data, False) == asked[n][1][:SHORT] else "mixed up"] += 1
+                counts["right" if answer_text(data, False) == asked[n][1][:SHORT] else "mixed up"] += 1
             else:
-                found[str(status)] += 1
+                counts[str(status)] += 1
                 await asyncio.sleep(float(headers["retry-after"]))
         client.close()
 
     middle: list[float] = []
 
-    async def looking() -> None:
+    async def watch_memory() -> None:
         await asyncio.sleep(seconds / 2)
         middle.append(memory(pid))
 
-    await asyncio.gather(looking(), *(worker(i) for i in range(clients)))
+    await asyncio.gather(watch_memory(), *(worker(i) for i in range(clients)))
     rss = {
         "rss_before_mb": round(before, 1),
         "rss_middle_mb": round(middle[0], 1),
         "rss_after_mb": round(memory(pid), 1),
     }
-    return {"clients": clients, **found, **timed(refusals), **rss}
+    return {"clients": clients, **counts, **summarize(refusals), **rss}
 
 
-async def left(port: int, asked: Asked, streams: int, disconnects: int) -> dict[str, Any]:
+async def measure_disconnects(port: int, asked: Asked, streams: int, disconnects: int) -> dict[str, Any]:
     numbers = iter(range(disconnects))
 
     async def worker() -> None:
@@ -221,11 +223,13 @@ async def left(port: int, asked: Asked, streams: int, disconnects: int) -> dict[
                 "stream": i % 3 > 0,
             }
             if i % 3:
-                while (sent := await client.send(body))[0] == 429:  # it has not seen all the others leave yet
+                while (sent := await client.send(body))[
+                    0
+                ] == 429:  # the server has not noticed yet that others have left
                     await client.rest(sent[1])
                     await asyncio.sleep(0.02)
                 assert sent[0] == 200, sent
-                await client.piece()
+                await client.chunk()
             else:  # before there is any answer
                 sending = asyncio.ensure_future(client.send(body))
                 await asyncio.sleep(0.005)
@@ -240,20 +244,22 @@ async def left(port: int, asked: Asked, streams: int, disconnects: int) -> dict[
     return {"left": disconnects, "next_answer_ms": round(1000 * (time.perf_counter() - start), 1)}
 
 
-async def ended(port: int, process: subprocess.Popen, asked: Asked, streams: int) -> dict[str, Any]:
+async def measure_shutdown(
+    port: int, process: subprocess.Popen, asked: Asked, streams: int
+) -> dict[str, Any]:
     begun, counts = asyncio.Semaphore(0), Counter[str]()
 
     async def worker(i: int) -> None:
         client = Client(port)
         body = {"prompt": asked[i][0], "max_tokens": LONG, "temperature": 0, "stream": True}
         status, headers = await client.send(body)
-        data = await client.piece()
+        data = await client.chunk()
         begun.release()
         data += await client.rest(headers)
-        counts["right" if status == 200 and told(data, True) == asked[i][1] else "wrong"] += 1
+        counts["right" if status == 200 and answer_text(data, True) == asked[i][1] else "wrong"] += 1
 
     async def stop() -> None:
-        for _ in range(min(streams, 32)):  # as many as are written at once; the others wait
+        for _ in range(min(streams, 32)):  # as many as are generated at once; the others wait
             await begun.acquire()
         process.send_signal(signal.SIGTERM)
 
@@ -276,9 +282,9 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "tiny"
-        made(folder)
+        make_run(folder)
         model = load(folder, "cpu")
-        asked = clear(model, [prompt(n) for n in range(3 * PROMPTS)])
+        asked = unambiguous(model, [prompt(n) for n in range(3 * PROMPTS)])
         print(f"{len({answer[:SHORT] for _, answer in asked})} different answers to {len(asked)} prompts")
         command = [sys.executable, "-m", "regard", "serve", str(folder), "--log", "none", "--port", "0"]
         command += ["--places", "32", "--queue", str(max(0, o.streams - 32))]
@@ -289,26 +295,26 @@ def main() -> None:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline().strip().rstrip("/").rsplit(":", 1)[1])
-            found: dict[str, Any] = {"start_seconds": round(time.perf_counter() - start, 2)}
+            results: dict[str, Any] = {"start_seconds": round(time.perf_counter() - start, 2)}
 
-            async def all_of_it() -> None:
-                found["load"] = await loaded(port, asked, o.streams, o.requests)
-                print("load", found["load"], flush=True)
+            async def measure_all() -> None:
+                results["load"] = await measure_load(port, asked, o.streams, o.requests)
+                print("load", results["load"], flush=True)
                 places = 32 + max(0, o.streams - 32)
-                found["overload"] = await overloaded(port, process.pid, asked, 10 * places, o.seconds)
-                print("overload", found["overload"], flush=True)
-                found["disconnects"] = await left(port, asked, o.streams, o.disconnects)
-                print("disconnects", found["disconnects"], flush=True)
-                found["end"] = await ended(port, process, asked, o.streams)
-                print("end", found["end"], flush=True)
+                results["overload"] = await measure_overload(port, process.pid, asked, 10 * places, o.seconds)
+                print("overload", results["overload"], flush=True)
+                results["disconnects"] = await measure_disconnects(port, asked, o.streams, o.disconnects)
+                print("disconnects", results["disconnects"], flush=True)
+                results["end"] = await measure_shutdown(port, process, asked, o.streams)
+                print("end", results["end"], flush=True)
 
             gc.collect()
-            gc.freeze()  # or this process's own pauses would be measured
-            asyncio.run(all_of_it())
+            gc.freeze()  # otherwise pauses of this process would be measured
+            asyncio.run(measure_all())
         finally:
             process.kill()
             process.wait()
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

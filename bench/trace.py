@@ -1,12 +1,11 @@
-"""What it costs to trace: all of a forward, against the plain forward; and what it costs not to.
+"""Measure the cost of tracing a forward pass, and of being traceable.
 
     python bench/trace.py [--length 512] [--dim 768] [--heads 12] [--depth 12] [--rounds 5] [--threads 1]
 
-One GPT, random weights, one text. `watched` records every attention on the open path, `collected` every
-intermediate, `trace` is `regard.trace` with all it does: the fast path of every attention besides, the
-probabilities, the words.
-`hookless` is the plain forward of a model whose attention cannot be watched: the difference to `plain` is
-what being watchable costs. Times are the best of all rounds, in turns. Ends with one JSON line.
+One GPT, random weights, one text. `watched` records every attention, `collected` every intermediate, and
+`trace` is `regard.trace`, which also runs the fast path of every attention and adds probabilities and words.
+`hookless` is a plain forward pass of a model whose attention cannot be watched; its difference from `plain`
+is the cost of being traceable. Times are the best of all rounds, in turns. Prints one JSON line at the end.
 """
 
 import argparse
@@ -18,42 +17,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention import Attention, fused, split
+from regard.core.attention import Attention, fused_attention, split
+from regard.core.positions import rotate
+from regard.core.watch import watch
 from regard.models import GPT, GPTConfig
-from regard.positions import rotate
-from regard.run import Model
+from regard.runs.model import Model
 from regard.tasks import TASKS, Write
-from regard.text import train_tokenizer
-from regard.trace import trace
-from regard.trace.collecting import collected
-from regard.watch import watch
+from regard.text.tokenizer import train_tokenizer
+from regard.tracing import trace
+from regard.tracing.record import record
 
 
 class Hookless(Attention):
-    """The same arithmetic, and nothing that would look on."""
+    """The same computation, without hooks."""
 
-    def forward(self, x: Tensor, *_: Any, turn: Any = None, **__: Any) -> Tensor:  # type: ignore[override]
-        q = rotate(split(self.q(x), self.heads), turn)
-        k, v = rotate(split(self.k(x), self.kv_heads), turn), split(self.v(x), self.kv_heads)
-        return self.out(fused(q, k, v, None, None, True).transpose(1, 2).flatten(2))
+    def forward(self, x: Tensor, *_: Any, rotary: Any = None, **__: Any) -> Tensor:  # type: ignore[override]
+        q = rotate(split(self.q(x), self.heads), rotary)
+        k, v = rotate(split(self.k(x), self.kv_heads), rotary), split(self.v(x), self.kv_heads)
+        return self.out(fused_attention(q, k, v, None, None, True).transpose(1, 2).flatten(2))
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, usual in (("length", 512), ("dim", 768), ("heads", 12), ("depth", 12), ("rounds", 5)):
-        p.add_argument(f"--{name}", type=int, default=usual)
-    p.add_argument("--threads", type=int, default=1)
-    o = p.parse_args()
-    torch.set_num_threads(o.threads)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (("length", 512), ("dim", 768), ("heads", 12), ("depth", 12), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     torch.manual_seed(1)
     letters = "abcdefghijklmnopqrstuvwxyz "
     tokenizer = train_tokenizer("char", [letters], 64, Write.specials)
-    sizes = {"dim": o.dim, "heads": o.heads, "depth": o.depth, "context": o.length}
+    sizes = {"dim": options.dim, "heads": options.heads, "depth": options.depth, "context": options.length}
     model = GPT(GPTConfig(vocab=16_384, **sizes)).eval()
-    made = Model(model, Write(TASKS["write"][1](name="write"), tokenizer, o.length), {}, kind="gpt")
-    text = (letters * o.length)[: o.length]
+    wrapped = Model(model, Write(TASKS["write"][1](name="write"), tokenizer, options.length), {}, kind="gpt")
+    text = (letters * options.length)[: options.length]
     ids = torch.tensor([tokenizer.encode(text)])
-    assert ids.shape == (1, o.length)
+    assert ids.shape == (1, options.length)
 
     def hookless() -> Tensor:
         for block in model.blocks:
@@ -68,35 +69,35 @@ def main() -> None:
         with watch(model):
             return model(ids)
 
-    def all_of_it() -> Tensor:
-        with collected(model) as found:
+    def collect() -> Tensor:
+        with record(model) as recording:
             logits = model(ids)
-        found.tensors()
+        recording.tensors()
         return logits
 
     kinds: dict[str, Callable[[], Tensor]] = {
         "plain": lambda: model(ids),
         "hookless": hookless,
         "watched": watched,
-        "collected": all_of_it,
-        "trace": lambda: trace(made, text)["logits"][None],
+        "collected": collect,
+        "trace": lambda: trace(wrapped, text)["logits"][None],
     }
     best = dict.fromkeys(kinds, float("inf"))
     with torch.no_grad():
         plain = model(ids)
-        for _ in range(o.rounds):
+        for _ in range(options.rounds):
             for kind, run in kinds.items():
                 start = time.perf_counter()
                 logits = run()
                 best[kind] = min(best[kind], time.perf_counter() - start)
                 assert (logits - plain).abs().max() < 1e-3
-    found = trace(made, text)
-    size = sum(t.nbytes for t in found.tensors.values())
+    traced = trace(wrapped, text)
+    size = sum(t.nbytes for t in traced.tensors.values())
     for kind, seconds in best.items():
         print(f"{kind:10} {seconds:8.3f} s   {seconds / best['plain']:5.2f} x plain")
-    print(f"{len(found)} tensors, {size / 1e6:.0f} MB; difference to the fast path {found.difference:.1e}")
+    print(f"{len(traced)} tensors, {size / 1e6:.0f} MB; difference to the fast path {traced.difference:.1e}")
     ratios = {kind: round(seconds / best["plain"], 3) for kind, seconds in best.items()}
-    print(json.dumps({"length": o.length, **sizes, "seconds": best, "ratios": ratios, "bytes": size}))
+    print(json.dumps({"length": options.length, **sizes, "seconds": best, "ratios": ratios, "bytes": size}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Training speed: our whole loop, and nanoGPT's on the same sizes, in turns on one machine.
+"""Measure training speed: our full loop and nanoGPT's, same sizes, in turns on one machine.
 
     python bench/train.py [--size tiny|mini|gpt2] [--nanogpt FOLDER] [--set train.precision=bf16]...
 
-FOLDER is a checkout of nanoGPT (its model.py is used as it is); without it only our own rates are printed.
-Ends with one JSON line.
+FOLDER is a checkout of nanoGPT (its model.py is used unchanged); without it only our own rates are printed.
+Prints one JSON line at the end.
 """
 
 import argparse
@@ -18,23 +18,26 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from regard import recipe
 from regard.data import Corpus, Stream
-from regard.meter import wait
 from regard.models import GPT, GPT_PRESETS, GPTConfig
+from regard.runs import recipe
 from regard.tasks import Write, WriteConfig
-from regard.text import train_tokenizer
-from regard.train import choose_device
-from regard.trainer import TrainConfig, Trainer
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import choose_device
+from regard.training.config import TrainConfig
+from regard.training.throughput import synchronize
+from regard.training.trainer import Trainer
 
-SIZES = {  # vocabulary, sequences a step, steps a round
+SIZES = {  # vocabulary, sequences per step, steps per round
     "tiny": (65, 12, 20),
     "mini": (65, 64, 20),
     "gpt2": (50257, 32, 10),
 }
 
 
-def ours(size: str, tokens: np.ndarray, device: torch.device, changes: dict) -> Callable[[], object]:
+def make_regard_step(
+    size: str, tokens: np.ndarray, device: torch.device, changes: dict
+) -> Callable[[], object]:
     vocab, batch, _ = SIZES[size]
     sections = recipe.change(recipe.read("write"), {"train.batch": batch} | changes)
     model = GPT(GPTConfig(vocab=vocab, **GPT_PRESETS[size])).to(device).train()
@@ -43,12 +46,13 @@ def ours(size: str, tokens: np.ndarray, device: torch.device, changes: dict) -> 
     corpus = Corpus(Stream([tokens], tokens.nbytes), None, tokenizer)
     config = recipe.fill("train", sections["train"], TrainConfig)
     trainer = Trainer(Path(tempfile.mkdtemp()), task, model, corpus, config, device)
-    trainer.started = time.monotonic()
     return trainer.train_step
 
 
-def nanogpt(folder: str, size: str, tokens: np.ndarray, device: torch.device) -> Callable[[], object]:
-    """Its loop as its train.py has it, at the settings of its README for this size."""
+def make_nanogpt_step(
+    folder: str, size: str, tokens: np.ndarray, device: torch.device
+) -> Callable[[], object]:
+    """The loop of its train.py, with the settings of its README for this size."""
     sys.path.insert(0, folder)
     from model import GPT as Theirs  # type: ignore[import-not-found]
     from model import GPTConfig as TheirConfig
@@ -84,35 +88,39 @@ def nanogpt(folder: str, size: str, tokens: np.ndarray, device: torch.device) ->
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--size", choices=SIZES, default="tiny")
-    p.add_argument("--nanogpt", metavar="FOLDER")
-    p.add_argument("--rounds", type=int, default=7)
-    p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    options = p.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--nanogpt", metavar="FOLDER")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    options = parser.parse_args()
     device = choose_device("auto")
     vocab, batch, steps = SIZES[options.size]
     tokens = np.random.default_rng(0).integers(vocab, size=2_000_000).astype(np.uint16)
     changes = recipe.assignments(options.set)
-    loops = {"regard": ours(options.size, tokens, device, changes)}
+    loops = {"regard": make_regard_step(options.size, tokens, device, changes)}
     if "train.optimizer" not in changes:
-        loops["regard adamw"] = ours(options.size, tokens, device, changes | {"train.optimizer": "adamw"})
+        loops["regard adamw"] = make_regard_step(
+            options.size, tokens, device, changes | {"train.optimizer": "adamw"}
+        )
     if options.nanogpt:
-        loops["nanogpt"] = nanogpt(options.nanogpt, options.size, tokens, device)
+        loops["nanogpt"] = make_nanogpt_step(options.nanogpt, options.size, tokens, device)
     times: dict[str, list[float]] = {name: [] for name in loops}
     for step in loops.values():
         for _ in range(5):
             step()
-    for _ in range(options.rounds):  # in turns, so that all see the same machine
+    for _ in range(options.rounds):  # in turns, under the same conditions
         for name, step in loops.items():
-            wait(device)
+            synchronize(device)
             start = time.perf_counter()
             for _ in range(steps):
                 step()
-            wait(device)
+            synchronize(device)
             times[name].append((time.perf_counter() - start) / steps)
     per_step = batch * GPT_PRESETS[options.size]["context"]
-    rates = {name: per_step / statistics.median(found) for name, found in times.items()}
+    rates = {name: per_step / statistics.median(step_times) for name, step_times in times.items()}
     for name, rate in rates.items():
         against = f"  {rate / rates['nanogpt']:.2f}x nanoGPT" if "nanogpt" in rates else ""
         print(f"{name:14} {rate:12,.0f} tokens/s{against}")

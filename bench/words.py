@@ -1,12 +1,11 @@
-"""Word vectors: ours and gensim's word2vec on the same text with the same settings, speed and quality.
+"""Compare word vectors with gensim's word2vec, same text and settings: speed and quality.
 
     python bench/words.py TEXT SETS [--gensim PYTHON] [--mode cbow] [--epochs N] [--seed N] [--threads N]
         [--device cuda] [--set train.lr=0.1]...
 
-SETS is a folder of .csv files, as `regard score` takes them. PYTHON is one that has gensim; without it only
-our own figures are printed. Both get the same words, as ours parts them, and learn on as many threads, one
-after the other; times are of the learning alone, without reading and counting, ours also without its first
-steps. Both are judged by the same code. Ends with one JSON line.
+SETS is a folder of .csv files, as for `regard score`. PYTHON is a Python that has gensim; without it only our
+own results are printed. Both get the same words and number of threads, one after the other. Times are of
+training alone, ours without the first steps. The same code scores both. Prints one JSON line at the end.
 """
 
 import argparse
@@ -20,13 +19,13 @@ from typing import Any
 
 import torch
 
-from regard import recipe
-from regard.data.reading import documents
-from regard.models import Words, WordsConfig
-from regard.run import Model
+from regard.data.documents import read_documents
+from regard.models import Word2Vec, WordsConfig
+from regard.runs import recipe
+from regard.runs.model import Model
 from regard.tasks.words import UNKNOWN
-from regard.text import WORDS
-from regard.train import train
+from regard.text.tokenizer import WORDS
+from regard.training.build import train
 
 GENSIM = """
 import json, sys, time
@@ -43,33 +42,34 @@ model.train(lines, total_examples=len(lines), epochs=o["epochs"])
 print(json.dumps({"seconds": time.perf_counter() - start}))
 model.wv.save_word2vec_format(o["out"])
 """
-FIRST = 20  # steps, of ours: what is compiled and cached in them is not learning
+WARMUP_STEPS = 20  # not timed: compiling and filling caches
 
 
-def parted(text: str) -> str:
-    """A text in small letters with a space between any two words, line by line."""
+def split_words(text: str) -> str:
+    """Return a text in lower case with a space between words, line by line."""
     lines = text.lower().replace(UNKNOWN, " ").splitlines()
     return "\n".join(" ".join(re.findall(WORDS, line)) for line in lines)
 
 
-def judged(model: Model, sets: str) -> dict[str, float]:
-    return model.task.scored(model.model, model.task.held_out([sets]))
+def score_answers(model: Model, sets: str) -> dict[str, float]:
+    return model.task.score(model.model, model.task.held_out([sets]))
 
 
-def ours(text: Path, words: int, epochs: int, changes: dict[str, Any], folder: Path) -> tuple[Model, float]:
-    """The model, and words a second."""
+def train_ours(
+    text: Path, words: int, epochs: int, changes: dict[str, Any], folder: Path
+) -> tuple[Model, float]:
+    """Return the model, and words per second."""
     tokens = changes["train.tokens"]
-    steps = max(2 * FIRST, epochs * words // tokens)
-    model = train("words", str(text), out=folder, steps=steps, set=changes | {"train.log": FIRST})
+    steps = max(2 * WARMUP_STEPS, epochs * words // tokens)
+    model = train("words", str(text), out=folder, steps=steps, set=changes | {"train.log": WARMUP_STEPS})
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     times = {row["step"]: row["elapsed"] for row in rows if "elapsed" in row}
-    return model, tokens * (steps - FIRST) / (times[steps] - times[FIRST])
+    return model, tokens * (steps - WARMUP_STEPS) / (times[steps] - times[WARMUP_STEPS])
 
 
-def theirs(python: str, options: dict[str, Any], ours: Model) -> tuple[Model, float]:
-    """Its vectors inside a model of ours: words that only one of them knows, such as those whose capitals are
-    not ASCII, have none. And its seconds."""
-    found = subprocess.run(
+def train_gensim(python: str, options: dict[str, Any], ours: Model) -> tuple[Model, float]:
+    """Return gensim's vectors in a model of ours, and its seconds; unknown words are zero."""
+    done = subprocess.run(
         [python, "-c", GENSIM, json.dumps(options)], check=True, capture_output=True, text=True
     )
     vectors = torch.zeros(ours.tokenizer.vocab, options["dim"])
@@ -77,10 +77,10 @@ def theirs(python: str, options: dict[str, Any], ours: Model) -> tuple[Model, fl
         word, *numbers = line.split(" ")
         if (id := ours.tokenizer.id(word)) is not None:
             vectors[id] = torch.tensor([float(number) for number in numbers])
-    model = Words(WordsConfig(vocab=ours.tokenizer.vocab, dim=options["dim"]))
+    model = Word2Vec(WordsConfig(vocab=ours.tokenizer.vocab, dim=options["dim"]))
     with torch.no_grad():
         model.embed.weight.copy_(vectors)
-    return Model(model, ours.task, {}), json.loads(found.stdout)["seconds"]
+    return Model(model, ours.task, {}), json.loads(done.stdout)["seconds"]
 
 
 def main() -> None:
@@ -96,14 +96,14 @@ def main() -> None:
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = p.parse_args()
     torch.set_num_threads(options.threads)
-    same = {"dim": 100, "window": 5, "negative": 5, "least": 5, "subsample": 1e-3, "mode": options.mode}
+    shared = {"dim": 100, "window": 5, "negative": 5, "least": 5, "subsample": 1e-3, "mode": options.mode}
     changes = {
-        "model.dim": same["dim"],
-        "model.context": same["window"],
-        "task.negative": same["negative"],
-        "task.subsample": same["subsample"],
+        "model.dim": shared["dim"],
+        "model.context": shared["window"],
+        "task.negative": shared["negative"],
+        "task.subsample": shared["subsample"],
         "task.mode": options.mode,
-        "data.least": same["least"],
+        "data.least": shared["least"],
         "data.holdout": 0.0,
         "train.seed": options.seed,
         "train.device": options.device,
@@ -112,16 +112,19 @@ def main() -> None:
     } | recipe.assignments(options.set)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
-        whole = parted("\n".join(documents([options.text])))
-        text.write_text(whole, "utf-8")
-        words = len(whole.split())
-        mine, rate = ours(text, words, options.epochs, changes, Path(folder) / "run")
-        rates, scores = {"regard": rate}, {"regard": judged(mine, options.sets)}
+        text_words = split_words("\n".join(read_documents([options.text])))
+        text.write_text(text_words, "utf-8")
+        words = len(text_words.split())
+        model, rate = train_ours(text, words, options.epochs, changes, Path(folder) / "run")
+        rates, scores = {"regard": rate}, {"regard": score_answers(model, options.sets)}
         if options.gensim:
             more = {"text": str(text), "out": str(Path(folder) / "gensim.txt"), "epochs": options.epochs}
-            given = same | more | {"workers": options.threads, "seed": options.seed}
-            other, seconds = theirs(options.gensim, given, mine)
-            rates["gensim"], scores["gensim"] = options.epochs * words / seconds, judged(other, options.sets)
+            gensim_options = shared | more | {"workers": options.threads, "seed": options.seed}
+            other, seconds = train_gensim(options.gensim, gensim_options, model)
+            rates["gensim"], scores["gensim"] = (
+                options.epochs * words / seconds,
+                score_answers(other, options.sets),
+            )
     for name, rate in rates.items():
         against = f"  {rate / rates['gensim']:.2f}x gensim" if "gensim" in rates else ""
         print(f"{name:10} {rate:12,.0f} words/s{against}")

@@ -17,9 +17,10 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from regard import load
-from regard.look.page import VIEWS, Shown
-from regard.serve import listening
-from regard.serve.app import application
+from regard.serve.page import page_app
+from regard.serve.server import run_in_thread
+from regard.viewer.html import VIEWS
+from regard.viewer.session import Session
 
 FOLDER = Path(__file__).parent / "pictures"
 SIZE = {"width": 1120, "height": 720}
@@ -40,7 +41,7 @@ MORE = {  # parts of views that deserve a picture
 }
 
 
-def states(shown: dict[str, Shown]) -> dict[str, tuple[str, str]]:
+def states(shown: dict[str, Session]) -> dict[str, tuple[str, str]]:
     """By a picture's name, the kind of model and the page's state."""
     found = {name: STATES.get(name, ("write", "")) for name in VIEWS}
     found = {name: (kind, f"view={name}&{state}") for name, (kind, state) in found.items()}
@@ -59,9 +60,9 @@ def states(shown: dict[str, Shown]) -> dict[str, tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def served(shown: Shown) -> Iterator[str]:
+def served(shown: Session) -> Iterator[str]:
     """The page's address, while it is there."""
-    with listening(application(shown.model, shown)) as port:
+    with run_in_thread(page_app(shown.model, shown)) as port:
         yield f"http://127.0.0.1:{port}/"
 
 
@@ -84,7 +85,7 @@ def take(page: Page, url: str, view: str, state: str, path: Path) -> None:
     small.save(path, optimize=True)
 
 
-def pictures(browser: Browser, shown: dict[str, Shown], folder: Path) -> list[Path]:
+def pictures(browser: Browser, shown: dict[str, Session], folder: Path) -> list[Path]:
     """One of every view."""
     made = []
     with contextlib.ExitStack() as stack:
@@ -108,7 +109,7 @@ def main() -> None:
         parser.add_argument(f"--{kind}", required=True, help="its input")
     options = parser.parse_args()
     runs = dict(run.split("=", 1) for run in options.runs)
-    shown = {kind: Shown(load(run, "cpu"), getattr(options, kind)) for kind, run in runs.items()}
+    shown = {kind: Session(load(run, "cpu"), getattr(options, kind)) for kind, run in runs.items()}
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         for path in pictures(browser, shown, FOLDER):

@@ -1,29 +1,32 @@
 """Regard: every transformer in one small, fast, see-through codebase."""
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 # Where each name lives. Imported when first asked for: `import regard` and `regard --help` need no torch.
 _HOMES = {
-    "train": "train",
-    "load": "run",
-    "at_step": "run",
-    "Model": "run",
-    "look": "look",
-    "page": "look.page",
-    "trace": "trace",
-    "Trace": "trace",
-    "watch": "watch",
-    "change": "change",
-    "effects": "change",
-    "Attention": "attention",
-    "Block": "layers",
-    "FeedForward": "layers",
-    "SwiGLU": "layers",
+    "train": "training.build",
+    "load": "runs.load",
+    "at_step": "runs.load",
+    "Model": "runs.model",
+    "look": "viewer",
+    "page": "viewer.session",
+    "trace": "tracing",
+    "Trace": "tracing",
+    "watch": "core.watch",
+    "change": "tracing.intervene",
+    "effects": "tracing.intervene",
+    "Attention": "core.attention",
+    "Block": "core.layers",
+    "FeedForward": "core.layers",
+    "SwiGLU": "core.layers",
+    "Sampling": "decode.generate",
+    "generate": "decode.generate",
+    "Tokenizer": "text.tokenizer",
+    "vectors": "text.vectors",
+    "UserError": "errors",
     "Bert": "models",
     "BertConfig": "models",
     "Captioner": "models",
@@ -38,22 +41,15 @@ _HOMES = {
     "TransformerConfig": "models",
     "ViT": "models",
     "ViTConfig": "models",
-    "Sampling": "generate",
-    "generate": "generate",
-    "Tokenizer": "text",
-    "vectors": "vectors",
-    "Mistake": "errors",
 }
 
 if TYPE_CHECKING:
-    from .attention import Attention
-    from .change import change, effects
-    from .errors import Mistake
-    from .generate import Sampling, generate
-    from .layers import Block, FeedForward, SwiGLU
-    from .look import look
-    from .look.page import page
-    from .models import (
+    from regard.core.attention import Attention
+    from regard.core.layers import Block, FeedForward, SwiGLU
+    from regard.core.watch import watch
+    from regard.decode.generate import Sampling, generate
+    from regard.errors import UserError
+    from regard.models import (
         GPT,
         Bert,
         BertConfig,
@@ -69,12 +65,15 @@ if TYPE_CHECKING:
         ViT,
         ViTConfig,
     )
-    from .run import Model, at_step, load
-    from .text import Tokenizer
-    from .trace import Trace, trace
-    from .train import train
-    from .vectors import vectors
-    from .watch import watch
+    from regard.runs.load import at_step, load
+    from regard.runs.model import Model
+    from regard.text.tokenizer import Tokenizer
+    from regard.text.vectors import vectors
+    from regard.tracing import Trace, trace
+    from regard.tracing.intervene import change, effects
+    from regard.training.build import train
+    from regard.viewer import look
+    from regard.viewer.session import page
 
 __all__ = [
     "GPT",
@@ -88,7 +87,6 @@ __all__ = [
     "GPTConfig",
     "GRUConfig",
     "LSTMConfig",
-    "Mistake",
     "Model",
     "RNNConfig",
     "Sampling",
@@ -98,6 +96,7 @@ __all__ = [
     "Trace",
     "Transformer",
     "TransformerConfig",
+    "UserError",
     "ViT",
     "ViTConfig",
     "at_step",
@@ -114,17 +113,7 @@ __all__ = [
 ]
 
 
-class _Package(ModuleType):
-    """`regard.train` is the function, also after Python has loaded the file train.py."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'regard' has no attribute {name!r}")
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-sys.modules[__name__].__class__ = _Package
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

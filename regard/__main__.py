@@ -1,3 +1,3 @@
-from .cli import main
+from regard.cli import main
 
 main()

@@ -1,6 +1,6 @@
-"""What this machine does: how fast a GPT learns and writes, beside another library, if it is installed.
+"""Measure the speed of training and generation with a GPT, next to transformers if it is installed.
 
-All are measured in turns, so that they see the same machine. Times of different machines don't compare.
+The libraries run in turns, under the same conditions. Don't compare times from different machines.
 """
 
 import importlib.util
@@ -16,80 +16,83 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import recipe
-from .data import Corpus, Stream
-from .display import progress
-from .generate import Sampling, generate
-from .meter import wait
-from .models import GPT, GPT_PRESETS, GPTConfig
-from .tasks import Write, WriteConfig
-from .text import train_tokenizer
-from .train import choose_device
-from .trainer import TrainConfig, Trainer
+from regard.data import Corpus, Stream
+from regard.decode.generate import Sampling, generate
+from regard.draw.terminal import progress
+from regard.models import GPT, GPTConfig
+from regard.runs import recipe
+from regard.tasks import Write, WriteConfig
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import choose_device
+from regard.training.config import TrainConfig
+from regard.training.throughput import synchronize
+from regard.training.trainer import Trainer
 
-SIZES = {  # a preset: vocabulary, texts a step of learning
+SIZES = {  # preset: vocabulary, batch size of a training step
     "pico": (67, 3),
     "tiny": (65, 12),
     "mini": (65, 64),
     "gpt2": (50257, 8),
 }
-STREAMS = 1, 16  # texts that are written at once
+BATCHES = 1, 16  # texts generated at once
 PEER = "transformers"
-Run = Callable[[], int]  # does something, and tells how many tokens that were
+Job = Callable[[], int]  # runs once and returns the number of tokens
 
 
 def bench(size: str = "tiny", seconds: float = 3.0) -> dict[str, Any]:
-    """Tokens a second, of ours and of Hugging Face's GPT-2 of the same size if it is installed."""
+    """Print and return tokens per second: ours, and of GPT-2 in transformers if that is installed."""
     device = choose_device("auto")
-    there = importlib.util.find_spec(PEER) is not None
+    has_peer = importlib.util.find_spec(PEER) is not None
     with tempfile.TemporaryDirectory() as folder:
-        jobs: dict[str, dict[str, Run]] = {"learning": {"regard": learning(size, device, Path(folder))}}
-        jobs |= {f"writing, {n} at once": {"regard": writing(size, device, n)} for n in STREAMS}
-        if there:
-            jobs["learning"][PEER] = their_learning(size, device)
-            for n in STREAMS:
-                jobs[f"writing, {n} at once"][PEER] = their_writing(size, device, n)
+        trainer = make_trainer(size, device, Path(folder))
+        jobs: dict[str, dict[str, Job]] = {"learning": {"regard": train_job(trainer)}}
+        jobs |= {f"writing, {n} at once": {"regard": generate_job(size, device, n)} for n in BATCHES}
+        if has_peer:
+            jobs["learning"][PEER] = peer_train_job(size, device)
+            for n in BATCHES:
+                jobs[f"writing, {n} at once"][PEER] = peer_generate_job(size, device, n)
         with progress("measuring", sum(map(len, jobs.values()))) as advance:
-            rates = {job: measured(runs, seconds, device, advance) for job, runs in jobs.items()}
-    print(f"{size}, {device}, {torch.get_num_threads()} threads: tokens a second")
-    for job, found in rates.items():
-        ratio = f"   {found['regard'] / found[PEER]:.2f} x {PEER}" if PEER in found else ""
-        print(f"{job:20}" + "".join(f"  {name} {rate:,.0f}" for name, rate in found.items()) + ratio)
-    if not there:
+            rates = {name: measure(job, seconds, device, advance) for name, job in jobs.items()}
+    for notice, _ in trainer.reporter.pending:
+        print(notice, file=sys.stderr)
+    print(f"{size}, {device}, {torch.get_num_threads()} threads: tokens per second")
+    for job, by_library in rates.items():
+        ratio = f"   {by_library['regard'] / by_library[PEER]:.2f} x {PEER}" if has_peer else ""
+        print(f"{job:20}" + "".join(f"  {name} {rate:,.0f}" for name, rate in by_library.items()) + ratio)
+    if not has_peer:
         print(f"to compare: pip install {PEER}", file=sys.stderr)
-    made = {"size": size, "device": device.type, "threads": torch.get_num_threads()}
-    print(json.dumps(made | {"torch": torch.__version__, "tokens_per_second": rates}))
+    about = {"size": size, "device": device.type, "threads": torch.get_num_threads()}
+    print(json.dumps(about | {"torch": torch.__version__, "tokens_per_second": rates}))
     return rates
 
 
-def measured(
-    runs: dict[str, Run], seconds: float, device: torch.device, advance: Callable[[int], None]
+def measure(
+    jobs: dict[str, Job], seconds: float, device: torch.device, advance: Callable[[int], None]
 ) -> dict[str, float]:
-    """The best rate of each, in turns, after a first time that does not count."""
-    for run in runs.values():
-        run()
+    """Return the best rate of each job. They run in turns, after one run each to warm up."""
+    for job in jobs.values():
+        job()
         advance(1)
-    best = dict.fromkeys(runs, 0.0)
-    end = time.perf_counter() + seconds * len(runs)
+    best = dict.fromkeys(jobs, 0.0)
+    end = time.perf_counter() + seconds * len(jobs)
     while time.perf_counter() < end or 0.0 in best.values():
-        for name, run in runs.items():
-            wait(device)
+        for name, job in jobs.items():
+            synchronize(device)
             start = time.perf_counter()
-            tokens = run()
-            wait(device)
+            tokens = job()
+            synchronize(device)
             best[name] = max(best[name], tokens / (time.perf_counter() - start))
     return best
 
 
-def sizes(size: str) -> tuple[int, int, dict[str, Any]]:
-    """Vocabulary, texts a step, and the shape: GPT-2's, which both libraries have."""
+def model_sizes(size: str) -> tuple[int, int, dict[str, Any]]:
+    """Return the vocabulary, the batch size and the configuration of a GPT-2, which both libraries have."""
     vocab, rows = SIZES[size]
-    return vocab, rows, GPT_PRESETS["gpt2"] | GPT_PRESETS[size]
+    return vocab, rows, GPTConfig.PRESETS["gpt2"] | GPTConfig.PRESETS[size]
 
 
-def learning(size: str, device: torch.device, folder: Path) -> Run:
-    """A step of the whole training loop: data, model, optimizer."""
-    vocab, rows, shape = sizes(size)
+def make_trainer(size: str, device: torch.device, folder: Path) -> Trainer:
+    vocab, rows, shape = model_sizes(size)
     tokens = np.random.default_rng(0).integers(vocab, size=200_000).astype(np.uint16)
     model = GPT(GPTConfig(vocab=vocab, **shape)).to(device).train()
     tokenizer = train_tokenizer("byte", ["any"], 256, Write.specials)
@@ -97,37 +100,40 @@ def learning(size: str, device: torch.device, folder: Path) -> Run:
     changes = {"train.batch": rows, "train.optimizer": "adamw"}
     config = recipe.fill("train", recipe.change(recipe.read("write"), changes)["train"], TrainConfig)
     corpus = Corpus(Stream([tokens], tokens.nbytes), None, tokenizer)
-    trainer = Trainer(folder, task, model, corpus, config, device)
-    trainer.started = time.monotonic()
+    return Trainer(folder, task, model, corpus, config, device)
+
+
+def train_job(trainer: Trainer) -> Job:
+    """One step of the full training loop: data, model, optimizer."""
 
     def step() -> int:
         trainer.train_step()
-        return rows * int(shape["context"])
+        return trainer.config.batch * int(trainer.task.context)
 
     return step
 
 
-def writing(size: str, device: torch.device, streams: int) -> Run:
-    vocab, _, shape = sizes(size)
+def generate_job(size: str, device: torch.device, batch: int) -> Job:
+    vocab, _, shape = model_sizes(size)
     model = GPT(GPTConfig(vocab=vocab, **shape)).to(device).eval()
-    prompts, new = prompt(vocab, shape["context"], streams)
+    prompts, new = make_prompts(vocab, shape["context"], batch)
 
-    def write() -> int:
+    def generate_once() -> int:
         steps = generate(model, prompts, Sampling(max_new_tokens=new, temperature=0))
         return sum(token is not None for tokens in steps for token in tokens)
 
-    return write
+    return generate_once
 
 
-def prompt(vocab: int, context: int, streams: int) -> tuple[list[list[int]], int]:
-    """Texts to go on from, and by how many tokens: up to half of the context."""
-    dice = np.random.default_rng(1)
-    return dice.integers(vocab, size=(streams, context // 4)).tolist(), min(64, context // 4)
+def make_prompts(vocab: int, context: int, batch: int) -> tuple[list[list[int]], int]:
+    """Return random prompts, and the number of tokens to generate: together at most half of the context."""
+    rng = np.random.default_rng(1)
+    return rng.integers(vocab, size=(batch, context // 4)).tolist(), min(64, context // 4)
 
 
 @contextmanager
-def quietly() -> Iterator[Any]:
-    """The other library, which has much to say."""
+def quiet_peer() -> Iterator[Any]:
+    """Import transformers, with its log messages turned off."""
     import transformers
 
     before = transformers.logging.get_verbosity()
@@ -138,9 +144,9 @@ def quietly() -> Iterator[Any]:
         transformers.logging.set_verbosity(before)
 
 
-def theirs(size: str, device: torch.device) -> Any:
-    vocab, _, shape = sizes(size)
-    with quietly() as library:
+def peer_model(size: str, device: torch.device) -> Any:
+    vocab, _, shape = model_sizes(size)
+    with quiet_peer() as library:
         config = library.GPT2Config(
             vocab_size=vocab,
             n_positions=shape["context"],
@@ -157,17 +163,17 @@ def theirs(size: str, device: torch.device) -> Any:
         return library.GPT2LMHeadModel(config).to(device)
 
 
-def their_learning(size: str, device: torch.device) -> Run:
-    vocab, rows, shape = sizes(size)
-    model = theirs(size, device).train()
+def peer_train_job(size: str, device: torch.device) -> Job:
+    vocab, rows, shape = model_sizes(size)
+    model = peer_model(size, device).train()
     cuda = device.type == "cuda"
-    run = torch.compile(model) if cuda else model
+    forward = torch.compile(model) if cuda else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=cuda)
     ids = torch.randint(vocab, (rows, shape["context"]), device=device)
 
     def step() -> int:
-        with quietly(), torch.autocast(device.type, torch.bfloat16, enabled=cuda):
-            loss = run(input_ids=ids, labels=ids).loss
+        with quiet_peer(), torch.autocast(device.type, torch.bfloat16, enabled=cuda):
+            loss = forward(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -177,17 +183,17 @@ def their_learning(size: str, device: torch.device) -> Run:
     return step
 
 
-def their_writing(size: str, device: torch.device, streams: int) -> Run:
-    vocab, _, shape = sizes(size)
-    model = theirs(size, device).eval()
-    prompts, new = prompt(vocab, shape["context"], streams)
+def peer_generate_job(size: str, device: torch.device, batch: int) -> Job:
+    vocab, _, shape = model_sizes(size)
+    model = peer_model(size, device).eval()
+    prompts, new = make_prompts(vocab, shape["context"], batch)
     ids = torch.tensor(prompts, device=device)
 
-    def write() -> int:
-        with quietly(), torch.inference_mode():
-            found = model.generate(
+    def generate_once() -> int:
+        with quiet_peer(), torch.inference_mode():
+            out = model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False
             )
-        return found[:, ids.shape[1] :].numel()
+        return out[:, ids.shape[1] :].numel()
 
-    return write
+    return generate_once

@@ -1,5 +1,25 @@
-"""One kind of error for people, so that the command line can tell their mistakes from ours."""
+"""The error for wrong input, so that the command line can tell users' mistakes from bugs."""
+
+import difflib
+from collections.abc import Iterable
 
 
-class Mistake(ValueError):
-    """What the user got wrong, where (file and line, or key), and how to mend it, in one line."""
+class UserError(ValueError):
+    """Wrong input. One line says where it is (file and line, or key), what is wrong and how to fix it."""
+
+
+def suggest(word: str, known: Iterable[str], section: str = "") -> str:
+    """Return a hint for an error message: the closest known word, or all of them if none is close."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {section}{close[0]}?" if close else "known are " + ", ".join(known)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or the name of its type if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def os_reason(error: OSError) -> str:
+    """Return what the operating system says, such as "Permission denied"."""
+    return error.strerror or first_line(error)

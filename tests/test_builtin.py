@@ -5,11 +5,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from paraphrases import PARAPHRASES, normal, sensible
 
 import regard
-from regard.data.labels import Labels, Span, Tagged, classes, labelled, spans, tagged
-from regard.scoring import entities
+from helpers.paraphrases import PARAPHRASES, normal, sensible
+from regard.data.labels import LabelledTexts, class_names, read_labels
+from regard.data.spans import Span, read_spans
+from regard.data.tags import TaggedSentence, read_tags
+from regard.tasks.metrics import entities
 
 BUILTIN = Path(regard.__file__).parent / "builtin"
 NAMES = ["chat.tsv", "chat.valid.tsv", "translate.tsv", "translate.valid.tsv"]
@@ -105,12 +107,12 @@ def test_an_answer_is_compared_by_its_words() -> None:
 # Labels and tags
 
 
-def labels(name: str) -> Labels:
-    return labelled([str(BUILTIN / name)])
+def labels(name: str) -> LabelledTexts:
+    return read_labels([str(BUILTIN / name)])
 
 
-def sentences(name: str) -> list[Tagged]:
-    return tagged([str(BUILTIN / name)])
+def sentences(name: str) -> list[TaggedSentence]:
+    return read_tags([str(BUILTIN / name)])
 
 
 @pytest.mark.parametrize(("name", "least"), [("classify.tsv", 400), ("classify.valid.tsv", 80)])
@@ -118,7 +120,7 @@ def test_labels_are_balanced(name: str, least: int) -> None:
     table = labels(name)
     assert table.columns == ["text", "label"]
     assert table.labels
-    assert classes(table.labels) == ["negative", "positive"]
+    assert class_names(table.labels) == ["negative", "positive"]
     assert len(table) >= least
     assert table.labels.count("positive") == len(table) / 2
     for text in table.texts:
@@ -174,7 +176,7 @@ def test_held_out_entities_are_known_and_new_ones() -> None:
 
 
 def questions(name: str) -> list[Span]:
-    return spans([str(BUILTIN / name)])
+    return read_spans([str(BUILTIN / name)])
 
 
 @pytest.mark.parametrize(("name", "least"), [("span.jsonl", 150), ("span.valid.jsonl", 30)])

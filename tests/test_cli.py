@@ -1,4 +1,4 @@
-"""The command line: mistakes in one line and nothing left behind, answers on standard output alone."""
+"""The command line: one line for each error, nothing left behind, and results alone on standard output."""
 
 import contextlib
 import errno
@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import checkpoints, rows, same, unmeasured, write_text
 from safetensors.torch import load_file
 
-from regard import __version__, checkpoint, cli, run
+from helpers.runs import checkpoints, rows, same, unmeasured, write_text
+from regard import __version__, cli
+from regard.files import atomic
+from regard.runs import checkpoints as checkpoint
+from regard.runs.load import load
 from regard.tasks import Answer
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
@@ -89,54 +92,54 @@ def chatter(place, pairs):
 
 
 def pair_model(out, task, pairs, *more):
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as output:
         unmeasured(patch)
         assert call("train", task, pairs, "--out", out, "--steps", 151, *PAIR, *more) == 0
-    assert said.getvalue() == f"{out}\n"
+    assert output.getvalue() == f"{out}\n"
     return out
 
 
 def call(*words):
-    """The exit status of a command, in this process."""
+    """Run a command in this process and return its exit status."""
     with pytest.raises(SystemExit) as left:
         cli.main([str(word) for word in words])
     return left.value.code
 
 
-def asked(capsys, *words):
-    """What a command that goes well answers."""
+def stdout_of(capsys, *words):
+    """The standard output of a command that succeeds."""
     capsys.readouterr()
     assert call(*words) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
 
-def typed(monkeypatch, text):
+def set_stdin(monkeypatch, text):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
 
 
 def regard(*words, **options):
-    """A command in a process of its own."""
+    """Start a command in a process of its own."""
     words = [sys.executable, "-m", "regard", *map(str, words)]
     return subprocess.Popen(words, stdout=-1, stderr=-1, text=True, env=ENVIRONMENT, **options)
 
 
-def tree(folder):
+def list_tree(folder):
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
-def refused(capsys, tmp_path, words, *names):
-    """One line that names what is wrong, exit status 2, and no trace."""
-    there = tree(tmp_path)
+def check_refused(capsys, tmp_path, words, *names):
+    """Check that a command fails with one line that has these words, exit status 2, and writes nothing."""
+    there = list_tree(tmp_path)
     capsys.readouterr()
     assert call(*words) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("regard: ")
-    assert said.err.count("\n") == 1, said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("regard: ")
+    assert output.err.count("\n") == 1, output.err
     for name in names:
-        assert str(name) in said.err, said.err
-    assert tree(tmp_path) == there
-    return said.err
+        assert str(name) in output.err, output.err
+    assert list_tree(tmp_path) == there
+    return output.err
 
 
 # ------------------------------------------------------------------------------------------ mistakes: files
@@ -144,7 +147,7 @@ def refused(capsys, tmp_path, words, *names):
 BAD_FILES = {
     "empty.txt": (b"", ["empty.txt", "empty"]),
     "blank.txt": (b" \n\n ", ["blank.txt", "empty"]),
-    "binary.txt": (b"MZ\0\0\1\2 text", ["binary.txt:1", "zero byte"]),
+    "binary.txt": (b"MZ\0\0\1\2 text", ["binary.txt:1", "byte"]),
     "latin.txt": ("fine\nfür\n".encode("latin1"), ["latin.txt:2", "UTF-8"]),
     "broken.jsonl": (b'{"text": "a"}\n{"text": \n', ["broken.jsonl:2"]),
     "cut.txt.gz": (b"\x1f\x8b\x08\0\0\0\0\0", ["cut.txt.gz", "damaged"]),
@@ -164,7 +167,7 @@ def test_a_bad_file(capsys, tmp_path, model, name, verb):
         "prepare": ["prepare", tmp_path / name, "--out", tmp_path / "out"],
         "score": ["score", model, tmp_path / name],
     }[verb]
-    refused(capsys, tmp_path, line, *words)
+    check_refused(capsys, tmp_path, line, *words)
 
 
 def test_a_line_of_a_hundred_megabytes(capsys, tmp_path):
@@ -172,22 +175,22 @@ def test_a_line_of_a_hundred_megabytes(capsys, tmp_path):
     path.write_bytes(b"short\n" + b"a" * 100_000_000)
     try:
         line = ["train", "write", path, "--out", tmp_path / "out", "--steps", 1, *PICO]
-        refused(capsys, tmp_path, line, "long.txt:2", "line")
+        check_refused(capsys, tmp_path, line, "long.txt:2", "line")
     finally:
         path.unlink()
 
 
 def test_bad_data_to_measure_on(capsys, tmp_path, text):
     line = ["train", "write", text, "--valid", tmp_path / "none.txt", "--out", tmp_path / "out", *PICO]
-    refused(capsys, tmp_path, line, "none.txt")
+    check_refused(capsys, tmp_path, line, "none.txt")
 
 
 BAD_PAIRS = {
-    "one.tsv": ("a\tb\nonly\n", ["one.tsv:2", "1 column", "tab"]),
-    "three.tsv": ("a\tb\tc\n", ["three.tsv:1", "3 columns"]),
+    "one.tsv": ("a\tb\nonly\n", ["one.tsv:2", "column", "tab"]),
+    "three.tsv": ("a\tb\tc\n", ["three.tsv:1", "3", "column"]),
     "blank.tsv": ("\n", ["blank.tsv", "empty"]),
     "half.jsonl": ('{"source": "a"}\n', ["half.jsonl:1", "target"]),
-    "lines.txt": ("a\nb\n", ["lines.txt", "1 file of lines", "two"]),
+    "lines.txt": ("a\nb\n", ["lines.txt", "two"]),
     "missing.tsv": (None, ["missing.tsv"]),
 }
 
@@ -199,20 +202,22 @@ def test_bad_pairs(capsys, tmp_path, translator, name, verb):
     if content is not None:
         (tmp_path / name).write_text(content)
     line = ["train", verb, tmp_path / name, "--out", tmp_path / "out", "--steps", 1, *PAIR]
-    refused(capsys, tmp_path, ["score", translator, tmp_path / name] if verb == "score" else line, *words)
+    check_refused(
+        capsys, tmp_path, ["score", translator, tmp_path / name] if verb == "score" else line, *words
+    )
 
 
 def test_bad_parallel_files(capsys, tmp_path, translator):
     en, de = tmp_path / "a.en", tmp_path / "a.de"
     en.write_text("one\ntwo\n")
-    for data, words in (([en, de], ["a.de", "no such file"]), ([en, en, en], ["a.en", "3 files", "two"])):
+    for data, words in (([en, de], ["a.de", "no such file"]), ([en, en, en], ["a.en", "3", "two"])):
         line = ["train", "translate", *data, "--out", tmp_path / "out", "--steps", 1, *PAIR]
-        refused(capsys, tmp_path, line, words[0])
-        refused(capsys, tmp_path, ["score", translator, *data], words[0])
+        check_refused(capsys, tmp_path, line, words[0])
+        check_refused(capsys, tmp_path, ["score", translator, *data], words[0])
     de.write_text("eins\n")
     line = ["train", "translate", en, de, "--out", tmp_path / "out", "--steps", 1, *PAIR]
-    refused(capsys, tmp_path, line, "a.en has 2 lines", "a.de has 1")
-    refused(capsys, tmp_path, ["score", translator, en, de], "a.en has 2 lines", "a.de has 1")
+    check_refused(capsys, tmp_path, line, "a.en", "2", "a.de", "1")
+    check_refused(capsys, tmp_path, ["score", translator, en, de], "a.en", "2", "a.de", "1")
 
 
 # --------------------------------------------------------------------------------------- mistakes: settings
@@ -221,7 +226,7 @@ def test_bad_parallel_files(capsys, tmp_path, translator):
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        (["writ"], ["writ", "did you mean write?"]),
+        (["writ"], ["writ", "write?"]),
         (["none.toml"], ["none.toml"]),
         ([], ["RECIPE", "--list"]),
         (["write", "--resume"], ["--resume", "--out"]),
@@ -265,12 +270,12 @@ def test_a_bad_setting(capsys, tmp_path, monkeypatch, text, line, names):
         line = ["write", text, *line[1:]]
         if "--resume" not in line:
             line += ["--out", "deep/out"]
-    refused(capsys, tmp_path, ["train", *line], *names)
+    check_refused(capsys, tmp_path, ["train", *line], *names)
 
 
 @pytest.mark.parametrize("line", [[], ["dance"], ["--color"], ["ask"], ["score", "x"], ["prepare", "x"]])
 def test_a_bad_command(capsys, tmp_path, line):
-    refused(capsys, tmp_path, line, "--help")
+    check_refused(capsys, tmp_path, line, "--help")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +291,7 @@ def test_a_bad_command(capsys, tmp_path, line):
     ],
 )
 def test_a_bad_question(capsys, tmp_path, model, options, names):
-    refused(capsys, tmp_path, ["ask", model, "The", *options], *names)
+    check_refused(capsys, tmp_path, ["ask", model, "The", *options], *names)
 
 
 def test_what_is_not_a_model(capsys, tmp_path, text, model):
@@ -295,8 +300,8 @@ def test_what_is_not_a_model(capsys, tmp_path, text, model):
     (tmp_path / "other" / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "file").write_text("text")
     for name in ("none", "empty", "other", "file"):
-        refused(capsys, tmp_path, ["ask", tmp_path / name, "Hi"], name)
-        refused(capsys, tmp_path, ["score", tmp_path / name, text], name)
+        check_refused(capsys, tmp_path, ["ask", tmp_path / name, "Hi"], name)
+        check_refused(capsys, tmp_path, ["score", tmp_path / name, text], name)
     for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
         bad = tmp_path / f"bad-{name}"
         bad.mkdir()
@@ -304,15 +309,15 @@ def test_what_is_not_a_model(capsys, tmp_path, text, model):
             if path.is_file():
                 (bad / path.name).write_bytes(path.read_bytes())
         (bad / name).write_bytes((model / name).read_bytes()[:40])
-        refused(capsys, tmp_path, ["ask", bad, "Hi"], bad / name)
+        check_refused(capsys, tmp_path, ["ask", bad, "Hi"], bad / name)
 
 
 def test_a_place_that_cannot_be_written(capsys, tmp_path, text):
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "out", tmp_path / ("a" * 300)):
         line = ["train", "write", text, "--out", out, "--steps", 1, *PICO]
-        refused(capsys, tmp_path, line, str(out)[:60])
-        refused(capsys, tmp_path, ["prepare", text, "--out", out], str(out)[:60])
+        check_refused(capsys, tmp_path, line, str(out)[:60])
+        check_refused(capsys, tmp_path, ["prepare", text, "--out", out], str(out)[:60])
 
 
 def test_a_full_disk(capsys, tmp_path, monkeypatch, text):
@@ -321,27 +326,27 @@ def test_a_full_disk(capsys, tmp_path, monkeypatch, text):
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "flush", full)
+        patch.setattr(atomic, "flush", full)
         assert call("train", "write", text, "--out", out, "--steps", 2, *PICO) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert [line for line in said if line.startswith("regard: ")] == [said[-1]]
-    assert str(out) in said[-1]
-    assert "No space left" in said[-1]
-    assert tree(tmp_path) == []
+    output = capsys.readouterr().err.splitlines()
+    assert [line for line in output if line.startswith("regard: ")] == [output[-1]]
+    assert str(out) in output[-1]
+    assert "No space left" in output[-1]
+    assert list_tree(tmp_path) == []
 
 
 # -------------------------------------------------------------------------------------------------- training
 
 
 def test_train(capsys, tmp_path, text):
-    """The folder is the answer; all the rest is on standard error."""
+    """Only the folder is on standard output."""
     assert call("train", "write", text, "--out", tmp_path / "out", "--steps", 3, *PICO) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{tmp_path / 'out'}\n"
-    assert "step 3/3" in said.err
+    output = capsys.readouterr()
+    assert output.out == f"{tmp_path / 'out'}\n"
+    assert "step 3/3" in output.err
     assert call("train", "write", "--out", tmp_path / "out", "--resume") == 0  # finished: nothing to do
     assert checkpoints(tmp_path / "out") == ["step-3"]
-    refused(capsys, tmp_path, ["train", "write", text, "--out", tmp_path / "out"], "--resume")
+    check_refused(capsys, tmp_path, ["train", "write", text, "--out", tmp_path / "out"], "--resume")
 
 
 def test_train_on_what_ships_with_it(capsys, tmp_path):
@@ -357,7 +362,7 @@ def test_train_by_a_recipe_of_ones_own(capsys, tmp_path, text):
 
 
 def test_prepare_then_train_is_to_train(capsys, tmp_path, text):
-    assert asked(capsys, "prepare", text, "--out", tmp_path / "shards") == f"{tmp_path / 'shards'}\n"
+    assert stdout_of(capsys, "prepare", text, "--out", tmp_path / "shards") == f"{tmp_path / 'shards'}\n"
     for name, data in (("straight", text), ("prepared", tmp_path / "shards")):
         assert call("train", "write", data, "--out", tmp_path / name, "--steps", 4, *PICO) == 0
     same(tmp_path / "straight", tmp_path / "prepared")
@@ -387,26 +392,28 @@ def test_a_signal(tmp_path, text, how, status):
         while "step 3/" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(how)
-        answer, said = process.communicate(timeout=60)
+        answer, output = process.communicate(timeout=60)
     assert process.returncode == status
     assert answer == ""
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     (last,) = checkpoints(out)
     assert int(last[5:]) >= 3
-    assert checkpoint.whole(out / "checkpoints" / last)
+    assert checkpoint.is_intact(out / "checkpoints" / last)
 
 
 # -------------------------------------------------------------------------------------------------- asking
 
 
 def test_ask(capsys, model):
-    first = asked(capsys, "ask", model, "The quick", "--seed", 7, "--max-new-tokens", 12)
+    first = stdout_of(capsys, "ask", model, "The quick", "--seed", 7, "--max-new-tokens", 12)
     assert first.endswith("\n")
     assert 1 < len(first) <= 13
-    assert asked(capsys, "ask", model, "The quick", "--seed", 7, "--max-new-tokens", 12) == first
-    others = {asked(capsys, "ask", model, "The quick", "--seed", n, "--max-new-tokens", 12) for n in range(5)}
+    assert stdout_of(capsys, "ask", model, "The quick", "--seed", 7, "--max-new-tokens", 12) == first
+    others = {
+        stdout_of(capsys, "ask", model, "The quick", "--seed", n, "--max-new-tokens", 12) for n in range(5)
+    }
     assert len(others) > 1
-    greedy = {asked(capsys, "ask", model, "The", "--temperature", 0, "--max-new-tokens", 9) for _ in "ab"}
+    greedy = {stdout_of(capsys, "ask", model, "The", "--temperature", 0, "--max-new-tokens", 9) for _ in "ab"}
     assert len(greedy) == 1
 
 
@@ -420,30 +427,32 @@ def test_ask_line_by_line(capsys, monkeypatch, model):
     """More lines than are answered at once; order is kept, and an empty line has its answer too."""
     lines = [f"fox {n}" for n in range(70)] + ["", "dogs"]
     options = ["--seed", 3, "--max-new-tokens", 4, "--stop", "\n"]
-    typed(monkeypatch, "\n".join(lines) + "\n")
-    answers = asked(capsys, "ask", model, *options).split("\n")[:-1]
+    set_stdin(monkeypatch, "\n".join(lines) + "\n")
+    answers = stdout_of(capsys, "ask", model, *options).split("\n")[:-1]
     assert len(answers) == len(lines)
     for n in (0, 64, 71):
-        assert answers[n] + "\n" == asked(capsys, "ask", model, lines[n], *options)
-    assert asked(capsys, "ask", model, *lines[:3], *options).split("\n")[:-1] == answers[:3]
-    typed(monkeypatch, "")
-    assert asked(capsys, "ask", model) == ""
+        assert answers[n] + "\n" == stdout_of(capsys, "ask", model, lines[n], *options)
+    assert stdout_of(capsys, "ask", model, *lines[:3], *options).split("\n")[:-1] == answers[:3]
+    set_stdin(monkeypatch, "")
+    assert stdout_of(capsys, "ask", model) == ""
 
 
 def test_ask_for_json(capsys, monkeypatch, model):
-    typed(monkeypatch, "The\nfür „alle“\n")
+    set_stdin(monkeypatch, "The\nfür „alle“\n")
     options = ["--json", "--seed", 3, "--max-new-tokens", 20]
-    found = [json.loads(line) for line in asked(capsys, "ask", model, *options).splitlines()]
+    found = [json.loads(line) for line in stdout_of(capsys, "ask", model, *options).splitlines()]
     assert [row["input"] for row in found] == ["The", "für „alle“"]
     assert all(row.keys() == {"input", "output"} for row in found)
-    one = json.loads(asked(capsys, "ask", model, "The", *options))
+    one = json.loads(stdout_of(capsys, "ask", model, "The", *options))
     assert one == found[0]
-    assert one["output"] + "\n" == asked(capsys, "ask", model, "The", *options[1:])
+    assert one["output"] + "\n" == stdout_of(capsys, "ask", model, "The", *options[1:])
 
 
 def test_several_answers(capsys, model):
     options = ["--num-return-sequences", 3, "--seed", 3, "--max-new-tokens", 9, "--json"]
-    found = [json.loads(line) for line in asked(capsys, "ask", model, "The", "dogs", *options).splitlines()]
+    found = [
+        json.loads(line) for line in stdout_of(capsys, "ask", model, "The", "dogs", *options).splitlines()
+    ]
     assert [row["input"] for row in found] == ["The"] * 3 + ["dogs"] * 3
     assert len({row["output"] for row in found}) > 2
 
@@ -452,9 +461,9 @@ def test_lines_that_are_not_text(capsys, tmp_path, monkeypatch, model):
     for errors in ("strict", "surrogateescape"):  # the latter is what Python chooses in the C locale
         stdin = io.TextIOWrapper(io.BytesIO(b"fine\nf\xfcr\n"), encoding="utf-8", errors=errors)
         monkeypatch.setattr(sys, "stdin", stdin)
-        refused(capsys, tmp_path, ["ask", model, "--max-new-tokens", 2], "standard input:2", "UTF-8")
-    refused(capsys, tmp_path, ["ask", model, "fine", "f\udcfcr"], "INPUT 2", "UTF-8")
-    refused(capsys, tmp_path, ["ask", model, "f\udcfcr"], "INPUT 1", "UTF-8")
+        check_refused(capsys, tmp_path, ["ask", model, "--max-new-tokens", 2], "standard input:2", "UTF-8")
+    check_refused(capsys, tmp_path, ["ask", model, "fine", "f\udcfcr"], "INPUT 2", "UTF-8")
+    check_refused(capsys, tmp_path, ["ask", model, "f\udcfcr"], "INPUT 1", "UTF-8")
 
 
 def test_a_conversation(model):
@@ -462,10 +471,10 @@ def test_a_conversation(model):
     mine, its = pty.openpty()
     with regard("ask", model, "--max-new-tokens", "5", "--seed", "1", stdin=its) as process:
         os.write(mine, b"The\nfox\n\x04")
-        answer, said = process.communicate(timeout=60)
+        answer, output = process.communicate(timeout=60)
     os.close(mine)
     os.close(its)
-    assert process.returncode == 0, said
+    assert process.returncode == 0, output
     assert answer.count("> ") == 3
 
 
@@ -481,12 +490,12 @@ def test_train_on_pairs(capsys, tmp_path, pairs):
         del settings[settings.index("model.depth=1") + 1]
         line = ["train", "translate", odd, "--out", tmp_path / kind, "--steps", 2, *settings]
         assert call(*line, "--set", f"model.kind={kind}", "--set", "task.forcing=0.5") == 0
-        said = capsys.readouterr().err
-        assert "an empty side" in said
-        assert "batches an epoch" in said
-        assert asked(capsys, "ask", tmp_path / kind, "a bag", "--max-new-tokens", 3).count("\n") == 1
+        output = capsys.readouterr().err
+        assert "empty" in output
+        assert "batches" in output
+        assert stdout_of(capsys, "ask", tmp_path / kind, "a bag", "--max-new-tokens", 3).count("\n") == 1
     line = ["train", "translate", odd, "--out", tmp_path / "out", *PAIR, "--set", "task.forcing=0.5"]
-    refused(capsys, tmp_path, line, "task.forcing is for recurrent models")
+    check_refused(capsys, tmp_path, line, "task.forcing", "recurrent")
 
 
 def test_two_vocabularies_are_kept(translator, chatter):
@@ -503,18 +512,18 @@ def test_a_pipe_keeps_its_order(capsys, monkeypatch, translator):
     """More lines than two blocks hold, long and short, with blank ones in between."""
     lines = [f"{WORDS[n % 7]} {WORDS[n % 5]}"[: n % 19] if n % 11 else "" for n in range(1300)]
     options = ["--num-beams", 1, "--max-new-tokens", 4]
-    typed(monkeypatch, "\n".join(lines) + "\n")
-    answers = asked(capsys, "ask", translator, *options).split("\n")[:-1]
+    set_stdin(monkeypatch, "\n".join(lines) + "\n")
+    answers = stdout_of(capsys, "ask", translator, *options).split("\n")[:-1]
     assert len(answers) == 1300
     for line, answer in zip(lines, answers, strict=True):
         assert line.strip() or not answer
     for n in (1, 18, 511, 512, 513, 1023, 1024, 1299):
-        assert asked(capsys, "ask", translator, lines[n], *options) == answers[n] + "\n"
+        assert stdout_of(capsys, "ask", translator, lines[n], *options) == answers[n] + "\n"
     assert len(set(answers)) > 1
 
 
 class Lines:
-    """Standard input without end, almost: it knows how many lines were taken."""
+    """A long standard input that counts how many lines were read."""
 
     def __init__(self, count):
         self.count, self.taken = count, 0
@@ -541,7 +550,7 @@ def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
             return len(text)
 
     out = Out()
-    model = run.load(translator, "cpu")
+    model = load(translator, "cpu")
 
     def answers(texts, **options):
         assert len(texts) <= 512
@@ -549,7 +558,7 @@ def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
         return [[Answer(text)] for text in texts]
 
     monkeypatch.setattr(model, "answers", answers)
-    monkeypatch.setattr(run, "load", lambda folder: model)
+    monkeypatch.setattr("regard.runs.load.load", lambda folder: model)
     monkeypatch.setattr(sys, "stdin", lines)
     with contextlib.redirect_stdout(out):
         assert call("ask", translator) == 0
@@ -559,9 +568,9 @@ def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
 
 
 def test_answers_with_scores(capsys, monkeypatch, translator):
-    typed(monkeypatch, "a bag\n\nbad cabs\n")
+    set_stdin(monkeypatch, "a bag\n\nbad cabs\n")
     options = ["--num-beams", 4, "--num-return-sequences", 3, "--json", "--max-new-tokens", 6]
-    found = [json.loads(line) for line in asked(capsys, "ask", translator, *options).splitlines()]
+    found = [json.loads(line) for line in stdout_of(capsys, "ask", translator, *options).splitlines()]
     assert [row["input"] for row in found] == ["a bag"] * 3 + [""] * 3 + ["bad cabs"] * 3
     for row in found:
         assert row.keys() == {"input", "output"} | ({"score"} if row["input"] else set())
@@ -570,27 +579,27 @@ def test_answers_with_scores(capsys, monkeypatch, translator):
         assert scores == sorted(scores, reverse=True)
         assert len({row["output"] for row in some}) == 3
         assert max(scores) < 0
-    best = asked(capsys, "ask", translator, "a bag", "bad cabs", *options[:2], *options[5:])
+    best = stdout_of(capsys, "ask", translator, "a bag", "bad cabs", *options[:2], *options[5:])
     assert best.split("\n")[:-1] == [found[0]["output"], found[6]["output"]]
-    texts = asked(capsys, "ask", translator, "a bag", *options[:4], *options[5:])
+    texts = stdout_of(capsys, "ask", translator, "a bag", *options[:4], *options[5:])
     assert texts.split("\n")[:-1] == [row["output"] for row in found[:3]]
-    one = asked(capsys, "ask", translator, "a bag", "--json", "--num-beams", 1)
+    one = stdout_of(capsys, "ask", translator, "a bag", "--json", "--num-beams", 1)
     assert json.loads(one).keys() == {"input", "output"}
 
 
 def test_prefix(capsys, tmp_path, monkeypatch, translator, model):
     for beams in (1, 4):
         options = ["--num-beams", beams, "--max-new-tokens", 5]
-        answer = asked(capsys, "ask", translator, "bad cabs", *options, "--prefix", "cab, fed")
+        answer = stdout_of(capsys, "ask", translator, "bad cabs", *options, "--prefix", "cab, fed")
         assert answer.startswith("cab, fed")
         assert answer != "cab, fed\n"
-        typed(monkeypatch, "bad cabs\n\na bag\n")
-        found = asked(capsys, "ask", translator, *options, "--prefix", "cab, fed").split("\n")
+        set_stdin(monkeypatch, "bad cabs\n\na bag\n")
+        found = stdout_of(capsys, "ask", translator, *options, "--prefix", "cab, fed").split("\n")
         assert found[0] + "\n" == answer
         assert found[1] == found[3] == ""
         assert found[2].startswith("cab, fed")
-    refused(capsys, tmp_path, ["ask", translator, "a", "--prefix", "a" * 23], "prefix", "context of 23")
-    refused(capsys, tmp_path, ["ask", model, "The", "--prefix", "a"], "prefix")
+    check_refused(capsys, tmp_path, ["ask", translator, "a", "--prefix", "a" * 23], "prefix", "23")
+    check_refused(capsys, tmp_path, ["ask", model, "The", "--prefix", "a"], "prefix")
 
 
 def test_two_models_as_one(capsys, tmp_path, pairs, translator, chatter):
@@ -598,18 +607,18 @@ def test_two_models_as_one(capsys, tmp_path, pairs, translator, chatter):
     pair_model(tmp_path / "other", "translate", pairs, *other)
     options = ["a bag", "--json", "--max-new-tokens", 6]
     answers = [
-        json.loads(asked(capsys, "ask", translator, *options, *more))
+        json.loads(stdout_of(capsys, "ask", translator, *options, *more))
         for more in ([], ["--with", translator], ["--with", tmp_path / "other"])
     ]
     assert answers[0]["output"] == answers[1]["output"]
     assert answers[0]["score"] == pytest.approx(answers[1]["score"], abs=1e-5)
     assert abs(answers[0]["score"] - answers[2]["score"]) > 1e-4
     several = ["--with", translator, "--with", tmp_path / "other"]
-    assert asked(capsys, "ask", tmp_path / "other", "a bag", *several).count("\n") == 1
-    refused(capsys, tmp_path, ["ask", translator, "a", "--with", chatter], chatter, "another task")
-    refused(capsys, tmp_path, ["ask", translator, "a", "--with", tmp_path / "none"], tmp_path / "none")
+    assert stdout_of(capsys, "ask", tmp_path / "other", "a bag", *several).count("\n") == 1
+    check_refused(capsys, tmp_path, ["ask", translator, "a", "--with", chatter], chatter, "task")
+    check_refused(capsys, tmp_path, ["ask", translator, "a", "--with", tmp_path / "none"], tmp_path / "none")
     found = [
-        json.loads(asked(capsys, "score", folder, pairs, "--json", "--num-beams", 1, *more))["loss"]
+        json.loads(stdout_of(capsys, "score", folder, pairs, "--json", "--num-beams", 1, *more))["loss"]
         for folder, more in (
             (translator, []),
             (tmp_path / "other", []),
@@ -623,40 +632,44 @@ def test_score_on_pairs(capsys, tmp_path, pairs, translator, chatter):
     texts = {"bleu", "chrf", "ter", "exact", "signature"}
     few = tmp_path / "few.tsv"
     few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:11]))
-    found = json.loads(asked(capsys, "score", translator, few, "--json"))
+    found = json.loads(stdout_of(capsys, "score", translator, few, "--json"))
     assert found.keys() == {"loss", "perplexity", "bits_per_byte"} | texts
-    lines = asked(capsys, "score", translator, few).splitlines()
+    lines = stdout_of(capsys, "score", translator, few).splitlines()
     shown = [value if isinstance(value, str) else f"{value:.4f}" for value in found.values()]
     assert [line.split() for line in lines] == [[k, v] for k, v in zip(found, shown, strict=True)]
     assert found["signature"].startswith("nrefs:1|")
-    reply = json.loads(asked(capsys, "score", chatter, few, "--json"))
+    reply = json.loads(stdout_of(capsys, "score", chatter, few, "--json"))
     assert reply.keys() == found.keys() | {"distinct_1", "distinct_2"}
-    other = json.loads(asked(capsys, "score", translator, few, "--json", "--num-beams", 1, "--prefix", "bag"))
+    other = json.loads(
+        stdout_of(capsys, "score", translator, few, "--json", "--num-beams", 1, "--prefix", "bag")
+    )
     assert other["loss"] == found["loss"]
     assert other["chrf"] != found["chrf"]
     two = ["--num-return-sequences", 2]
-    refused(capsys, tmp_path, ["score", translator, few, *two], "num_return_sequences=2", "one answer")
+    check_refused(capsys, tmp_path, ["score", translator, few, *two], "num_return_sequences=2")
 
 
 def test_score_against(capsys, tmp_path, pairs, translator, chatter, model, text):
     few = tmp_path / "few.tsv"
     few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:11]))
     options = ["--json", "--num-beams", 1]
-    alone = [json.loads(asked(capsys, "score", m, few, *options)) for m in (translator, chatter)]
-    found = json.loads(asked(capsys, "score", translator, few, *options, "--against", chatter))
+    alone = [json.loads(stdout_of(capsys, "score", m, few, *options)) for m in (translator, chatter)]
+    found = json.loads(stdout_of(capsys, "score", translator, few, *options, "--against", chatter))
     for name in ("bleu", "chrf"):
         assert found[name] == pytest.approx(alone[0][name])
         assert found[f"{name}_against"] == pytest.approx(alone[1][name])
         assert 0 < found[f"{name}_p"] <= 1
-    same = json.loads(asked(capsys, "score", translator, few, *options, "--against", translator))
+    same = json.loads(stdout_of(capsys, "score", translator, few, *options, "--against", translator))
     assert same["bleu_p"] == same["chrf_p"] == 1
-    assert "bleu_p " in asked(capsys, "score", translator, few, "--against", translator)
-    refused(capsys, tmp_path, ["score", model, text, "--against", model], "--against")
-    refused(capsys, tmp_path, ["score", translator, few, "--against", tmp_path / "none"], tmp_path / "none")
+    assert "bleu_p " in stdout_of(capsys, "score", translator, few, "--against", translator)
+    check_refused(capsys, tmp_path, ["score", model, text, "--against", model], "--against")
+    check_refused(
+        capsys, tmp_path, ["score", translator, few, "--against", tmp_path / "none"], tmp_path / "none"
+    )
 
 
-class Told:
-    """A terminal at which these lines are typed, and then Ctrl-D."""
+class Terminal:
+    """A terminal where the user types these lines, then Ctrl-D."""
 
     def __init__(self, monkeypatch, *lines):
         self.lines = iter(lines)
@@ -674,9 +687,9 @@ class Told:
             raise EOFError from None
 
 
-def listening(monkeypatch, folder):
-    """The model of a folder, and all that it is asked."""
-    heard, model = [], run.load(folder, "cpu")
+def record_questions(monkeypatch, folder):
+    """Load a model and record the questions it gets."""
+    heard, model = [], load(folder, "cpu")
     true = model.stream
 
     def stream(text, **options):
@@ -684,57 +697,57 @@ def listening(monkeypatch, folder):
         return true(text, **options)
 
     monkeypatch.setattr(model, "stream", stream)
-    monkeypatch.setattr(run, "load", lambda folder: model)
+    monkeypatch.setattr("regard.runs.load.load", lambda folder: model)
     return heard
 
 
 def test_a_conversation_has_turns(capsys, monkeypatch, chatter):
-    heard = listening(monkeypatch, chatter)
+    heard = record_questions(monkeypatch, chatter)
     lines = ["a bag", "bad cabs", "fab cafe", "/reset", "good eggs", "/seed 5", "each face", " /help", ""]
-    Told(monkeypatch, *lines, "/seed ²")
+    Terminal(monkeypatch, *lines, "/seed ²")
     options = ["--temperature", 1, "--max-new-tokens", 4, "--seed", 1]
     capsys.readouterr()
     assert call("ask", chatter, *options) == 0
-    said = capsys.readouterr()
-    answers = said.out.split("\n")
+    output = capsys.readouterr()
+    answers = output.out.split("\n")
     assert len(answers) == 6 + 2  # and the end of the line that Ctrl-D was typed in
-    asked = [text for text, _ in heard]
-    assert asked[0] == "a bag"
-    assert asked[1] == f"a bag\n{answers[0]}\nbad cabs"
-    assert asked[2] == f"a bag\n{answers[0]}\nbad cabs\n{answers[1]}\nfab cafe"
-    assert asked[3] == "good eggs"
-    assert asked[4] == f"good eggs\n{answers[3]}\neach face"
-    assert asked[5:] == [""]
+    questions = [text for text, _ in heard]
+    assert questions[0] == "a bag"
+    assert questions[1] == f"a bag\n{answers[0]}\nbad cabs"
+    assert questions[2] == f"a bag\n{answers[0]}\nbad cabs\n{answers[1]}\nfab cafe"
+    assert questions[3] == "good eggs"
+    assert questions[4] == f"good eggs\n{answers[3]}\neach face"
+    assert questions[5:] == [""]
     assert answers[5] == ""  # a blank line, a blank answer
     assert [options["seed"] for _, options in heard] == [1, 1, 1, 1, 5, 5]
-    assert said.err.count("/reset forgets") == 2
-    assert said.err.count("\n") == 2
+    assert output.err.count("/reset") == 2
+    assert output.err.count("\n") == 2
 
 
 def test_what_was_said_counts(capsys, monkeypatch, chatter):
     """A model that talks reads the turns before; one that translates does not."""
-    heard = listening(monkeypatch, chatter)
-    Told(monkeypatch, "a bag", "bad cabs")
+    heard = record_questions(monkeypatch, chatter)
+    Terminal(monkeypatch, "a bag", "bad cabs")
     assert call("ask", chatter, "--max-new-tokens", 4) == 0
-    model = run.load(chatter)
+    model = load(chatter)
     assert len(model.task.parts(heard[1][0])[0]) > len(model.task.parts("bad cabs")[0])
     refuse = ["ask", chatter, "--num-return-sequences", 2]
-    refused(capsys, chatter, refuse, "--num-return-sequences")
+    check_refused(capsys, chatter, refuse, "--num-return-sequences")
 
 
 def test_a_translator_remembers_nothing(capsys, monkeypatch, translator):
-    heard = listening(monkeypatch, translator)
-    Told(monkeypatch, "a bag", "bad cabs", "/quit", "/", "a / b")
+    heard = record_questions(monkeypatch, translator)
+    Terminal(monkeypatch, "a bag", "bad cabs", "/quit", "/", "a / b")
     assert call("ask", translator, "--max-new-tokens", 4) == 0
     assert [text for text, _ in heard] == ["a bag", "bad cabs", "/", "a / b"]
-    assert "/reset forgets" in capsys.readouterr().err
+    assert "/reset" in capsys.readouterr().err
 
 
 def test_score(capsys, model, text):
-    found = json.loads(asked(capsys, "score", model, text, "--json"))
+    found = json.loads(stdout_of(capsys, "score", model, text, "--json"))
     assert found.keys() == {"loss", "perplexity", "bits_per_byte"}
     assert 0 < found["bits_per_byte"] < found["loss"] * 2
-    lines = asked(capsys, "score", model, text).splitlines()
+    lines = stdout_of(capsys, "score", model, text).splitlines()
     assert [line.split() for line in lines] == [[name, f"{value:.4f}"] for name, value in found.items()]
 
 
@@ -743,19 +756,19 @@ def test_score(capsys, model, text):
 
 def test_look(capsys, tmp_path, translator, model):
     for name in ("a.svg", "a.png"):
-        said = asked(capsys, "look", translator, "bad cabs", "--save", tmp_path / name)
-        assert said == f"{tmp_path / name}\n"
+        output = stdout_of(capsys, "look", translator, "bad cabs", "--save", tmp_path / name)
+        assert output == f"{tmp_path / name}\n"
     assert (tmp_path / "a.svg").read_text("utf-8").startswith("<svg ")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     more = ["--view", "heads", "--part", "encoder", "--layer", 0, "--head", 1, "--save", tmp_path / "b.svg"]
-    asked(capsys, "look", translator, "bad cabs", "a bag", *more)
+    stdout_of(capsys, "look", translator, "bad cabs", "a bag", *more)
     svg = (tmp_path / "b.svg").read_text("utf-8")
     assert svg.count(">layer 0, head 1<") == 3  # two inputs, and the title
     answered = ["--answer", "fab!", "--save", tmp_path / "c.svg"]
-    asked(capsys, "look", translator, "bad cabs", *answered)
+    stdout_of(capsys, "look", translator, "bad cabs", *answered)
     assert ">!</text>" in (tmp_path / "c.svg").read_text("utf-8")
-    asked(capsys, "look", model, "The fox", "--view", "arcs", "--save", tmp_path / "d.svg")
-    assert tree(tmp_path) == ["a.png", "a.svg", "b.svg", "c.svg", "d.svg"]
+    stdout_of(capsys, "look", model, "The fox", "--view", "arcs", "--save", tmp_path / "d.svg")
+    assert list_tree(tmp_path) == ["a.png", "a.svg", "b.svg", "c.svg", "d.svg"]
 
 
 def test_look_refuses(capsys, tmp_path, translator, model):
@@ -767,16 +780,19 @@ def test_look_refuses(capsys, tmp_path, translator, model):
         ([translator, "a bag", "--save", tmp_path / "a.html", "--view", "wal"], ["wal", "attention", "walk"]),
         ([translator, " ", "--save", tmp_path / "a.html"], ["nothing"]),
         ([translator, "a bag", "--save", tmp_path / "none" / "a.svg"], ["none", "No such file"]),
-        ([translator, "a bag", *svg, "--view", "rollout"], ["rollout", "alignment, heads, atlas, arcs"]),
-        ([translator, "a bag", *svg, "--layer", 1], ["layer=1", "one layer, 0"]),
-        ([translator, "a bag", *svg, "--view", "heads", "--head", 2], ["head=2", "heads 0 to 1"]),
+        (
+            [translator, "a bag", *svg, "--view", "rollout"],
+            ["rollout", "alignment", "heads", "atlas", "arcs"],
+        ),
+        ([translator, "a bag", *svg, "--layer", 1], ["layer=1", "0"]),
+        ([translator, "a bag", *svg, "--view", "heads", "--head", 2], ["head=2", "0", "1"]),
         ([translator, "a bag", *svg, "--patch", 2], ["patch=2", "alignment"]),
-        ([translator, " ", *svg], ["nothing to look at"]),
+        ([translator, " ", *svg], ["nothing"]),
         ([model, "fox", *svg, "--answer", "dog"], ["answer=dog", "heads"]),
         ([tmp_path / "no-model", "fox", *svg], ["no-model"]),
         ([translator, *svg], ["INPUT"]),
     ):
-        refused(capsys, tmp_path, ["look", *words], *names)
+        check_refused(capsys, tmp_path, ["look", *words], *names)
 
 
 # ------------------------------------------------------------------------------------------ the whole process
@@ -806,8 +822,8 @@ def test_a_reader_that_has_had_enough(model):
         assert process.stderr.read() == ""
 
 
-def opened_by(process, pipe):
-    """The pipe to write to, once the process reads from it."""
+def open_pipe(process, pipe):
+    """Open a pipe for writing once the process reads from it."""
     while True:
         assert process.poll() is None, process.stderr.read()
         with contextlib.suppress(OSError):  # ENXIO: nobody does yet
@@ -820,7 +836,7 @@ def test_a_signal_while_data_are_read_leaves_nothing(tmp_path):
     pipe, out = tmp_path / "pipe", tmp_path / "out"
     os.mkfifo(pipe)
     with regard("train", "write", pipe, "--out", out, "--steps", 1, *PICO) as process:
-        with opened_by(process, pipe) as file:
+        with open_pipe(process, pipe) as file:
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(BrokenPipeError):
                 while process.poll() is None:

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from paraphrases import PARAPHRASES, normal, sensible
 
-from regard import demo, run
+from helpers.paraphrases import PARAPHRASES, normal, sensible
+from regard import demo
+from regard.runs.load import load
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_it_says_what_to_try_next(shown: tuple[Path, str, str]) -> None:
 
 
 def test_unseen_wordings_are_answered_sensibly(shown: tuple[Path, str, str]) -> None:
-    model = run.load(shown[0] / "runs/demo", "cpu")
+    model = load(shown[0] / "runs/demo", "cpu")
     questions = [question for question, _ in PARAPHRASES]
     answers = model.ask(questions)
     wrong = [(q, a) for (q, right), a in zip(PARAPHRASES, answers, strict=True) if not sensible(a, right)]
@@ -54,7 +55,7 @@ def test_unseen_wordings_are_answered_sensibly(shown: tuple[Path, str, str]) -> 
 
 
 def test_its_attention_is_that_of_the_model(shown: tuple[Path, str, str]) -> None:
-    model = run.load(shown[0] / "runs/demo", "cpu")
-    weights, rows, columns = model.task.looked(model.model, demo.QUESTION, model.ask(demo.QUESTION))
+    model = load(shown[0] / "runs/demo", "cpu")
+    weights, rows, columns = model.task.cross_attention(model.model, demo.QUESTION, model.ask(demo.QUESTION))
     assert weights.shape == (len(rows), len(columns))
     assert weights.sum(-1).tolist() == pytest.approx([1.0] * len(rows), abs=1e-5)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from looking import captioner, reader, seer
 from PIL import Image
 
-from regard import cli, recipe
-from regard.look.page import VIEWS
-from regard.look.views import views
+from helpers.looking import captioner, reader, seer
+from regard import cli
+from regard.runs import recipe
+from regard.viewer.html import VIEWS
+from regard.viewer.views import views
 
 TOUR = Path(__file__).parent.parent / "docs" / "tour"
 PAGES = sorted(path.name for path in TOUR.glob("*.md"))

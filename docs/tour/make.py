@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from regard.look import Picture, drawn
+from regard.viewer import Picture, draw
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -87,7 +87,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], digits: int = 2
 
 def save(folder: Path, view: Any, name: str, told: str, width: int | None = None) -> None:
     """Keeps a picture, or draws a view, and prints the line that shows it."""
-    (view if isinstance(view, Picture) else drawn(view)).save(folder / f"{name}.svg")
+    (view if isinstance(view, Picture) else draw(view)).save(folder / f"{name}.svg")
     shown = f'<img src="pictures/{name}.svg" alt="{told}" width="{width}">'
     print(shown if width else f"![{told}](pictures/{name}.svg)")
 

@@ -1,207 +1,256 @@
-"""CTranslate2's folders: translators, writers and encoders for its engine, which is quick on a CPU.
+"""CTranslate2's folders: translators, text generators and encoders for its engine, which is fast on a CPU.
 
-It builds what a folder tells of (Klein et al. 2020), so most of ours have a place in it. A folder is tried
-before it is handed over: it must write what our own model writes.
+The engine builds the model from the settings and weights of a specification (Klein et al. 2020). A model
+declares its stacks of blocks; the standard parts that these consist of are copied into a specification. The
+folder is kept only if the engine gives the model's own results on some texts.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import tokenizers
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ..attention import Attention
-from ..checkpoint import write_tensors
-from ..errors import Mistake
-from ..generate import Sampling, generate
-from ..models import GPT, Bert, Labelled, Transformer
-from ..positions import Learned, Relative, Sinusoidal
-from .card import ctranslate2_card
-from .family import need
-from .files import whole_folder
-from .made import Made, extra, write_tokenizers
+from regard.convert.export import ExportRequest, import_extra, write_tokenizers
+from regard.convert.huggingface.family import require_settings
+from regard.convert.model_card import ctranslate2_card
+from regard.core.attention import Attention
+from regard.core.layers import GELU_TANH, Block, FeedForward, SwiGLU
+from regard.core.positions import POSITIONS, Learned, Relative, Sinusoidal
+from regard.decode.generate import Sampling, generate
+from regard.describe.export import StackParts
+from regard.errors import UserError
+from regard.files.atomic import atomic_folder
+from regard.files.tensors import write_tensors
 
-HEAD = "head.safetensors"  # of an encoder, which the engine does not know of
-FFNS = {  # ours: its name of the function, and whether a gate is beside it
-    "relu": ("RELU", False),
-    "gelu": ("GELU", False),
-    "gelu_tanh": ("GELUTanh", False),
-    "silu": ("SWISH", False),
-    "swiglu": ("SWISH", True),
-    "geglu": ("GELUTanh", True),
+HEAD = "head.safetensors"  # of an encoder; the engine has no heads
+ACTIVATIONS: dict[Callable[..., Tensor], str] = {
+    F.relu: "RELU",
+    F.gelu: "GELU",
+    GELU_TANH: "GELUTanh",
+    F.silu: "SWISH",
 }
-NEW = 64  # tokens that are written to try a folder
-TIE = 1e-3  # logits that are no farther apart may change places
-WORK, FEWEST = 2**32, 8  # of a large model, so many weights are multiplied for a token of each text; texts
-READS = ("classify", "tag", "span", "embed")
+POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU"}
+DECODER_POSITIONS = ("rotary", "learned", "sinusoidal", "alibi", "none")  # of a decoder without an encoder
+UNSUPPORTED = ("rope_scaling", "window", "sliding_window")  # settings that must not be there
+ENCODER_TASKS = ("classify", "tag", "span", "embed")
+NEW_TOKENS = 64  # generated for each text of the check
+TOLERANCE = 1e-3  # of hidden states; and logits that are closer may change places
+CHECK_COST, MIN_TEXTS = 2**32, 8  # a large model is checked with fewer texts: weights x texts, but this many
 
 
-def export_ctranslate2(folder: str | Path, made: Made) -> str:
-    """A folder for CTranslate2, at once or not at all; in a line, what trying it showed."""
-    engine = extra("ctranslate2")
-    folder, inner, task = Path(folder), cast("Any", made.module), str(made.task["name"])
-    head = inner.head if isinstance(inner, Labelled) else None
-    if isinstance(inner, Labelled):
-        inner = inner.model
-    if isinstance(inner, Transformer):
-        spec = translator(engine, inner, made)
-    elif isinstance(inner, GPT) and head is None:
-        spec = writer(engine, inner, made)
-    elif isinstance(inner, Bert) and task in READS:
-        spec = reader(engine, inner, made)
-    else:
-        name = type(inner).__name__
-        raise Mistake(
+def export_ctranslate2(folder: str | Path, request: ExportRequest) -> str:
+    """Write a folder for CTranslate2, or nothing; return the result of the check, as one line."""
+    engine = import_extra("ctranslate2")
+    model, task = request.model, str(request.task["name"])
+    stacks: list[StackParts] = model.stacks() if hasattr(model, "stacks") else []
+    layout = "-".join(stack.role for stack in stacks)
+    if layout not in BUILDERS or (layout == "encoder") != (task in ENCODER_TASKS):
+        name = type(getattr(model, "model", model)).__name__
+        raise UserError(
             f"a model of kind {name} for the task {task} has no place in CTranslate2; use --to onnx"
         )
+    for setting in UNSUPPORTED:
+        if hasattr(model.config, setting):
+            require_settings(model.config, "CTranslate2", **{setting: None})
+    spec = BUILDERS[layout](engine, stacks, request)
     spec.validate()
     spec.optimize()
-    with whole_folder(folder) as beside:
-        spec.save(str(beside))
-        write_tokenizers(beside, made, isinstance(inner, Bert))
-        if head is not None:
-            write_tensors(beside / HEAD, {name: t.float() for name, t in head.state_dict().items()})
-        both, two = isinstance(inner, Transformer), made.target_tokenizer is not None
-        text = ctranslate2_card(task, both, two, inner.config.context)
-        (beside / "README.md").write_text(text, encoding="utf-8")
-        tried = try_reader if isinstance(inner, Bert) else try_writer
-        return tried(engine, beside, inner, made)
+    with atomic_folder(Path(folder)) as temporary:
+        spec.save(str(temporary))
+        write_tokenizers(temporary, request)
+        if (head := stacks[0].head) is not None:
+            write_tensors(temporary / HEAD, {name: t.float() for name, t in head.state_dict().items()})
+        card = ctranslate2_card(task, layout, request.target_tokenizer is not None, model.config.context)
+        (temporary / "README.md").write_text(card, encoding="utf-8")
+        if layout == "encoder":
+            return check_vectors(engine, temporary, stacks[0], request)
+        return check_texts(engine, temporary, model, request)
 
 
-def translator(engine: Any, model: Transformer, made: Made) -> Any:
-    """The specification of an encoder-decoder."""
-    c, specs = model.config, engine.specs
-    shape = shaped(engine, model)
-    encoder = specs.TransformerEncoderSpec(c.depth, c.heads, pre_norm=c.pre, **shape)
-    decoder = specs.TransformerDecoderSpec(c.decoder_depth or c.depth, c.heads, pre_norm=c.pre, **shape)
-    spec = specs.TransformerSpec(encoder, decoder)
-    place_stack(
-        encoder, encoder.embeddings[0], model.embed, model.encoder_positions, model.encoder, c.context
+# The specification
+
+
+def translator_spec(engine: Any, stacks: Sequence[StackParts], request: ExportRequest) -> Any:
+    config = request.model.config
+    encoder, decoder = (
+        make(**stack_options(engine, stack, config))
+        for make, stack in zip(
+            (engine.specs.TransformerEncoderSpec, engine.specs.TransformerDecoderSpec), stacks, strict=True
+        )
     )
-    words = model.target_embed or model.embed
-    place_stack(decoder, decoder.embeddings, words, model.decoder_positions, model.decoder, c.context)
-    if c.pre:
-        place(encoder.layer_norm, model.encoder_norm)
-        place(decoder.layer_norm, model.decoder_norm)
-    decoder.projection.weight = model._output.detach().float()
-    if model.output_bias is not None:
-        decoder.projection.bias = model.output_bias.detach().float()
-    spec.register_source_vocabulary(vocabulary(made.tokenizer, c.vocab))
-    target = vocabulary(made.target_tokenizer or made.tokenizer, c.target_vocab or c.vocab)
-    spec.register_target_vocabulary(target)
-    tell(spec.config, target, made)
-    spec.config.decoder_start_token = target[made.begin or 0]
-    spec.config.layer_norm_epsilon = 1e-5 if c.norm == "layer" else 1e-6
+    spec = engine.specs.TransformerSpec(encoder, decoder)
+    fill_stack(encoder, encoder.embeddings[0], stacks[0], config.context)
+    fill_stack(decoder, decoder.embeddings, stacks[1], config.context)
+    spec.register_source_vocabulary(token_names(request.tokenizer, stacks[0].embed.num_embeddings))
+    targets = token_names(request.target_tokenizer or request.tokenizer, stacks[1].embed.num_embeddings)
+    spec.register_target_vocabulary(targets)
+    set_special_tokens(spec.config, targets, request)
+    spec.config.decoder_start_token = targets[request.begin or 0]
+    spec.config.layer_norm_epsilon = first_norm(stacks[1]).eps
     return spec
 
 
-def writer(engine: Any, model: GPT, made: Made) -> Any:
-    """The specification of a decoder alone."""
-    c, specs = model.config, engine.specs
-    known = ("rotary", "learned", "sinusoidal", "alibi", "none")
-    need(c, "CTranslate2", stretch=None, window=None, positions=known)
-    if c.norm == "layer" and c.qk_norm:
-        need(c, "CTranslate2 beside norm=layer", qk_norm=False)
-    shape = shaped(engine, model) | {"qk_norm": c.qk_norm}
-    shape |= {"alibi": True, "alibi_use_positive_positions": False} if c.positions == "alibi" else {}
-    decoder = specs.TransformerDecoderSpec(c.depth, c.heads, with_encoder_attention=False, **shape)
-    spec = specs.TransformerDecoderModelSpec(decoder)
-    place_stack(decoder, decoder.embeddings, model.embed, model.positions, model.blocks, c.context)
-    decoder.scale_embeddings = False
-    place(decoder.layer_norm, model.norm)
-    decoder.projection.weight = model.output.detach().float()
-    names = vocabulary(made.tokenizer, c.vocab)
+def generator_spec(engine: Any, stacks: Sequence[StackParts], request: ExportRequest) -> Any:
+    (stack,), config = stacks, request.model.config
+    require_settings(config, "CTranslate2", positions=DECODER_POSITIONS)
+    options = stack_options(engine, stack, config)
+    if config.positions == "alibi":
+        options |= {"alibi": True, "alibi_use_positive_positions": False}
+    decoder = engine.specs.TransformerDecoderSpec(with_encoder_attention=False, **options)
+    spec = engine.specs.TransformerDecoderModelSpec(decoder)
+    fill_stack(decoder, decoder.embeddings, stack, config.context)
+    names = token_names(request.tokenizer, stack.embed.num_embeddings)
     spec.register_vocabulary(names)
-    tell(spec.config, names, made)
-    spec.config.layer_norm_epsilon = c.eps or (1e-5 if c.norm == "layer" else 1e-6)
+    set_special_tokens(spec.config, names, request)
+    spec.config.layer_norm_epsilon = first_norm(stack).eps
     return spec
 
 
-def reader(engine: Any, model: Bert, made: Made) -> Any:
-    """The specification of an encoder alone."""
-    c, specs = model.config, engine.specs
-    need(c, "CTranslate2", window=None)
-    shape = shaped(engine, model) | {"num_source_embeddings": 2 if c.segments else 1}
-    merge = specs.EmbeddingsMerge.ADD
-    shape |= {"pre_norm": c.pre, "layernorm_embedding": not c.pre, "embeddings_merge": merge}
-    encoder = specs.TransformerEncoderSpec(c.depth, c.heads, **shape)
-    pooler = specs.Activation.Tanh if c.pooler == "tanh" else specs.Activation.RELU
-    spec = specs.TransformerEncoderModelSpec(encoder, pooling_layer=True, pooling_activation=pooler)
-    place_stack(encoder, encoder.embeddings[0], model.embed, model.positions, model.blocks, c.context)
-    if model.segments is not None:
-        encoder.embeddings[1].weight = model.segments.weight.detach().float()
-    encoder.scale_embeddings = False
-    place(
-        encoder.layer_norm if c.pre else encoder.layernorm_embedding,
-        model.norm if c.pre else model.embed_norm,
+def encoder_spec(engine: Any, stacks: Sequence[StackParts], request: ExportRequest) -> Any:
+    (stack,), specs = stacks, engine.specs
+    options = stack_options(engine, stack, request.model.config)
+    options |= {"num_source_embeddings": 1 if stack.segments is None else 2}
+    options |= {"layernorm_embedding": not options["pre_norm"], "embeddings_merge": specs.EmbeddingsMerge.ADD}
+    encoder = specs.TransformerEncoderSpec(**options)
+    pooler = specs.Activation[POOLER_ACTIVATIONS[stack.pooler_activation]]
+    spec = specs.TransformerEncoderModelSpec(
+        encoder, pooling_layer=stack.pooler is not None, pooling_activation=pooler
     )
-    place(spec.pooler_dense, model.pooler)
-    names = vocabulary(made.tokenizer, c.vocab)
+    fill_stack(encoder, encoder.embeddings[0], stack, request.model.config.context)
+    if stack.segments is not None:
+        encoder.embeddings[1].weight = stack.segments.weight.detach().float()
+    if not options["pre_norm"]:
+        fill(encoder.layernorm_embedding, stack.embed_norm)
+    if stack.pooler is not None:
+        fill(spec.pooler_dense, stack.pooler)
+    names = token_names(request.tokenizer, stack.embed.num_embeddings)
     spec.register_vocabulary(names)
-    spec.config.unk_token, spec.config.layer_norm_epsilon = unknown(names), c.eps
+    spec.config.unk_token, spec.config.layer_norm_epsilon = unknown_token(names), first_norm(stack).eps
     return spec
 
 
-def shaped(engine: Any, model: Any) -> dict[str, Any]:
-    """The settings that encoders and decoders share."""
-    c = model.config
-    f, gated = FFNS[c.ffn]
-    kv, wide = getattr(c, "kv_heads", None), getattr(c, "head_dim", None)
-    shape: dict[str, Any] = {
-        "activation": engine.specs.Activation[f],
-        "ffn_glu": gated,
-        "rms_norm": c.norm == "rms",
-        "relative_attention_bias": c.positions == "relative",
-        "num_heads_kv": None if kv == c.heads else kv,
-        "head_dim": wide,
+BUILDERS: dict[str, Callable[[Any, Sequence[StackParts], ExportRequest], Any]] = {
+    "encoder-decoder": translator_spec,
+    "decoder": generator_spec,
+    "encoder": encoder_spec,
+}
+
+
+def stack_options(engine: Any, stack: StackParts, config: Any) -> dict[str, Any]:
+    """The settings of an encoder or decoder, from the parts that it consists of."""
+    check_parts(stack)
+    block: Any = stack.blocks[0]
+    attention, ffn, norm = block.attn.f, block.ffn.f, block.attn.norm
+    head_dim, qk_norm = attention.q.out_features // attention.heads, hasattr(attention.q_norm, "weight")
+    if qk_norm and isinstance(norm, nn.LayerNorm):
+        require_settings(config, "CTranslate2 beside norm=layer", qk_norm=False)
+    options = {
+        "num_layers": len(stack.blocks),
+        "num_heads": attention.heads,
+        "num_heads_kv": None if attention.kv_heads == attention.heads else attention.kv_heads,
+        "head_dim": None if head_dim * attention.heads == stack.embed.embedding_dim else head_dim,
+        "pre_norm": block.attn.pre,
+        "rms_norm": isinstance(norm, nn.RMSNorm),
+        "qk_norm": qk_norm,
+        "activation": engine.specs.Activation[ACTIVATIONS[ffn.f]],
+        "ffn_glu": isinstance(ffn, SwiGLU),
+        "relative_attention_bias": isinstance(stack.positions, Relative),
     }
-    rotary = {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": getattr(c, "base", 10_000.0)}
-    return shape | (rotary if c.positions == "rotary" else {})
+    if isinstance(stack.positions, POSITIONS["rotary"]):
+        base = getattr(config, "base", 10_000.0)
+        options |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": base}
+    return options
 
 
-def place_stack(
-    spec: Any, words: Any, embed: nn.Embedding, positions: nn.Module, blocks: Any, context: int
-) -> None:
-    """A row of layers, and what they begin with."""
-    words.weight = embed.weight.detach().float()
+def check_parts(stack: StackParts) -> None:
+    """Raise UserError for a part that the engine does not have."""
+    parts: list[tuple[object, tuple[object, ...]]] = [(stack.positions, tuple(POSITIONS.values()))]
+    for block in stack.blocks:
+        parts.append((block, (Block,)))
+        if isinstance(block, Block):
+            residuals: list[Any] = [block.attn, block.ffn, *([] if block.cross is None else [block.cross])]
+            parts += [(residual.norm, (nn.LayerNorm, nn.RMSNorm)) for residual in residuals]
+            parts += [(residual.f, (Attention,)) for residual in residuals if residual is not block.ffn]
+            parts.append((block.ffn.f, (FeedForward, SwiGLU)))
+    for part, supported in parts:
+        if type(part) not in supported:
+            raise UserError(f"{type(part).__name__} has no place in CTranslate2; use --to onnx")
+    sizes = {block_sizes(block) for block in stack.blocks}
+    if len(sizes) > 1 or next(iter(sizes))[-1] not in ACTIVATIONS:
+        raise UserError(
+            "blocks with other activations, or not all alike, have no place in CTranslate2; use --to onnx"
+        )
+    if not any(math.isclose(stack.embed_scale, scale) for scale in (1, math.sqrt(stack.embed.embedding_dim))):
+        raise UserError(f"embeddings times {stack.embed_scale} have no place in CTranslate2; use --to onnx")
+
+
+def block_sizes(block: Any) -> tuple[Any, ...]:
+    """What the engine takes to be the same in all blocks of a stack."""
+    f, norm, ffn = block.attn.f, block.attn.norm, block.ffn.f
+    return f.heads, f.kv_heads, block.attn.pre, type(norm), norm.eps, type(ffn), ffn.f
+
+
+def first_norm(stack: StackParts) -> Any:
+    block: Any = stack.blocks[0]
+    return block.attn.norm
+
+
+def fill_stack(spec: Any, embedding: Any, stack: StackParts, context: int) -> None:
+    """Copy the weights of a stack into its specification."""
+    embedding.weight = stack.embed.weight.detach().float()
+    spec.scale_embeddings = stack.embed_scale != 1
+    positions = stack.positions
     if isinstance(positions, Sinusoidal):
         spec.position_encodings.encodings = positions.table.float()
     elif isinstance(positions, Learned):
         spec.position_encodings.encodings = positions.table.weight.detach().float()
-    elif hasattr(spec, "position_encodings"):  # none, or such as are told otherwise
-        spec.position_encodings.encodings = torch.zeros(context, embed.embedding_dim)
-    for layer, block in zip(spec.layer, blocks, strict=True):
-        place_attention(layer.self_attention, block.attn, cross=False)
-        if isinstance(positions, Relative):
-            layer.self_attention.relative_attention_bias = positions.table.weight.detach().float()
-            layer.self_attention.relative_attention_max_distance = np.int32(positions.far)
-        if block.cross is not None:
-            place_attention(layer.attention, block.cross, cross=True)
-        place(layer.ffn.layer_norm, block.ffn.norm)
-        ffn = block.ffn.f
-        place(layer.ffn.linear_0, getattr(ffn, "gate", ffn.up))
-        place(layer.ffn.linear_1, ffn.down)
-        if hasattr(ffn, "gate"):
-            place(layer.ffn.linear_0_noact, ffn.up)
+    elif hasattr(spec, "position_encodings"):  # nothing is added to embeddings
+        spec.position_encodings.encodings = torch.zeros(context, stack.embed.embedding_dim)
+    for layer, block in zip(spec.layer, stack.blocks, strict=True):
+        fill_block(layer, block, positions)
+    if hasattr(spec, "layer_norm"):
+        fill(spec.layer_norm, stack.norm)
+    if stack.output is not None:
+        spec.projection.weight = stack.output.detach().float()
+    if stack.output_bias is not None:
+        spec.projection.bias = stack.output_bias.detach().float()
 
 
-def place_attention(spec: Any, residual: Any, cross: bool) -> None:
+def fill_block(layer: Any, block: Any, positions: nn.Module) -> None:
+    fill_attention(layer.self_attention, block.attn, cross=False)
+    if isinstance(positions, Relative):
+        layer.self_attention.relative_attention_bias = positions.table.weight.detach().float()
+        layer.self_attention.relative_attention_max_distance = np.int32(positions.far)
+    if block.cross is not None:
+        fill_attention(layer.attention, block.cross, cross=True)
+    fill(layer.ffn.layer_norm, block.ffn.norm)
+    ffn = block.ffn.f
+    fill(layer.ffn.linear_0, getattr(ffn, "gate", ffn.up))
+    fill(layer.ffn.linear_1, ffn.down)
+    if hasattr(ffn, "gate"):
+        fill(layer.ffn.linear_0_noact, ffn.up)
+
+
+def fill_attention(spec: Any, residual: Any, cross: bool) -> None:
     f: Attention = residual.f
-    place(spec.layer_norm, residual.norm)
-    parts = [[f.q], [f.k, f.v]] if cross else [[f.q, f.k, f.v]]
-    for linear, some in zip(spec.linear[:-1], parts, strict=True):
-        place(linear, *some)
-    place(spec.linear[-1], f.out)
+    fill(spec.layer_norm, residual.norm)
+    projections = [[f.q], [f.k, f.v]] if cross else [[f.q, f.k, f.v]]
+    for linear, modules in zip(spec.linear[:-1], projections, strict=True):
+        fill(linear, *modules)
+    fill(spec.linear[-1], f.out)
     if hasattr(spec, "q_norm"):
-        place(spec.q_norm, f.q_norm)
-        place(spec.k_norm, f.k_norm)
+        fill(spec.q_norm, f.q_norm)
+        fill(spec.k_norm, f.k_norm)
 
 
-def place(spec: Any, *modules: Any) -> None:
-    """The weights of a norm, or of linear layers one below the other."""
+def fill(spec: Any, *modules: Any) -> None:
+    """Copy the weights of a norm, or of linear layers whose outputs are concatenated."""
     weight, *bias = (
         torch.cat([getattr(m, name).detach() for m in modules]).float()
         for name in ("weight", "bias")
@@ -212,94 +261,113 @@ def place(spec: Any, *modules: Any) -> None:
         setattr(spec, "beta" if hasattr(spec, "gamma") else "bias", bias[0])
 
 
-# Words
+# Tokens
 
 
-def vocabulary(tokenizer: str | None, size: int) -> list[str]:
-    """The name of every token; rows of the embedding that have none get one."""
+def token_names(tokenizer: str | None, size: int) -> list[str]:
+    """The name of every token; rows of the embedding without a token get one."""
     names = tokenizers.Tokenizer.from_str(tokenizer or "")
     return [names.id_to_token(id) or f"<unused_{id}>" for id in range(size)]
 
 
-def unknown(names: Sequence[str]) -> str:
-    return "[UNK]" if "[UNK]" in names else "<unk>"  # which is added, where there is none
+def unknown_token(names: Sequence[str]) -> str:
+    return "[UNK]" if "[UNK]" in names else "<unk>"  # the engine adds <unk> if there is none
 
 
-def tell(config: Any, names: list[str], made: Made) -> None:
-    config.unk_token = unknown(names)
-    config.eos_token = names[made.end] if made.end is not None else ""
-    config.bos_token = names[made.begin] if made.begin is not None else config.eos_token
+def set_special_tokens(config: Any, names: list[str], request: ExportRequest) -> None:
+    config.unk_token = unknown_token(names)
+    config.eos_token = names[request.end] if request.end is not None else ""
+    config.bos_token = names[request.begin] if request.begin is not None else config.eos_token
 
 
-# Trying
+# The check
 
 
 @torch.inference_mode()
-def try_writer(engine: Any, folder: Path, model: Any, made: Made) -> str:
-    """Greedy answers, theirs and ours, must be the same, but where two tokens are as good."""
-    context, both = model.config.context, isinstance(model, Transformer)
-    most = min(NEW, context - 1) if both else min(NEW, context // 2)
-    last = [] if made.source_end is None or not both else [made.source_end]
-    many = max(FEWEST, WORK // sum(p.numel() for p in model.parameters()))
-    texts = [[*text[: context - most], *last] for text in made.texts[:many]]
+def check_texts(engine: Any, folder: Path, model: Any, request: ExportRequest) -> str:
+    """Raise UserError if the engine's greedy texts differ from the model's, other than by a tie."""
+    context, translates = model.config.context, request.begin is not None
+    new_tokens = min(NEW_TOKENS, context - 1 if translates else context // 2)
+    last = [request.source_end] if translates and request.source_end is not None else []
+    count = max(MIN_TEXTS, CHECK_COST // sum(p.numel() for p in model.parameters()))
+    texts = [[*text[: context - new_tokens], *last] for text in request.samples[:count]]
+    prompts = [[request.begin or 0]] * len(texts) if translates else texts
     own: list[list[int]] = [[] for _ in texts]
-    prompts = [[made.begin or 0]] * len(texts) if both else texts
-    ends = list(made.ends) or made.end
-    sampling = Sampling(temperature=0.0, max_new_tokens=most)
-    for tokens in generate(model, prompts, sampling, sources=texts if both else None, end=ends):
-        for text, token in zip(own, tokens, strict=True):
-            text += [] if token is None else [token]
-    names = vocabulary(made.tokenizer, model.config.vocab)
-    given = [[names[id] for id in text] for text in texts]
-    device: dict[str, Any] = {"device": "cpu", "compute_type": "float32"}
-    if both:
-        theirs = engine.Translator(str(folder), **device)
-        out = [
-            r.hypotheses[0]
-            for r in theirs.translate_batch(
-                given, beam_size=1, min_decoding_length=0, max_decoding_length=most
-            )
-        ]
-        names = vocabulary(
-            made.target_tokenizer or made.tokenizer, model.config.target_vocab or model.config.vocab
-        )
-        numbers = {name: id for id, name in enumerate(names)}
-        found = [[numbers[name] for name in text] for text in out]
-    else:
-        theirs = engine.Generator(str(folder), **device)
-        stop = [names[id] for id in made.ends] or (names[made.end] if made.end is not None else "")
-        options = {"max_length": most, "include_prompt_in_result": False, "end_token": stop}
-        found = [r.sequences_ids[0] for r in theirs.generate_batch(given, sampling_topk=1, **options)]
+    sampling = Sampling(temperature=0.0, max_new_tokens=new_tokens)
+    ends = list(request.ends) or request.end
+    for tokens in generate(model, prompts, sampling, sources=texts if translates else None, end=ends):
+        for ids, token in zip(own, tokens, strict=True):
+            ids += [] if token is None else [token]
+    run = translate if translates else write
     same = 0
-    for text, prompt, a, b in zip(texts, prompts, own, found, strict=True):
+    for text, prompt, a, b in zip(
+        texts, prompts, own, run(engine, folder, texts, new_tokens, request), strict=True
+    ):
         if a == b:
             same += 1
-        elif not tied(model, [text] if both else [], [*prompt, *a], [*prompt, *b], made.end):
-            raise Mistake("CTranslate2 writes something else than the model itself; nothing was kept")
+        elif not is_tie(model, [text] if translates else [], [*prompt, *a], [*prompt, *b], request.end):
+            raise UserError("CTranslate2 writes something else than the model itself; nothing was kept")
     return f"CTranslate2 wrote the same as the model itself for {same} of {len(texts)} texts"
 
 
-def tied(model: Any, source: list[list[int]], a: list[int], b: list[int], end: int | None) -> bool:
-    """Whether two texts part where either token would do."""
+ON_CPU: dict[str, Any] = {"device": "cpu", "compute_type": "float32"}
+
+
+def translate(
+    engine: Any, folder: Path, texts: list[list[int]], new_tokens: int, request: ExportRequest
+) -> list[list[int]]:
+    """The engine's greedy translations of encoded texts."""
+    config = request.model.config
+    names = token_names(request.tokenizer, config.vocab)
+    targets = token_names(request.target_tokenizer or request.tokenizer, config.target_vocab or config.vocab)
+    ids = {name: id for id, name in enumerate(targets)}
+    results = engine.Translator(str(folder), **ON_CPU).translate_batch(
+        [[names[id] for id in text] for text in texts],
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=new_tokens,
+    )
+    return [[ids[name] for name in result.hypotheses[0]] for result in results]
+
+
+def write(
+    engine: Any, folder: Path, texts: list[list[int]], new_tokens: int, request: ExportRequest
+) -> list[list[int]]:
+    """The engine's greedy continuations of encoded texts."""
+    names = token_names(request.tokenizer, request.model.config.vocab)
+    end = [names[id] for id in request.ends] or (names[request.end] if request.end is not None else "")
+    results = engine.Generator(str(folder), **ON_CPU).generate_batch(
+        [[names[id] for id in text] for text in texts],
+        sampling_topk=1,
+        max_length=new_tokens,
+        include_prompt_in_result=False,
+        end_token=end,
+    )
+    return [result.sequences_ids[0] for result in results]
+
+
+def is_tie(model: Any, source: list[list[int]], a: list[int], b: list[int], end: int | None) -> bool:
+    """Whether two texts differ first where both tokens have the same logit, but for rounding."""
     at = next(i for i in range(len(a) + len(b)) if a[i : i + 1] != b[i : i + 1])
     logits = model(*(torch.tensor([ids]) for ids in (*source, a[:at])))[0, -1]
-    one, other = (text[at] if at < len(text) else end for text in (a, b))
-    return one is not None and other is not None and bool((logits[one] - logits[other]).abs() < TIE)
+    first, second = (text[at] if at < len(text) else end for text in (a, b))
+    return (
+        first is not None and second is not None and bool((logits[first] - logits[second]).abs() < TOLERANCE)
+    )
 
 
 @torch.inference_mode()
-def try_reader(engine: Any, folder: Path, model: Bert, made: Made) -> str:
-    """Vectors, theirs and ours, must be the same."""
-    theirs, farthest = engine.Encoder(str(folder), device="cpu", compute_type="float32"), 0.0
-    for text in made.texts:
-        ids = list(text[: model.config.context])
-        y = np.array(theirs.forward_batch([ids]).last_hidden_state)
-        difference = (torch.from_numpy(y) - model.encode(torch.tensor([ids]))).abs().max()
-        farthest = max(farthest, float(difference))
-    if not farthest <= TIE:
-        raise Mistake(f"CTranslate2's vectors are {farthest:.1e} from the model's own; nothing was kept")
-    many = f"for {len(made.texts)} texts"
-    return f"CTranslate2's vectors are the model's own, but for {farthest:.0e}, {many}"
-
-
-__all__ = ["export_ctranslate2"]
+def check_vectors(engine: Any, folder: Path, stack: StackParts, request: ExportRequest) -> str:
+    """Raise UserError if the engine's hidden states differ from the model's."""
+    assert stack.encode is not None
+    encoder, largest = engine.Encoder(str(folder), **ON_CPU), 0.0
+    for text in request.samples:
+        ids = list(text[: request.model.config.context])
+        y = np.array(encoder.forward_batch([ids]).last_hidden_state)
+        difference = (torch.from_numpy(y) - stack.encode(torch.tensor([ids]))).abs().max()
+        largest = max(largest, float(difference))
+    if not largest <= TOLERANCE:
+        raise UserError(f"CTranslate2's vectors are {largest:.1e} from the model's own; nothing was kept")
+    return (
+        f"CTranslate2's vectors are the model's own, but for {largest:.0e}, for {len(request.samples)} texts"
+    )

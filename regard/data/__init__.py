@@ -1,24 +1,25 @@
-"""Texts, and pairs of them, to batches of token ids: reading, holding out, shuffling; and shards of what is
-too large to hold."""
+"""Readers, datasets, sampling, shards, augmentation and synthetic data."""
 
-from .corpus import Corpus, corpus, held_out
-from .encoding import DataConfig
-from .pairs import Buckets, PairConfig, Pairs, in_length_order, text_pairs
-from .sampling import Stream, Windows, in_order
-from .shards import prepare
+from regard.data.bucketing import Buckets, in_length_order
+from regard.data.corpus import Corpus, load_corpus, load_heldout
+from regard.data.encoding import DataConfig
+from regard.data.pair_dataset import PairConfig, PairDataset
+from regard.data.pairs import read_pairs
+from regard.data.shards import prepare
+from regard.data.streams import Stream, Windows, in_order
 
 __all__ = [
     "Buckets",
     "Corpus",
     "DataConfig",
     "PairConfig",
-    "Pairs",
+    "PairDataset",
     "Stream",
     "Windows",
-    "corpus",
-    "held_out",
     "in_length_order",
     "in_order",
+    "load_corpus",
+    "load_heldout",
     "prepare",
-    "text_pairs",
+    "read_pairs",
 ]

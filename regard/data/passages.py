@@ -1,4 +1,4 @@
-"""Documents as sentences of token ids, for models that tell whether two pieces of text belong together."""
+"""Documents as sentences of token ids, for next sentence prediction."""
 
 import hashlib
 import re
@@ -7,42 +7,44 @@ from itertools import pairwise
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.sentences import sentences
-from regard.text import Tokenizer
+from regard.data.encoding import dtype_for
+from regard.data.ragged import Ragged
+from regard.errors import UserError
+from regard.text.sentences import split_sentences
+from regard.text.tokenizer import Tokenizer
 
-from .encoding import dtype_for
-from .pairs import Ragged
-
-LINES = 25  # of one sentence each that make a document, where no blank line parts them
-LOOKED_AT = 1000
+LINES = 25  # of one sentence each that make a document, if there are no blank lines
+SAMPLED_LINES = 1000
 
 
-def paragraphs(text: str) -> list[str]:
-    """The documents in a text: between blank lines. If it has none, its lines, when most of them have several
-    sentences; else so many of them at a time: they follow each other, and there is something elsewhere."""
+def split_paragraphs(text: str) -> list[str]:
+    """Return the documents in a text, which blank lines separate.
+
+    Without blank lines, each line is a document if most lines have several sentences; else every LINES
+    lines are one, so that there are both following sentences and other documents.
+    """
     parts = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
     if len(parts) > 1:
         return parts
     lines = [line for line in text.split("\n") if line.strip()]
-    several = [len(sentences(line)) > 1 for line in lines[:LOOKED_AT]]
-    many = 1 if 2 * sum(several) > len(several) else LINES
-    return ["\n".join(lines[i : i + many]) for i in range(0, len(lines), many)]
+    several = [len(split_sentences(line)) > 1 for line in lines[:SAMPLED_LINES]]
+    count = 1 if 2 * sum(several) > len(several) else LINES
+    return ["\n".join(lines[i : i + count]) for i in range(0, len(lines), count)]
 
 
 class Passages:
-    """Sentences as ids, document by document; and passages: as many sentences of one as have room."""
+    """The sentences of documents as ids, and passages: as many sentences of a document as fit."""
 
     def __init__(self, ids: Ragged, firsts: np.ndarray, bytes: int, longest: int) -> None:
         self.ids, self.bytes = ids, bytes
         self.firsts = firsts  # each document's first sentence, and the end
         cuts = [0]
         while cuts[-1] < firsts[-1]:
-            cuts.append(self.until(cuts[-1], longest))
+            cuts.append(self.passage_end(cuts[-1], longest))
         self.cuts = np.array(list(pairwise(cuts)))  # first sentence and end of each passage
 
-    def until(self, first: int, longest: int) -> int:
-        """The end of as many of a document's sentences, from this one on, as have room, but at least one."""
+    def passage_end(self, first: int, longest: int) -> int:
+        """Return the end of as many of a document's sentences, from this one on, as fit; at least one."""
         stop = self.firsts[np.searchsorted(self.firsts, first, side="right")]
         starts = self.ids.offsets
         room = starts[first] + longest
@@ -55,28 +57,29 @@ class Passages:
         return f"{len(self.ids.ids):,} tokens in {len(self.firsts) - 1:,} documents"
 
     def fingerprint(self) -> str:
+        """Return the SHA-256 of all ids, lengths and documents."""
         sha = hashlib.sha256()
         for array in (self.ids.ids, self.ids.lengths, self.firsts):
             sha.update(np.ascontiguousarray(array).tobytes())
         return sha.hexdigest()
 
-    def joined(self, first: int, stop: int) -> np.ndarray:
-        """The ids of some sentences, end to end."""
+    def sentence_ids(self, first: int, stop: int) -> np.ndarray:
+        """Return the ids of these sentences, concatenated."""
         return self.ids.ids[self.ids.offsets[first] : self.ids.offsets[stop]]
 
-    def elsewhere(self, first: int, rng: np.random.Generator) -> int:
-        """A sentence of another document than that of this one, at random."""
+    def random_elsewhere(self, first: int, rng: np.random.Generator) -> int:
+        """Return a random sentence of another document than this sentence's."""
         own = int(np.searchsorted(self.firsts, first, side="right")) - 1
         low, high, last = int(self.firsts[own]), int(self.firsts[own + 1]), int(self.firsts[-1])
-        at = int(rng.integers(last - (high - low)))
-        return at if at < low else at + high - low
+        sentence = int(rng.integers(last - (high - low)))
+        return sentence if sentence < low else sentence + high - low
 
 
-def passages(documents: Iterable[str], tokenizer: Tokenizer, longest: int) -> Passages:
-    """Every document's sentences as ids; `longest` tokens have room in a passage."""
+def encode_passages(documents: Iterable[str], tokenizer: Tokenizer, longest: int) -> Passages:
+    """Encode the sentences of every document; a passage has at most `longest` tokens."""
     ids, lengths, firsts, size = [], [], [0], 0
     for text in documents:
-        parts = sentences(text)
+        parts = split_sentences(text)
         encoded = [e for e in tokenizer.encode_batch(parts) if len(e)]
         if encoded:
             ids += encoded
@@ -84,13 +87,13 @@ def passages(documents: Iterable[str], tokenizer: Tokenizer, longest: int) -> Pa
             firsts.append(len(lengths))
             size += len(text.encode())
     if not lengths:
-        raise Mistake("there is no sentence in the text; give more text")
+        raise UserError("no sentence in the text; give more text")
     flat = np.concatenate(ids).astype(dtype_for(tokenizer))
     return Passages(Ragged(flat, np.array(lengths)), np.array(firsts), size, longest)
 
 
-def divided(documents: Sequence[str], holdout: float) -> tuple[list[str], list[str]]:
-    """Documents to learn from and to measure on: every tenth, for a holdout of 0.1."""
+def split_documents(documents: Sequence[str], holdout: float) -> tuple[list[str], list[str]]:
+    """Return documents for training and for validation: every tenth, for a holdout of 0.1."""
     every = max(2, round(1 / holdout)) if holdout else 0
     if not every or len(documents) < 2:
         return list(documents), []

@@ -1,9 +1,8 @@
-"""Folders of token ids for texts that are too large to hold: written by `prepare`, read in place."""
+"""Folders of token ids for texts that do not fit in memory: written by `prepare`, then memory-mapped."""
 
 import hashlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,36 +10,45 @@ from typing import Any
 
 import numpy as np
 
-from regard.display import progress
-from regard.errors import Mistake
-from regard.text import Tokenizer, one_line
+from regard.data.documents import reiterable_documents, text_size
+from regard.data.encoding import (
+    DataConfig,
+    EncodedBatch,
+    Parts,
+    dtype_for,
+    encode_texts,
+    split_texts,
+    tokenizer_for,
+)
+from regard.data.streams import Stream
+from regard.draw.terminal import progress
+from regard.errors import UserError, first_line, os_reason
+from regard.files.atomic import atomic_folder
+from regard.text.tokenizer import Tokenizer
 
-from .encoding import DataConfig, Ids, Parts, dtype_for, encoded, split, tokenizer_for
-from .reading import documents_again, size, why
-from .sampling import Stream
-
-SHARD = 2**26  # tokens in a file
+SHARD_TOKENS = 2**26  # in a file
 INDEX = "shards.json"
 VERSION = 1  # of the index
 
 
-def prepared(paths: Sequence[str]) -> bool:
-    """Whether these are folders that `prepare` made; all of them, or none."""
-    marks = {str(path): (Path(path) / INDEX).is_file() for path in paths}
-    if len(set(marks.values())) > 1:
-        folder, other = next(p for p in marks if marks[p]), next(p for p in marks if not marks[p])
-        raise Mistake(f"{folder}: prepared, but {other} is not; prepare both or neither")
-    return any(marks.values())
+def is_prepared(paths: Sequence[str]) -> bool:
+    """Return whether these are folders that `prepare` wrote; raise UserError if only some are."""
+    has_index = {str(path): (Path(path) / INDEX).is_file() for path in paths}
+    if len(set(has_index.values())) > 1:
+        folder = next(path for path in has_index if has_index[path])
+        other = next(path for path in has_index if not has_index[path])
+        raise UserError(f"{folder}: a prepared folder, but {other} is not; prepare both or neither")
+    return any(has_index.values())
 
 
-def joined(folders: Sequence[str], sides: Sequence[str], tokenizer: Tokenizer) -> Stream:
-    """The shards of these folders on disk as one stream, with the end token between the folders too."""
+def concat_shards(folders: Sequence[str], sides: Sequence[str], tokenizer: Tokenizer) -> Stream:
+    """Return the shards of these folders as one stream, with the end token between folders too."""
     parts: list[np.ndarray] = []
     size = 0
     for folder in folders:
         about = _read_index(Path(folder), tokenizer)
         for side in sides:
-            arrays = [_shard(Path(folder), entry, about["dtype"]) for entry in about[side]["files"]]
+            arrays = [_load_shard(Path(folder), entry, about["dtype"]) for entry in about[side]["files"]]
             if parts and arrays and tokenizer.end is not None:
                 parts.append(np.array([tokenizer.end], dtype=about["dtype"]))
             parts += arrays
@@ -58,28 +66,30 @@ def _read_index(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
         needed += [entry[key] for files in needed[1::2] for entry in files for key in ("name", "tokens")]
         digest = about["tokenizer"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{file}: damaged ({one_line(error)}); prepare the folder again") from None
+        raise UserError(f"{file}: damaged ({first_line(error)}); prepare the folder again") from None
     if digest != tokenizer.digest:
-        raise Mistake(f"{folder / 'tokenizer.json'}: not the one of these shards; prepare the folder again")
+        raise UserError(
+            f"{folder / 'tokenizer.json'}: not the tokenizer of these shards; prepare the folder again"
+        )
     return about
 
 
-def _shard(folder: Path, entry: dict[str, Any], dtype: str) -> np.ndarray:
+def _load_shard(folder: Path, entry: dict[str, Any], dtype: str) -> np.ndarray:
     file = folder / Path(entry["name"]).name
     try:
         ids: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise Mistake(f"{file}: missing; prepare the folder again") from None
+        raise UserError(f"{file}: missing; prepare the folder again") from None
     except (OSError, ValueError, EOFError) as error:
-        raise Mistake(f"{file}: damaged ({one_line(error)}); prepare the folder again") from None
+        raise UserError(f"{file}: damaged ({first_line(error)}); prepare the folder again") from None
     if ids.dtype != dtype or ids.shape != (entry["tokens"],):
-        found, meant = f"{ids.dtype} {ids.shape}", f"{dtype} {(entry['tokens'],)}"
-        raise Mistake(f"{file}: damaged ({found} instead of {meant}); prepare the folder again")
+        actual, expected = f"{ids.dtype} {ids.shape}", f"{dtype} {(entry['tokens'],)}"
+        raise UserError(f"{file}: damaged ({actual} instead of {expected}); prepare the folder again")
     return ids
 
 
-class _Shards:
-    """Writes the ids of one side to files of at most `size` tokens."""
+class _ShardWriter:
+    """Writes the ids of one side of the split to files of at most `size` tokens."""
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype, size: int) -> None:
         self.folder, self.side = folder, side
@@ -87,16 +97,16 @@ class _Shards:
         self.filled = 0
         self.about: dict[str, Any] = {"documents": 0, "bytes": 0, "tokens": 0, "files": []}
 
-    def write(self, some: Ids) -> None:
-        self.about["documents"] += some.documents
-        self.about["bytes"] += some.bytes
-        self.about["tokens"] += len(some.ids)
-        ids = some.ids
+    def write(self, batch: EncodedBatch) -> None:
+        self.about["documents"] += batch.documents
+        self.about["bytes"] += batch.bytes
+        self.about["tokens"] += len(batch.ids)
+        ids = batch.ids
         while len(ids):
-            taken = ids[: len(self.buffer) - self.filled]
-            self.buffer[self.filled : self.filled + len(taken)] = taken
-            self.filled += len(taken)
-            ids = ids[len(taken) :]
+            head = ids[: len(self.buffer) - self.filled]
+            self.buffer[self.filled : self.filled + len(head)] = head
+            self.filled += len(head)
+            ids = ids[len(head) :]
             if self.filled == len(self.buffer):
                 self.flush()
 
@@ -117,45 +127,40 @@ def prepare(
     config: DataConfig,
     specials: Sequence[str],
     valid_paths: Sequence[str] = (),
-    shard: int = SHARD,
+    shard: int = SHARD_TOKENS,
 ) -> dict[str, Any]:
-    """Turns texts of any size into a folder of token shards for `corpus`, and returns its shards.json.
+    """Write texts of any size to a folder of token shards for `load_corpus`; return its shards.json.
 
-    Nothing appears at `out` before it is complete.
+    The folder appears at `out` only when it is complete.
     """
     out = Path(os.path.abspath(out))
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise Mistake(f"{out}: exists already; choose another folder or delete it")
-    for given in (paths, valid_paths):
-        if prepared(given):
-            raise Mistake(f"{given[0]}: prepared already; give the texts")
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    for inputs in (paths, valid_paths):
+        if is_prepared(inputs):
+            raise UserError(f"{inputs[0]}: prepared already; give the texts")
     try:
-        draft.mkdir(parents=True)
-        valid = documents_again(valid_paths) if valid_paths else None
-        parts = split(documents_again(paths), valid, config.holdout)
-        with progress("bytes prepared", size([*paths, *valid_paths])) as advance:
-            about = _write(parts, tokenizer_for(parts, config, specials), draft, shard, advance)
-        if out.exists():
-            out.rmdir()
-        draft.rename(out)
-    except OSError as error:  # those of reading are mistakes by now
-        raise Mistake(f"{out}: cannot be written ({why(error)}); free space or choose another") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    kept, held = about["train"]["tokens"], about["valid"]["tokens"]
-    print(f"prepared {kept:,} tokens for training and {held:,} held out", file=sys.stderr)
+        # A name of its own: two processes that prepare the same folder must not write into each other's.
+        with atomic_folder(out, "--out", suffix=f"{os.getpid()}.partial") as draft:
+            valid = reiterable_documents(valid_paths) if valid_paths else None
+            parts = split_texts(reiterable_documents(paths), valid, config.holdout)
+            with progress("bytes prepared", text_size([*paths, *valid_paths])) as advance:
+                about = _write_shards(parts, tokenizer_for(parts, config, specials), draft, shard, advance)
+    except OSError as error:  # errors of reading are UserErrors already
+        raise UserError(
+            f"{out}: cannot be written ({os_reason(error)}); free space or choose another folder"
+        ) from None
+    train, valid_tokens = about["train"]["tokens"], about["valid"]["tokens"]
+    print(f"prepared {train:,} tokens for training and {valid_tokens:,} held out", file=sys.stderr)
     return about
 
 
-def _write(
+def _write_shards(
     parts: Parts, tokenizer: Tokenizer, folder: Path, size: int, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     dtype = dtype_for(tokenizer)
-    train, valid = _Shards(folder, "train", dtype, size), _Shards(folder, "valid", dtype, size)
-    for some in encoded(parts, tokenizer):
-        (valid if some.held else train).write(some)
-        advance(some.bytes)
+    train, valid = _ShardWriter(folder, "train", dtype, size), _ShardWriter(folder, "valid", dtype, size)
+    for batch in encode_texts(parts, tokenizer):
+        (valid if batch.held_out else train).write(batch)
+        advance(batch.bytes)
     train.flush()
     valid.flush()
     tokenizer.save(folder / "tokenizer.json")

@@ -1,50 +1,56 @@
-"""ELECTRA: a small model puts words in, and a BERT tells which are not the writer's. Clark et al. 2020.
+"""ELECTRA: a small generator replaces words, and a BERT detects which. Clark et al. 2020.
 
 Shapes: B batch, T tokens, D width.
 """
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+from dataclasses import replace
 
-from ..layers import init_bert
-from .bert import Bert
+from torch import Tensor, nn
+
+from regard.core.cache import Mask
+from regard.core.layers import Stack, init_bert, make_block
+from regard.describe import parts
+from regard.describe.export import Graph
+from regard.models.bert import Bert
 
 
 class Electra(nn.Module):
-    """A BERT, and a generator that lives on its embeddings and its masked-word head, with layers of its own.
+    """A BERT, and a generator that shares its embeddings and masked-language-model head, but not its blocks.
 
-    The generator is a fourth as deep: one that is as good as the BERT would leave it too little to find.
+    The generator is a quarter as deep: if it were as good as the BERT, its words would be too hard to detect.
     """
 
     def __init__(self, model: Bert):
         super().__init__()
-        self.model, self.config = model, model.config
-        self.generator = nn.ModuleList(model.block() for _ in range(max(1, model.config.depth // 4)))
-        D = model.config.dim
+        self.model, self.config, D = model, model.config, model.config.dim
+        self.generator = Stack(make_block(model.config) for _ in range(max(1, model.config.depth // 4)))
         self.transform, self.found = nn.Linear(D, D), nn.Linear(D, 1)
         for part in (self.generator, self.transform, self.found):
             init_bert(part)
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """Every layer, in the order of computing."""
+        """Every layer, in the order of computation."""
         return [*self.generator, *self.model.blocks]
 
-    @property
-    def output(self) -> Tensor:
-        """The weights that turn a hidden vector of the generator's into logits."""
-        return self.model.output
+    def generator_states(self, ids: Tensor, attention_mask: Mask, segments: Tensor | None) -> Tensor:
+        """The generator's hidden states (B, T, D) of texts with masked words, for the BERT's `lm_head`."""
+        return self.model.encode(ids, attention_mask, segments, self.generator)
 
-    def generated(self, ids: Tensor, real: Tensor | None, segments: Tensor | None) -> Tensor:
-        """The generator's vectors for texts with hidden words (B, T, D); `model.transformed` goes on."""
-        return self.model.encode(ids, real, segments, self.generator)
+    def detect(self, x: Tensor) -> Tensor:
+        """Logits (B, T) of each token being replaced, from the BERT's hidden states (B, T, D)."""
+        y = self.model.activation(self.transform(x))  # (B, T, D)
+        return self.found(y)[..., 0]  # (B, T)
 
-    def replaced(self, x: Tensor) -> Tensor:
-        """Is a token not the writer's? Logits (B, T) of yes, from the BERT's vectors (B, T, D)."""
-        y = self.model.f(self.transform(x))  # (B, T, D)
-        y = self.found(y)[..., 0]  # (B, T)
-        return y
-
-    def forward(self, ids: Tensor, real: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
         """The generator's logits: (B, T) -> (B, T, vocab)"""
-        return F.linear(self.model.transformed(self.generated(ids, real, segments)), self.output)
+        return self.model.logits(self.model.lm_head(self.generator_states(ids, attention_mask, segments)))
+
+    describe = parts.electra
+
+    def graphs(self) -> list[Graph]:
+        def both(ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            encoded = self.model.encode(ids, mask, segments)
+            return self(ids, mask, segments), self.detect(encoded)
+
+        return [replace(self.model.graphs()[0], f=both, outputs=("logits", "replaced"))]

@@ -4,34 +4,38 @@ Shapes: B batch, S source tokens, T target tokens, D width.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ..layers import init_xavier
-from ..recurrent import Decoder, Encoder, Hidden, RecurrentState, init_recurrent
-from .sizes import check_sizes
+from regard.core.cache import Mask
+from regard.core.layers import init_xavier
+from regard.core.recurrent import Decoder, Encoder, Hidden, RecurrentState, init_recurrent
+from regard.describe import parts
+from regard.describe.export import PAIR, Graph, recurrent_graphs
+from regard.models.base import EncoderDecoder, Presets, TextConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig:
+class Seq2SeqConfig(TextConfig):
     """What the three kinds share; each names its cell."""
 
     cell: ClassVar[str]  # a key of CELLS in recurrent.py
-    vocab: int  # of the source
-    target_vocab: int | None = None  # the source's, and both share one embedding
-    context: int = 128  # the longest source, and the longest target
+    target_vocab: int | None = None  # default: the source's, and both share one embedding
     attention: Literal["none", "additive", "dot", "general"] = "additive"
-    dim: int = 128
     depth: int = 1  # of the encoder, and of the decoder
     bidirectional: bool = True  # the encoder
-    tied: bool = True  # the output layer is the target's embedding, transposed
-    dropout: float = 0.1
+    tied: bool = True  # the output layer has the target embedding's weights
+
+    PRESETS: ClassVar[Presets] = {
+        "tiny": {"context": 128, "dim": 128, "depth": 1},
+        "small": {"context": 256, "dim": 256, "depth": 2},
+        "base": {"context": 512, "dim": 512, "depth": 2, "dropout": 0.2},
+    }
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "target_vocab", "context", "dim", "depth")
+        super().__post_init__()
         if self.bidirectional and self.dim % 2:
             raise ValueError(f"dim={self.dim} must be even: half of it reads forwards, half backwards")
 
@@ -51,19 +55,13 @@ class LSTMConfig(Seq2SeqConfig):
     cell = "lstm"
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"context": 128, "dim": 128, "depth": 1},
-    "small": {"context": 256, "dim": 256, "depth": 2},
-    "base": {"context": 512, "dim": 512, "depth": 2, "dropout": 0.2},
-}
-
-
-class Seq2Seq(nn.Module):
+class Seq2Seq(EncoderDecoder):
     """logits[:, t] scores the token that follows target[:, : t + 1], given the whole source."""
 
+    output_bias = None
+
     def __init__(self, c: Seq2SeqConfig):
-        super().__init__()
-        self.config = c
+        super().__init__(c)
         self.embed = nn.Embedding(c.vocab, c.dim)
         self.target_embed = None if c.target_vocab is None else nn.Embedding(c.target_vocab, c.dim)
         self.drop = nn.Dropout(c.dropout)
@@ -75,71 +73,46 @@ class Seq2Seq(nn.Module):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The parts, in the order of computing."""
+        """The parts, in the order of computation."""
         return [self.encoder, self.decoder]
 
-    @property
-    def output(self) -> Tensor:
-        """The weights (vocab, D) that turn a hidden vector into logits."""
-        return (self.target_embed or self.embed).weight if self.head is None else self.head.weight
+    def encode(self, source: Tensor, attention_mask: Mask = None) -> Tensor:
+        """The encoder's states of sources (B, S), padded on the right where not `attention_mask`."""
+        return self._encode(source, attention_mask)[0]
 
-    def encode(self, source: Tensor, real: Tensor | None = None) -> Tensor:
-        """Read sources (B, S), padded on the right where not `real`: the encoder's states."""
-        return self._encode(source, real)[0]
+    def begin(self, source: Tensor, attention_mask: Mask = None) -> RecurrentState:
+        return self.decoder.start(*self._encode(source, attention_mask), attention_mask)
 
-    def read(self, source: Tensor, real: Tensor | None = None) -> RecurrentState:
-        """The state from which the decoder sets out."""
-        return self.decoder.start(*self._encode(source, real), real)
+    def _encode(self, source: Tensor, attention_mask: Mask) -> tuple[Tensor, Hidden]:
+        self.check_length(source)
+        x = self.drop(self.embed(source))  # (B, S, D)
+        return self.encoder(x, attention_mask)
 
     def decode(self, target: Tensor, state: RecurrentState) -> Tensor:
-        """The decoder's vectors after reading more of the target; the state moves on."""
-        self._fits(state.length + target.shape[1])
+        """The decoder's final hidden states of more target tokens; the state is updated."""
+        self.check_length(target, state)
         y = self.drop((self.target_embed or self.embed)(target))  # (B, T, D)
-        x = self.drop(self.decoder(y, state))  # (B, T, D)
-        return x
+        return self.drop(self.decoder(y, state))  # (B, T, D)
 
     def hidden(
-        self, source: Tensor, target: Tensor, real: Tensor | None = None, forcing: float = 1.0
+        self, source: Tensor, target: Tensor, attention_mask: Mask = None, teacher_forcing: float = 1.0
     ) -> Tensor:
-        """The last vectors, from which the logits are one product away.
+        """The final hidden states (B, T, D), before the output layer.
 
-        In training, a word after the first is the target's with probability `forcing` (teacher forcing,
-        Williams & Zipser 1989), else the likeliest by the model itself, Bengio et al. 2015.
+        In training, a token after the first is the target's with probability `teacher_forcing`, Williams &
+        Zipser 1989, else the model's own prediction, Bengio et al. 2015 (scheduled sampling).
         """
-        state = self.read(source, real)
-        if forcing >= 1 or not self.training:
+        state = self.begin(source, attention_mask)
+        if teacher_forcing >= 1 or not self.training:
             return self.decode(target, state)
-        steps: list[Tensor] = []
-        for ids in target.split(1, dim=1):
-            if steps:
-                own = F.linear(steps[-1].detach(), self.output).argmax(-1)
-                taught = torch.rand(own.shape, device=own.device) < forcing
-                ids = torch.where(taught, ids, own)
-            steps.append(self.decode(ids, state))
+        steps = [self.decode(target[:, :1], state)]
+        for ids in target[:, 1:].split(1, dim=1):
+            predicted = self.logits(steps[-1].detach()).argmax(-1)
+            forced = torch.rand(predicted.shape, device=predicted.device) < teacher_forcing
+            steps.append(self.decode(torch.where(forced, ids, predicted), state))
         return torch.cat(steps, dim=1)
 
-    def forward(
-        self, source: Tensor, target: Tensor, real: Tensor | None = None, forcing: float = 1.0
-    ) -> Tensor:
-        """(B, S), (B, T) -> (B, T, vocab)"""
-        return F.linear(self.hidden(source, target, real, forcing), self.output)
+    describe = parts.encoder_decoder
 
-    def start(
-        self, source: Tensor, prompt: Tensor, real: Tensor | None = None
-    ) -> tuple[Tensor, RecurrentState]:
-        """Read sources (B, S) once and how targets begin (B, T); the next token's logits (B, vocab)."""
-        state = self.read(source, real)
-        return F.linear(self.decode(prompt, state)[:, -1], self.output), state
-
-    def step(self, ids: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Read one more token (B, 1) of each row; the next one's logits (B, vocab)."""
-        return F.linear(self.decode(ids, state)[:, -1], self.output), state
-
-    def _encode(self, source: Tensor, real: Tensor | None) -> tuple[Tensor, Hidden]:
-        self._fits(source.shape[1])
-        x = self.drop(self.embed(source))  # (B, S, D)
-        return self.encoder(x, real)
-
-    def _fits(self, length: int) -> None:
-        if length > self.config.context:
-            raise ValueError(f"{length} tokens do not fit context={self.config.context}")
+    def graphs(self) -> list[Graph]:
+        return recurrent_graphs(self, RecurrentState, PAIR, 1 if self.decoder.look is None else "source")

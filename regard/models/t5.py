@@ -1,13 +1,14 @@
 """T5: the Transformer with relative positions, norms before the layers and no biases. Raffel et al. 2020.
 
-Its embeddings are not scaled by √D, and its last vectors are, by 1/√D. With embeddings that are 1/√D as
+T5 does not scale its embeddings by √D, but its last hidden states by 1/√D. With embeddings that are 1/√D as
 large, as the Transformer has them, both are the same.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from .transformer import TransformerConfig
+from regard.models.base import Presets
+from regard.models.transformer import TransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +18,9 @@ class T5Config(TransformerConfig):
     bias: bool = False
     pre: bool = True
 
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"context": 128, "dim": 128, "depth": 4, "heads": 4},
-    "mini": {"context": 256, "dim": 256, "depth": 4, "heads": 4},
-    "small": {"context": 512, "dim": 512, "depth": 6, "heads": 8},
-    "base": {"context": 512, "dim": 768, "depth": 12, "heads": 12},
-}
+    PRESETS: ClassVar[Presets] = {
+        "tiny": {"context": 128, "dim": 128, "depth": 4, "heads": 4},
+        "mini": {"context": 256, "dim": 256, "depth": 4, "heads": 4},
+        "small": {"context": 512, "dim": 512, "depth": 6, "heads": 8},
+        "base": {"context": 512, "dim": 768, "depth": 12, "heads": 12},
+    }

@@ -1,15 +1,15 @@
-"""What goes wrong over HTTP: in OpenAI's shape below /v1, as plain text elsewhere."""
-
-from typing import Any
+"""Errors over HTTP: JSON in OpenAI's format below /v1, plain text elsewhere."""
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from regard.serve.protocol import ErrorResponse
+
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-class Wrong(HTTPException):
-    """An answer that says what is wrong: with which field, if it is one's."""
+class APIError(HTTPException):
+    """An error response; `param` is the field of the request that caused it."""
 
     def __init__(
         self,
@@ -23,32 +23,32 @@ class Wrong(HTTPException):
         self.param, self.code = param, code
 
 
-class Gone(Exception):
-    """The client has left."""
+def queue_full() -> APIError:
+    return APIError(
+        429, "all places are taken; try again in a moment", code="queue_full", headers={"Retry-After": "1"}
+    )
 
 
-def full(message: str = "all places are taken; come again in a moment") -> Wrong:
-    return Wrong(429, message, code="queue_full", headers={"Retry-After": "1"})
+def engine_crashed() -> APIError:
+    message = "the model failed while it generated this answer and has been restarted; try again"
+    return APIError(503, message, code="crashed", headers={"Retry-After": "1"})
 
 
-def crashed() -> Wrong:
-    headers = {"Retry-After": "1"}
-    return Wrong(503, "the model failed during this answer; it has begun anew", None, "crashed", headers)
+def timed_out(seconds: float) -> APIError:
+    return APIError(
+        408, f"no complete answer within {seconds:g} s; ask for less, or try later", code="timeout"
+    )
 
 
-def late(seconds: float) -> Wrong:
-    return Wrong(408, f"no whole answer within {seconds:g} s; ask for less, or later", None, "timeout")
-
-
-def error(wrong: HTTPException) -> dict[str, Any]:
-    """In OpenAI's shape."""
-    status = wrong.status_code
+def error_body(error: HTTPException) -> ErrorResponse:
+    """The error in OpenAI's format."""
+    status = error.status_code
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    param, code = getattr(wrong, "param", None), getattr(wrong, "code", None)
-    return {"error": {"message": wrong.detail, "type": kind, "param": param, "code": code}}
+    param, code = getattr(error, "param", None), getattr(error, "code", None)
+    return {"error": {"message": error.detail, "type": kind, "param": param, "code": code}}
 
 
-def answer(path: str, wrong: HTTPException) -> Response:
+def error_response(path: str, error: HTTPException) -> Response:
     if path.startswith("/v1/"):
-        return JSONResponse(error(wrong), wrong.status_code, wrong.headers)
-    return PlainTextResponse(wrong.detail, wrong.status_code, wrong.headers)
+        return JSONResponse(error_body(error), error.status_code, error.headers)
+    return PlainTextResponse(error.detail, error.status_code, error.headers)

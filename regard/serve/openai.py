@@ -1,125 +1,228 @@
-"""OpenAI's two shapes of an answer, and how a conversation comes in."""
+"""OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions and /v1/embeddings.
 
-from collections.abc import Callable
+An option that is not supported is refused by name, never ignored in silence.
+"""
+
+import base64
+import time
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from regard.run import Model
-from regard.tasks import Write
-from regard.text import BYTES, Tokenizer
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from .engine import Token
-from .errors import Wrong
-from .house import Piece, Served
+from regard.serve import schema
+from regard.serve.endpoint import DONE, encode_event, json_endpoint, stream_response
+from regard.serve.errors import APIError
+from regard.serve.formats import ChatFormat, CompletionFormat, read_conversation
+from regard.serve.generation import BlockingGeneration, Chunk, Generation, begin, collect, start_generation
+from regard.serve.monitoring import RequestInfo
+from regard.serve.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    Embedding,
+    EmbeddingRequest,
+    GenerateFields,
+    Json,
+    ModelInfo,
+    Prompt,
+    Turn,
+    Usage,
+)
+from regard.serve.registry import (
+    ModelRegistry,
+    ServedModel,
+    check_ids,
+    check_length,
+)
+from regard.tasks import Request as AnswerRequest
 
-LOWEST = -9999.0  # a log-probability that JSON can hold
-
-
-class Completion:
-    prefix, name, streamed = "cmpl", "text_completion", "text_completion"
-
-    def __init__(self, served: Served, before: Callable[[int, int], str] = lambda index, samples: ""):
-        self.writer, self.before = served.writer, before
-
-    def choice(self, piece: Piece, wanted: bool, samples: int) -> dict[str, Any]:
-        text = self.before(piece.index, samples) + piece.text
-        told = self.logprobs(piece.tokens, 0) if wanted else None
-        return {"index": piece.index, "text": text, "logprobs": told, "finish_reason": piece.reason or "stop"}
-
-    def opening(self, index: int, samples: int) -> dict[str, Any] | None:
-        text = self.before(index, samples)
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": None} if text else None
-
-    def delta(self, piece: Piece, wanted: bool, places: dict[int, int]) -> list[dict[str, Any]]:
-        if not piece.text and piece.reason is None:
-            return []
-        told = self.logprobs(piece.tokens, places.get(piece.index, 0)) if wanted else None
-        places[piece.index] = places.get(piece.index, 0) + len(piece.text)
-        return [{"index": piece.index, "text": piece.text, "logprobs": told, "finish_reason": piece.reason}]
-
-    def logprobs(self, tokens: list[Token], place: int) -> dict[str, Any]:
-        names = [spelt(self.writer, token.id)[0] for token in tokens]
-        places = [place + sum(map(len, names[:i])) for i in range(len(names))]
-        return {
-            "tokens": names,
-            "token_logprobs": [finite(token.logprob) for token in tokens],
-            "top_logprobs": [
-                {spelt(self.writer, id)[0]: finite(p) for id, p in token.likeliest} for token in tokens
-            ],
-            "text_offset": places,
-        }
+Format = CompletionFormat | ChatFormat
 
 
-class Chat(Completion):
-    prefix, name, streamed = "chatcmpl", "chat.completion", "chat.completion.chunk"
+class OpenAIRoutes:
+    def __init__(self, registry: ModelRegistry):
+        self.registry = registry
+        self.created = int(time.time())
 
-    def choice(self, piece: Piece, wanted: bool, samples: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": piece.text, "refusal": None}
-        told = self.said(piece.tokens) if wanted else None
-        reason = piece.reason or "stop"
-        return {"index": piece.index, "message": message, "logprobs": told, "finish_reason": reason}
-
-    def opening(self, index: int, samples: int) -> dict[str, Any] | None:
-        delta = {"role": "assistant", "content": ""}
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-    def delta(self, piece: Piece, wanted: bool, places: dict[int, int]) -> list[dict[str, Any]]:
-        told = self.said(piece.tokens) if wanted else None
-        found = []
-        if piece.text:
-            delta = {"content": piece.text}
-            found += [{"index": piece.index, "delta": delta, "logprobs": told, "finish_reason": None}]
-        if piece.reason is not None:
-            found += [{"index": piece.index, "delta": {}, "logprobs": None, "finish_reason": piece.reason}]
-        return found
-
-    def said(self, tokens: list[Token]) -> dict[str, Any]:
-        def one(id: int, p: float) -> dict[str, Any]:
-            name, spelling = spelt(self.writer, id)
-            return {"token": name, "logprob": finite(p), "bytes": spelling}
-
-        content = [
-            one(token.id, token.logprob) | {"top_logprobs": [one(*other) for other in token.likeliest]}
-            for token in tokens
+    def routes(self) -> list[Route]:
+        registry, tokens = self.registry, self.registry.limits.tokens
+        completions = json_endpoint(registry, schema.completion_request(tokens), self.create_completion)
+        chat = json_endpoint(registry, schema.chat_request(tokens), self.create_chat_completion)
+        embeddings = json_endpoint(registry, schema.EMBEDDING_REQUEST, self.create_embeddings)
+        return [
+            Route("/v1/models", self.list_models),
+            Route("/v1/models/{model}", self.retrieve_model),
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/embeddings", embeddings, methods=["POST"]),
         ]
-        return {"content": content, "refusal": None}
+
+    def model_info(self, name: str) -> ModelInfo:
+        return {"id": name, "object": "model", "created": self.created, "owned_by": "regard"}
+
+    async def list_models(self, request: Request) -> Response:
+        return JSONResponse(
+            {"object": "list", "data": [self.model_info(name) for name in self.registry.models]}
+        )
+
+    async def retrieve_model(self, request: Request) -> Response:
+        return JSONResponse(self.model_info(self.registry.find(request.path_params["model"]).name))
+
+    async def create_completion(self, request: Request, body: CompletionRequest) -> Response:
+        served = self.find_generator(body.get("model"))
+        prompts = as_batch(body["prompt"])
+        top_logprobs, echo = body.get("logprobs"), body.get("echo") or False
+        if echo and top_logprobs is not None:
+            raise APIError(400, "echo: not supported together with logprobs; leave one out", "echo")
+        options = generation_options(served, body, len(prompts))
+        texts = [p if isinstance(p, str) else served.model.tokenizer.decode(p) for p in prompts if echo]
+        repeated = [text for text in texts for _ in range(options.samples)]
+        format = CompletionFormat(served.output_tokenizer, top_logprobs is not None, repeated)
+        return await self.generate(request, body, served, prompts, options, top_logprobs, format)
+
+    async def create_chat_completion(self, request: Request, body: ChatRequest) -> Response:
+        served = self.find_generator(body.get("model"))
+        if body.get("max_completion_tokens") is not None:
+            body["max_tokens"] = body["max_completion_tokens"]
+        top_logprobs = body.get("top_logprobs") or 0 if body.get("logprobs") else None
+        if top_logprobs is None and body.get("top_logprobs"):
+            raise APIError(400, "top_logprobs: only together with logprobs", "top_logprobs")
+        conversation = read_conversation(served.model, body["messages"])
+        options = generation_options(served, body, 1)
+        format = ChatFormat(served.output_tokenizer, top_logprobs is not None)
+        return await self.generate(request, body, served, [conversation], options, top_logprobs, format)
+
+    def find_generator(self, name: str | None) -> ServedModel:
+        served = self.registry.find(name)
+        if served.engine is None or served.model.task.reads == "image":
+            raise APIError(400, f"{served.name} does not continue texts; use /api/ask", "model")
+        return served
+
+    async def generate(
+        self,
+        request: Request,
+        body: GenerateFields,
+        served: ServedModel,
+        prompts: Sequence[Prompt | list[Turn]],
+        options: AnswerRequest,
+        top_logprobs: int | None,
+        format: Format,
+    ) -> Response:
+        """Generate answers to all prompts and send them, at once or as a stream."""
+        streams, info = bool(body.get("stream")), request.scope["request_info"]
+        size = sum(map(prompt_size, prompts))
+        encoded = await self.registry.run_sized(size, lambda: [served.encode(p) for p in prompts])
+        generation = start_generation(
+            self.registry,
+            served,
+            prompts,
+            encoded,
+            options,
+            top_logprobs or 0,
+            whole=not streams and top_logprobs is None,
+        )
+        if isinstance(generation, BlockingGeneration):
+            check_blocking(served, prompts, top_logprobs)
+        info.model, info.prompt_tokens = served.name, generation.prompt_tokens
+        head: Json = {"id": f"{format.id_prefix}-{info.id}", "object": format.object}
+        head |= {"created": int(time.time()), "model": served.name}
+        count = len(prompts) * options.samples
+        if not streams:
+            choices = [format.choice(answer) for answer in await collect(generation, count, info)]
+            return JSONResponse(head | {"choices": choices, "usage": usage(info)})
+        chunks = await begin(generation, info)
+        with_usage = (body.get("stream_options") or {}).get("include_usage") or False
+        head |= {"object": format.chunk_object} | ({"usage": None} if with_usage else {})
+        events = stream_events(format, head, count, chunks, generation if with_usage else None)
+        return stream_response(request, self.registry, generation, events)
+
+    async def create_embeddings(self, request: Request, body: EmbeddingRequest) -> Response:
+        served = self.registry.find(body.get("model"))
+        task, model = served.model.task, served.model.model
+        if not task.embeds:
+            message = f"{served.name} does not embed texts; serve a model trained with embed"
+            raise APIError(400, message, "model")
+        dim = model.config.dim
+        if body.get("dimensions") not in (None, dim):
+            raise APIError(400, f"dimensions: the vectors of this model have {dim}", "dimensions")
+        inputs = as_batch(body["input"])
+
+        def embed() -> tuple[np.ndarray, int]:
+            rows = [task.tokenizer.encode(x) if isinstance(x, str) else x for x in inputs]
+            for ids in rows:
+                check_length(len(ids), task.text_limit)
+                check_ids(ids, served.vocab)
+            return task.vectors(model, inputs).numpy().astype("<f4"), sum(map(len, rows))
+
+        vectors, tokens = await self.registry.run_in_thread(embed)
+        info = request.scope["request_info"]
+        info.model, info.prompt_tokens = served.name, tokens
+        in_base64 = body.get("encoding_format") == "base64"
+        data: list[Embedding] = [
+            {
+                "object": "embedding",
+                "index": i,
+                "embedding": base64.b64encode(vector.tobytes()).decode() if in_base64 else vector.tolist(),
+            }
+            for i, vector in enumerate(vectors)
+        ]
+        used: Usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": used})
 
 
-def finite(logprob: float) -> float:
-    return max(logprob, LOWEST)
+def as_batch(value: Prompt | list[Prompt]) -> list[Any]:
+    """One prompt, which may be a list of token ids, or a list of them, as a list."""
+    return value if isinstance(value, list) and value and not isinstance(value[0], int) else [value]
 
 
-def spelt(tokenizer: Tokenizer, id: int) -> tuple[str, list[int]]:
-    """A token as people read it, and its bytes."""
-    (name,) = tokenizer.tokens([id])
-    symbols = tokenizer.inner.id_to_token(id) or ""
-    if name.startswith("<0x") and symbols and all(s in BYTES for s in symbols):
-        return name, [BYTES[s] for s in symbols]
-    return name, list(name.encode())
+def generation_options(served: ServedModel, body: GenerateFields, prompts: int) -> AnswerRequest:
+    requested: Json = {name: body.get(name) for name in schema.SAMPLING}
+    requested |= {"max_new_tokens": body.get("max_tokens"), "num_return_sequences": body.get("n")}
+    options = served.options(requested)
+    if prompts * options.samples > schema.MAX_CHOICES:
+        raise APIError(400, f"n: up to {schema.MAX_CHOICES} answers in one request", "n")
+    return options
 
 
-def conversation(model: Model, messages: list[dict[str, Any]]) -> Any:
-    """What a model reads of a conversation."""
-    turns = [
-        {
-            "role": m["role"],
-            "content": m["content"] if isinstance(m["content"], str) else joined(m["content"]),
-        }
-        for m in messages
-    ]
-    task = model.task
-    if isinstance(task, Write):
-        if task.template is None:
-            said = "this model writes on and has no chat template; use /v1/completions"
-            raise Wrong(400, said, "model", "no_chat_template")
-        return turns
-    if not task.talks:
-        raise Wrong(400, "this model does not talk; use /v1/completions", "model", "no_chat_template")
-    wanted = [("user", "assistant")[(len(turns) - n) % 2] for n in range(1, len(turns) + 1)]
-    if [turn["role"] for turn in turns] != wanted:
-        said = "messages: this model knows users and assistants only, in turn, the last a user"
-        raise Wrong(400, said, "messages")
-    return task.conversation([turn["content"] for turn in turns])
+def check_blocking(
+    served: ServedModel, prompts: Sequence[Prompt | list[Turn]], top_logprobs: int | None
+) -> None:
+    """Refuse what works only with the engine."""
+    if top_logprobs is not None:
+        message = "logprobs: not available with beam search or texts in parts; give num_beams 1 or less text"
+        raise APIError(400, message, "logprobs")
+    if served.model.task.template is not None and isinstance(prompts[0], str):
+        raise APIError(400, "num_beams: with this model only in a conversation", "num_beams")
 
 
-def joined(parts: list[dict[str, str]]) -> str:
-    return "".join(part["text"] for part in parts)
+async def stream_events(
+    format: Format,
+    head: Json,
+    count: int,
+    chunks: AsyncIterator[list[Chunk]],
+    usage_of: Generation | None,
+) -> AsyncIterator[bytes]:
+    """Server-sent events of a stream; the last may have the usage of a generation."""
+    first = [format.first_event(index) for index in range(count)]
+    yield b"".join(encode_event(head | {"choices": [event]}) for event in first if event)
+    async for group in chunks:
+        events = [event for chunk in group for event in format.events(chunk)]
+        if events:
+            yield b"".join(encode_event(head | {"choices": [event]}) for event in events)
+    last = encode_event(head | {"choices": [], "usage": usage(usage_of)}) if usage_of is not None else b""
+    yield last + DONE
+
+
+def usage(counted: RequestInfo | Generation) -> Usage:
+    prompt, completion = counted.prompt_tokens, counted.completion_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def prompt_size(prompt: Prompt | list[Turn]) -> int:
+    """How much there is to encode: letters or token ids."""
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(item["content"]) if isinstance(item, dict) else 1 for item in prompt)

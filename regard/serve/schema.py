@@ -1,28 +1,26 @@
-"""What may be asked: JSON schemas, which requests are checked against and /openapi.json is made of."""
+"""JSON schemas of requests, and the check of a request against them. /openapi.json shows the same schemas."""
 
 import math
 from typing import Any
 
-from regard import __version__
-
-from .errors import Wrong
+from regard.serve.errors import APIError
 
 Schema = dict[str, Any]
-LONGEST = 100_000  # letters of a text
-STOPS = 4
-LIKELIEST = 20  # tokens told beside the one that came
-CHOICES = 64  # answers in one request
-TEXTS = 256  # to embed in one request
-TURNS = 1024  # of a conversation
-PARTS = 64  # of a turn
+MAX_TEXT = 100_000  # letters
+MAX_STOPS = 4  # stop sequences
+MAX_TOP_LOGPROBS = 20
+MAX_CHOICES = 64  # answers in one request
+MAX_EMBEDDINGS = 256  # texts in one request
+MAX_MESSAGES = 1024  # of a conversation
+MAX_PARTS = 64  # of a message
 
-TEXT: Schema = {"type": "string", "maxLength": LONGEST}
-SOME: Schema = {"type": "string", "minLength": 1, "maxLength": LONGEST}
-BOOL: Schema = {"type": "boolean"}
+TEXT: Schema = {"type": "string", "maxLength": MAX_TEXT}
+NONEMPTY_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
+BOOLEAN: Schema = {"type": "boolean"}
 ANY: Schema = {}
 
 
-def whole(low: int, high: int) -> Schema:
+def integer(low: int, high: int) -> Schema:
     return {"type": "integer", "minimum": low, "maximum": high}
 
 
@@ -30,42 +28,42 @@ def number(low: float, high: float) -> Schema:
     return {"type": "number", "minimum": low, "maximum": high}
 
 
-def several(items: Schema, most: int, least: int = 1) -> Schema:
-    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
+def array(items: Schema, max_items: int, min_items: int = 1) -> Schema:
+    return {"type": "array", "items": items, "minItems": min_items, "maxItems": max_items}
 
 
-def only(*values: Any) -> Schema:
-    """What can't be done is taken where it changes nothing."""
+def enum(*values: object) -> Schema:
+    """For options that are not supported: the values that change nothing."""
     return {"enum": list(values)}
 
 
-def record(fields: dict[str, Schema], *needed: str) -> Schema:
-    found = {"type": "object", "properties": fields, "additionalProperties": False}
-    return found | ({"required": list(needed)} if needed else {})
+def obj(fields: dict[str, Schema], *required: str) -> Schema:
+    schema = {"type": "object", "properties": fields, "additionalProperties": False}
+    return schema | ({"required": list(required)} if required else {})
 
 
-def maybe(fields: dict[str, Schema]) -> dict[str, Schema]:
-    """OpenAI's clients send null for what is left open."""
+def nullable(fields: dict[str, Schema]) -> dict[str, Schema]:
+    """OpenAI's clients send null for options that are not set."""
     return {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in fields.items()}
 
 
-IDS = several(whole(0, 2**31 - 1), LONGEST)
+TOKEN_IDS = array(integer(0, 2**31 - 1), MAX_TEXT)
 MODEL: Schema = {"type": "string", "maxLength": 200}
-DRAWN: dict[str, Schema] = maybe(
+SAMPLING: dict[str, Schema] = nullable(
     {
         "temperature": number(0, 100),
         "top_p": number(0, 1),
-        "top_k": whole(0, 2**31 - 1),
+        "top_k": integer(0, 2**31 - 1),
         "min_p": number(0, 1),
         "repetition_penalty": number(1e-3, 1e3),
-        "no_repeat_ngram_size": whole(0, 1000),
-        "num_beams": whole(1, 16),
+        "no_repeat_ngram_size": integer(0, 1000),
+        "num_beams": integer(1, 16),
         "length_penalty": number(-100, 100),
-        "seed": whole(-(2**63), 2**63 - 1),
-        "stop": {"anyOf": [SOME, several(SOME, STOPS, 0)]},
+        "seed": integer(-(2**63), 2**63 - 1),
+        "stop": {"anyOf": [NONEMPTY_TEXT, array(NONEMPTY_TEXT, MAX_STOPS, 0)]},
     }
 )
-HARMLESS: dict[str, Schema] = dict.fromkeys(
+IGNORED: dict[str, Schema] = dict.fromkeys(  # they do not change the answer
     (
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
         *("prompt_cache_retention", "prediction"),
@@ -74,132 +72,133 @@ HARMLESS: dict[str, Schema] = dict.fromkeys(
 )
 
 
-def writing(tokens: int) -> dict[str, Schema]:
+def generate_fields(max_tokens: int) -> dict[str, Schema]:
     """What completions and chat have in common."""
-    return (
-        {"model": MODEL}
-        | DRAWN
-        | HARMLESS
-        | maybe(
-            {
-                "max_tokens": whole(1, tokens),
-                "n": whole(1, CHOICES),
-                "stream": BOOL,
-                "stream_options": record(maybe({"include_usage": BOOL, "include_obfuscation": BOOL})),
-                "presence_penalty": only(0),
-                "frequency_penalty": only(0),
-                "logit_bias": record({}),
-            }
-        )
-    )
-
-
-def completion(tokens: int) -> Schema:
     fields = {
-        "prompt": {"anyOf": [TEXT, several(TEXT, CHOICES), IDS, several(IDS, CHOICES)]},
-        **maybe({"logprobs": whole(0, LIKELIEST), "echo": BOOL, "best_of": only(1), "suffix": only("")}),
+        "max_tokens": integer(1, max_tokens),
+        "n": integer(1, MAX_CHOICES),
+        "stream": BOOLEAN,
+        "stream_options": obj(nullable({"include_usage": BOOLEAN, "include_obfuscation": BOOLEAN})),
+        "presence_penalty": enum(0),
+        "frequency_penalty": enum(0),
+        "logit_bias": obj({}),
     }
-    return record(writing(tokens) | fields, "prompt")
+    return {"model": MODEL} | SAMPLING | IGNORED | nullable(fields)
 
 
-def chat(tokens: int) -> Schema:
-    parts = several(record({"type": only("text"), "text": TEXT}, "type", "text"), PARTS)
-    message = record(
+def completion_request(max_tokens: int) -> Schema:
+    options = {
+        "logprobs": integer(0, MAX_TOP_LOGPROBS),
+        "echo": BOOLEAN,
+        "best_of": enum(1),
+        "suffix": enum(""),
+    }
+    fields = {
+        "prompt": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES), TOKEN_IDS, array(TOKEN_IDS, MAX_CHOICES)]},
+        **nullable(options),
+    }
+    return obj(generate_fields(max_tokens) | fields, "prompt")
+
+
+def chat_request(max_tokens: int) -> Schema:
+    parts = array(obj({"type": enum("text"), "text": TEXT}, "type", "text"), MAX_PARTS)
+    message = obj(
         {
-            "role": only("system", "developer", "user", "assistant"),
+            "role": enum("system", "developer", "user", "assistant"),
             "content": {"anyOf": [TEXT, parts]},
             "name": {"type": "string", "maxLength": 200},
-            **maybe({"refusal": only(""), "tool_calls": several(ANY, 0, 0), "annotations": ANY}),
+            **nullable({"refusal": enum(""), "tool_calls": array(ANY, 0, 0), "annotations": ANY}),
             "audio": {"type": "null"},
         },
         "role",
         "content",
     )
-    fields = {
-        "messages": several(message, TURNS),
-        **maybe(
-            {
-                "max_completion_tokens": whole(1, tokens),
-                "logprobs": BOOL,
-                "top_logprobs": whole(0, LIKELIEST),
-                "response_format": record({"type": only("text")}, "type"),
-                "modalities": {"enum": [["text"]]},
-                "tools": several(ANY, 0, 0),
-                "tool_choice": only("none"),
-                "parallel_tool_calls": BOOL,
-            }
-        ),
+    options = {
+        "max_completion_tokens": integer(1, max_tokens),
+        "logprobs": BOOLEAN,
+        "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
+        "response_format": obj({"type": enum("text")}, "type"),
+        "modalities": {"enum": [["text"]]},
+        "tools": array(ANY, 0, 0),
+        "tool_choice": enum("none"),
+        "parallel_tool_calls": BOOLEAN,
     }
-    return record(writing(tokens) | fields, "messages")
+    fields = {"messages": array(message, MAX_MESSAGES), **nullable(options)}
+    return obj(generate_fields(max_tokens) | fields, "messages")
 
 
-EMBEDDING = record(
+EMBEDDING_REQUEST = obj(
     {
         "model": MODEL,
-        "input": {"anyOf": [SOME, several(SOME, TEXTS), IDS, several(IDS, TEXTS)]},
-        **maybe({"encoding_format": only("float", "base64"), "dimensions": whole(1, 2**31 - 1)}),
+        "input": {
+            "anyOf": [
+                NONEMPTY_TEXT,
+                array(NONEMPTY_TEXT, MAX_EMBEDDINGS),
+                TOKEN_IDS,
+                array(TOKEN_IDS, MAX_EMBEDDINGS),
+            ]
+        },
+        **nullable({"encoding_format": enum("float", "base64"), "dimensions": integer(1, 2**31 - 1)}),
         "user": ANY,
     },
     "input",
 )
 
 
-def asking(tokens: int) -> Schema:
-    """The native way: `regard ask`'s options."""
+def ask_request(max_tokens: int) -> Schema:
+    """The options of `regard ask`."""
+    options = {
+        "max_new_tokens": integer(1, max_tokens),
+        "num_return_sequences": integer(1, MAX_CHOICES),
+        "prefix": TEXT,
+        "distance": enum("cosine", "euclidean"),
+        "checkpoint": integer(0, 2**53),
+        "stream": BOOLEAN,
+    }
     fields = {
         "model": MODEL,
-        "input": {"anyOf": [TEXT, several(TEXT, CHOICES)]},
+        "input": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES)]},
         "picture": {"type": "string", "contentEncoding": "base64"},
-        **DRAWN,
-        **maybe(
-            {
-                "max_new_tokens": whole(1, tokens),
-                "num_return_sequences": whole(1, CHOICES),
-                "prefix": TEXT,
-                "distance": only("cosine", "euclidean"),
-                "checkpoint": whole(0, 2**53),
-                "stream": BOOL,
-            }
-        ),
+        **SAMPLING,
+        **nullable(options),
     }
-    return record(fields)
+    return obj(fields)
 
 
-# Checking
-
-
-def check(value: Any, schema: Schema, where: str = "") -> None:
-    """Raises what is wrong, and where."""
-    top = where.split(".")[0].split("[")[0] or None
-    if not fits(value, schema):
-        raise Wrong(400, f"{where or 'the request'}: give {need(schema)}", top)
+def check(value: object, schema: Schema, path: str = "") -> None:
+    """Raise an APIError that names the first field that does not match the schema."""
+    if not matches(value, schema):
+        top = path.split(".")[0].split("[")[0] or None
+        raise APIError(400, f"{path or 'the request'}: give {describe(schema)}", top)
     for option in schema.get("anyOf", ()):
-        if not fits(value, option):
-            continue
-        return check(value, option, where)
+        if matches(value, option):
+            return check(value, option, path)
     if isinstance(value, dict) and "properties" in schema:
-        known = schema["properties"]
-        inside = f"{where}." if where else ""
-        for name, part in value.items():
-            if name not in known:
-                field = f"{inside}{name}"[:200]
-                raise Wrong(400, f"{field}: not supported here", field, "unknown_parameter")
-            check(part, known[name], inside + name)
-        for name in schema.get("required", ()):
-            if name not in value:
-                raise Wrong(400, f"{inside}{name}: this is needed", inside + name, "missing_parameter")
+        _check_fields(value, schema, f"{path}." if path else "")
     if isinstance(value, list):
         items = schema.get("items", ANY)
-        for i, part in enumerate(value):
-            if isinstance(part, dict | list) or not fits(part, items):
-                check(part, items, f"{where}[{i}]")
+        for i, item in enumerate(value):
+            if isinstance(item, dict | list) or not matches(item, items):
+                check(item, items, f"{path}[{i}]")
     return None
 
 
-def fits(value: Any, schema: Schema) -> bool:
-    """As far as the outside goes; of a list, the first item tells which kind it is."""
+def _check_fields(value: dict[str, Any], schema: Schema, prefix: str) -> None:
+    known = schema["properties"]
+    for name, item in value.items():
+        if name not in known:
+            field = f"{prefix}{name}"[:200]
+            raise APIError(400, f"{field}: not supported here", field, "unknown_parameter")
+        check(item, known[name], prefix + name)
+    for name in schema.get("required", ()):
+        if name not in value:
+            raise APIError(400, f"{prefix}{name}: this field is required", prefix + name, "missing_parameter")
+
+
+def matches(value: object, schema: Schema) -> bool:
+    """Whether the type and limits match. Of a list, only the first item is looked at, to tell its kind."""
     if "anyOf" in schema:
-        return any(fits(value, option) for option in schema["anyOf"])
+        return any(matches(value, option) for option in schema["anyOf"])
     if "enum" in schema:
         return any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in schema["enum"])
     match schema.get("type"):
@@ -210,29 +209,32 @@ def fits(value: Any, schema: Schema) -> bool:
         case "integer":
             return type(value) is int and schema["minimum"] <= value <= schema["maximum"]
         case "number":
-            real = type(value) in (int, float) and math.isfinite(value)
-            return real and schema["minimum"] <= value <= schema["maximum"]
+            if type(value) is not int and type(value) is not float:
+                return False
+            return math.isfinite(value) and schema["minimum"] <= value <= schema["maximum"]
         case "string":
-            least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
-            return isinstance(value, str) and least <= len(value) <= most and writable(value)
+            low, high = schema.get("minLength", 0), schema.get("maxLength", math.inf)
+            return isinstance(value, str) and low <= len(value) <= high and is_unicode(value)
         case "array":
             if not (isinstance(value, list) and schema["minItems"] <= len(value) <= schema["maxItems"]):
                 return False
-            return not value or fits(value[0], schema["items"])
+            return not value or matches(value[0], schema["items"])
         case "object":
             return isinstance(value, dict)
     return True
 
 
-def writable(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether a string can be encoded: JSON may hold half of a surrogate pair."""
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def need(schema: Schema) -> str:
+def describe(schema: Schema) -> str:
+    """What a schema accepts, for error messages."""
     if "anyOf" in schema:
-        return ", or ".join(need(option) for option in schema["anyOf"] if option.get("type") != "null")
+        return ", or ".join(describe(option) for option in schema["anyOf"] if option.get("type") != "null")
     if "enum" in schema:
-        return " or ".join(map(repr, schema["enum"])) + " (others are not supported)"
+        return " or ".join(map(repr, schema["enum"])) + " (other values are not supported)"
     match schema.get("type"):
         case "boolean":
             return "true or false"
@@ -241,156 +243,9 @@ def need(schema: Schema) -> str:
         case "number":
             return f"a number from {schema['minimum']} to {schema['maximum']}"
         case "string":
-            most = f" of up to {schema['maxLength']:,} letters" if "maxLength" in schema else ""
-            return f"a{' whole' if not schema.get('minLength') else ''} text{most}"
+            limit = f" of up to {schema['maxLength']:,} letters" if "maxLength" in schema else ""
+            return f"a{' non-empty' if schema.get('minLength') else ''} text{limit}"
         case "array":
-            return f"a list of {schema['minItems']} to {schema['maxItems']:,}, each {need(schema['items'])}"
+            count = f"{schema['minItems']} to {schema['maxItems']:,}"
+            return f"a list of {count} items, each {describe(schema['items'])}"
     return "an object"
-
-
-# Telling
-
-
-def document(tokens: int, key: bool) -> Schema:
-    """/openapi.json"""
-    problem = record(
-        {
-            "error": record(
-                {
-                    "message": {"type": "string"},
-                    "type": {"type": "string"},
-                    "param": {"type": ["string", "null"]},
-                    "code": {"type": ["string", "null"]},
-                },
-                *("message", "type", "param", "code"),
-            )
-        },
-        "error",
-    )
-    wrong = {
-        str(status): {"description": about, "content": {"application/json": {"schema": problem}}}
-        for status, about in WRONG.items()
-    }
-    plain = {
-        status: answer | {"content": {"text/plain": {"schema": {"type": "string"}}}}
-        for status, answer in wrong.items()
-    }
-
-    def post(about: str, asked: Schema, told: Schema, streams: bool, errors: Schema) -> Schema:
-        content: Schema = {"application/json": {"schema": told}}
-        if streams:
-            one = {"type": "object", "properties": {"data": {"type": "string"}}}  # an event
-            content["text/event-stream"] = {"schema": one}
-        body = {"required": True, "content": {"application/json": {"schema": asked}}}
-        fine = {"200": {"description": "the answer", "content": content}}
-        return {"post": {"summary": about, "requestBody": body, "responses": fine | errors}}
-
-    def get(about: str, kind: str, told: Schema, errors: Schema, *statuses: str) -> Schema:
-        fine = {"200": {"description": about, "content": {kind: {"schema": told}}}}
-        some = {status: errors[status] for status in ("401", "403", "421", *statuses)}
-        return {"get": {"summary": about, "responses": fine | some}}
-
-    models = get("the models", "application/json", listed(MODEL_TOLD), wrong)
-    one = get("one model", "application/json", MODEL_TOLD, wrong, "404")
-    one["get"]["parameters"] = [
-        {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-    ]
-    state = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
-    health = get("whether it is there", "application/json", state, plain)
-    paths: Schema = {
-        "/v1/models": models,
-        "/v1/models/{model}": one,
-        "/v1/completions": post("go on from a text", completion(tokens), WRITTEN, True, wrong),
-        "/v1/chat/completions": post("answer in a conversation", chat(tokens), WRITTEN, True, wrong),
-        "/v1/embeddings": post("texts as vectors", EMBEDDING, listed(VECTOR), False, wrong),
-        "/api/ask": post("ask any model", asking(tokens), TOLD, True, plain),
-        "/health": health,
-        "/ready": health,
-        "/metrics": get("Prometheus metrics", "text/plain", {"type": "string"}, plain),
-        "/openapi.json": get("this", "application/json", {"type": "object"}, plain),
-    }
-    found: Schema = {
-        "openapi": "3.1.0",
-        "info": {"title": "Regard", "version": __version__},
-        "paths": paths,
-    }
-    if key:
-        found["components"] = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
-        for path, methods in paths.items():
-            if path not in ("/health", "/ready"):
-                for method in methods.values():
-                    method["security"] = [{"key": []}]
-    return found
-
-
-WRONG = {
-    400: "the request can't be understood or is not supported",
-    401: "no key, or a wrong one",
-    403: "it comes from another page",
-    404: "there is no such model",
-    408: "it took too long",
-    413: "too much at once",
-    415: "not JSON",
-    421: "meant for another host",
-    429: "all places are taken; see Retry-After",
-    500: "a fault of the server's",
-    503: "the model failed; it has begun anew",
-}
-NUMBER: Schema = {"type": "integer"}
-USAGE: Schema = {
-    "type": "object",
-    "properties": {"prompt_tokens": NUMBER, "completion_tokens": NUMBER, "total_tokens": NUMBER},
-    "required": ["prompt_tokens", "total_tokens"],
-}
-MODEL_TOLD: Schema = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "object": only("model"),
-        "created": NUMBER,
-        "owned_by": {"type": "string"},
-    },
-    "required": ["id", "object", "created", "owned_by"],
-}
-VECTOR: Schema = {
-    "type": "object",
-    "properties": {
-        "object": only("embedding"),
-        "index": NUMBER,
-        "embedding": {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]},
-    },
-    "required": ["object", "index", "embedding"],
-}
-WRITTEN: Schema = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "object": only("text_completion", "chat.completion"),
-        "created": NUMBER,
-        "model": {"type": "string"},
-        "choices": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"index": NUMBER, "finish_reason": only("stop", "length")},
-                "required": ["index", "finish_reason", "logprobs"],
-            },
-        },
-        "usage": USAGE,
-    },
-    "required": ["id", "object", "created", "model", "choices", "usage"],
-}
-TOLD: Schema = {
-    "type": "object",
-    "properties": {
-        "model": {"type": "string"},
-        "output": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        "answers": {"type": "array", "items": {"type": "array"}},
-    },
-    "required": ["model", "output", "answers"],
-}
-
-
-def listed(item: Schema) -> Schema:
-    fields = {"object": only("list"), "data": {"type": "array", "items": item}}
-    return {"type": "object", "properties": fields, "required": ["object", "data"]}

@@ -1,22 +1,24 @@
-"""Tasks: what to do with data and a model. A recipe names one."""
+"""Tasks: what a model is trained for, and how it is asked. A recipe names one."""
 
 from typing import Any
 
-from .answers import Answer
-from .batches import Batch, idle, targets
-from .caption import Caption, CaptionConfig
-from .embed import Embed, EmbedConfig
-from .fill import Fill, FillConfig
-from .labels import Classify, ClassifyConfig
-from .pairs import Chat, ChatConfig, Translate, TranslateConfig
-from .restore import Restore, RestoreConfig
-from .see import See, SeeConfig
-from .span import SpanTask, SpanTaskConfig
-from .tag import Tag, TagConfig
-from .words import WordsTask, WordsTaskConfig
-from .write import Write, WriteConfig
+from regard.tasks.answers import Answer
+from regard.tasks.batches import Batch, idle, targets
+from regard.tasks.caption import Caption, CaptionConfig
+from regard.tasks.classify import Classify, ClassifyConfig
+from regard.tasks.embed import Embed, EmbedConfig
+from regard.tasks.fill import Fill, FillConfig
+from regard.tasks.pairs import Chat, ChatConfig, Translate, TranslateConfig
+from regard.tasks.request import DataRequest, Prompt, Request
+from regard.tasks.restore import Restore, RestoreConfig
+from regard.tasks.see import See, SeeConfig
+from regard.tasks.span import SpanTask, SpanTaskConfig
+from regard.tasks.tag import Tag, TagConfig
+from regard.tasks.task import Task
+from regard.tasks.words import WordsTask, WordsTaskConfig
+from regard.tasks.write import Write, WriteConfig
 
-TASKS: dict[str, tuple[type[Any], type[Any]]] = {
+TASKS: dict[str, tuple[type[Task], type[Any]]] = {
     "caption": (Caption, CaptionConfig),
     "chat": (Chat, ChatConfig),
     "classify": (Classify, ClassifyConfig),
@@ -41,10 +43,13 @@ __all__ = [
     "ChatConfig",
     "Classify",
     "ClassifyConfig",
+    "DataRequest",
     "Embed",
     "EmbedConfig",
     "Fill",
     "FillConfig",
+    "Prompt",
+    "Request",
     "Restore",
     "RestoreConfig",
     "See",
@@ -53,6 +58,7 @@ __all__ = [
     "SpanTaskConfig",
     "Tag",
     "TagConfig",
+    "Task",
     "Translate",
     "TranslateConfig",
     "WordsTask",

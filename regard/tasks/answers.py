@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from regard.beam import NOTHING, Hypothesis, beam_search
-from regard.errors import Mistake
-from regard.generate import Sampling, Source, Stopper, allowed, generate, read
-from regard.text import Tokenizer
+from regard.decode.beam import NO_TOKEN, Hypothesis, beam_search
+from regard.decode.generate import Sampling, Source, Stopper, Writer, beam_processor, generate, read_rows
+from regard.errors import UserError
+from regard.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -19,20 +18,22 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Written:
+class Generated:
+    """An answer as tokens."""
+
     tokens: list[int]
     score: float | None = None  # as an answer's
 
 
-def streamed(
+def stream_text(
     steps: Iterable[list[int | None]],
     tokenizer: Tokenizer,
     rows: int,
     stop: Sequence[str],
-    begun: Sequence[int] = (),
+    before: Sequence[int] = (),
 ) -> Iterator[list[str]]:
-    """What `generate` writes, as text: the new piece of every row, step by step; `begun` stands before it."""
-    texts = [(tokenizer.decoder(begun), Stopper(stop)) for _ in range(rows)]
+    """The text of `generate`: the new piece of every row, step by step, after the tokens `before`."""
+    texts = [(tokenizer.decoder(before), Stopper(stop)) for _ in range(rows)]
     for tokens in steps:
         yield [
             stopper.push(decoder.push(token)) if token is not None and not stopper.done else ""
@@ -43,27 +44,27 @@ def streamed(
     yield [stopper.push(decoder.finish()) + stopper.finish() for decoder, stopper in texts]
 
 
-def written(
-    model: Any,
+def generate_tokens(
+    model: Writer,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     end: int | None,
     samples: int,
     sources: Sequence[Source] | None = None,
-) -> list[list[Written]]:
-    """`samples` continuations of each prompt, as tokens: drawn, or the most likely ones by beam search."""
+) -> list[list[Generated]]:
+    """`samples` continuations of each prompt: drawn, or the most likely ones by beam search."""
     if sampling.num_beams > 1:
-        found = searched(model, prompts, sampling, end, samples, sources)
-        return [[Written(h.tokens, h.score) for h in some] for some in found]
-    texts: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
+        hypotheses = search_beams(model, prompts, sampling, end, samples, sources)
+        return [[Generated(h.tokens, h.score) for h in several] for several in hypotheses]
+    rows: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
     for tokens in generate(model, prompts, sampling, sources=sources, end=end, samples=samples):
-        for text, token in zip(texts, tokens, strict=True):
-            text += [] if token is None else [token]
-    return [[Written(text) for text in texts[i : i + samples]] for i in range(0, len(texts), samples)]
+        for row, token in zip(rows, tokens, strict=True):
+            row += [] if token is None else [token]
+    return [[Generated(row) for row in rows[i : i + samples]] for i in range(0, len(rows), samples)]
 
 
-def searched(
-    model: Any,
+def search_beams(
+    model: Writer,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     end: int | Collection[int] | None,
@@ -73,33 +74,36 @@ def searched(
     """The most likely continuations of each prompt, best first; beams can't outgrow the context."""
     beams = sampling.num_beams
     if samples > beams:
-        raise Mistake(f"num_return_sequences={samples}: no more than num_beams={beams}")
+        raise UserError(f"num_return_sequences={samples}: no more than num_beams={beams}")
     longest = sampling.max_new_tokens
     if sources is not None:  # as in `generate`, an answer ends when the context is full
         longest = min(longest, 1 + model.config.context - len(prompts[0]))
     with torch.inference_mode():
-        logits, state = read(model, prompts, sources)
-    found = beam_search(
+        logits, state = read_rows(model, prompts, sources)
+    hypotheses = beam_search(
         model.step,
         logits,
         state,
         beams=beams,
-        end=NOTHING if end is None else end,
+        end=NO_TOKEN if end is None else end,
         max_new_tokens=longest,
         length_penalty=sampling.length_penalty,
-        allowed=allowed(sampling, prompts),
+        process=beam_processor(sampling, prompts),
     )
-    return [hypotheses[:samples] for hypotheses in found]
+    return [several[:samples] for several in hypotheses]
 
 
-def spelt(
-    found: list[list[Hypothesis]], tokenizer: Tokenizer, stop: Sequence[str], begun: Sequence[int] = ()
+def decode_hypotheses(
+    hypotheses: list[list[Hypothesis]],
+    tokenizer: Tokenizer,
+    stop: Sequence[str],
+    before: Sequence[int] = (),
 ) -> list[list[Answer]]:
-    """What beams found, as text up to the first stop; `begun` stands before it."""
+    """The results of beam search as text up to the first stop; `before` stands before it."""
 
     def answer(hypothesis: Hypothesis) -> Answer:
         stopper = Stopper(stop)
-        text = tokenizer.decode([*begun, *hypothesis.tokens])[len(tokenizer.decode(begun)) :]
+        text = tokenizer.decode([*before, *hypothesis.tokens])[len(tokenizer.decode(before)) :]
         return Answer(stopper.push(text) + stopper.finish(), hypothesis.score)
 
-    return [[answer(h) for h in hypotheses] for hypotheses in found]
+    return [[answer(h) for h in several] for several in hypotheses]

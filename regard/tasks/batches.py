@@ -1,31 +1,43 @@
 """What every task's batches have in common."""
 
+import hashlib
 import math
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.data import Buckets
-from regard.data.pairs import Ragged
-from regard.loss import IGNORED
+from regard.data.ragged import Ragged
+from regard.data.shuffling import random_keys, shuffle_index
+from regard.tasks.loss import IGNORED
 
 Batch = tuple[Tensor, ...]  # what a task's loss takes; the last one holds the targets
+TOKENS_AT_ONCE = 8192  # of texts that are answered together
+
+
+class Samples(Protocol):
+    """What a step reads; it depends on seed and step alone."""
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+    def rows(self, step: int) -> np.ndarray: ...
 
 
 def targets(batch: Batch) -> int:
-    """How many predictions a batch asks for."""
+    """The number of predictions that count in a batch."""
     return int((batch[-1] != IGNORED).sum())
 
 
 def idle(batch: Batch) -> Batch:
-    """The batch, but nothing in it counts: for a process that has no row of a step, and must keep time."""
+    """The batch with no target that counts: for a process that has no row of a step, and must keep time."""
     return *batch[:-1], torch.full_like(batch[-1], IGNORED)
 
 
 def per_token(loss: float, count: int, bytes: int) -> dict[str, float]:
-    """What a summed loss over `count` predictions of so many bytes of text means to people."""
+    """Metrics of a summed loss over `count` predictions of so many bytes of text."""
     mean = loss / max(1, count)
     return {
         "loss": mean,
@@ -34,19 +46,38 @@ def per_token(loss: float, count: int, bytes: int) -> dict[str, float]:
     }
 
 
-def padded(side: Ragged, rows: np.ndarray, by: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows on top of each other (B, T), filled up with `by`, and where they are real."""
+def fingerprint(arrays: Iterable[np.ndarray]) -> str:
+    """SHA-256 of the arrays' contents, by which a resumed run knows its data."""
+    sha = hashlib.sha256()
+    for array in arrays:
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
+
+
+def ragged(rows: Sequence[Sequence[Any] | np.ndarray], dtype: type = np.int64) -> Ragged:
+    """Rows of different lengths as one array."""
+    flat = np.concatenate([np.array([], dtype), *(np.asarray(row, dtype) for row in rows)])
+    return Ragged(flat, np.array([len(row) for row in rows], dtype=np.int64))
+
+
+def pad_rows(side: Ragged, rows: np.ndarray, value: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows on top of each other (B, T), padded with `value`, and their attention mask."""
     n = side.lengths[rows][:, None]
     i = np.arange(n.max())
-    real = i < n
-    found = np.full(real.shape, by, dtype=side.ids.dtype)
-    found[real] = side.ids[(side.offsets[rows][:, None] + i)[real]]
-    return found, real
+    attention_mask = i < n
+    ids = np.full(attention_mask.shape, value, dtype=side.ids.dtype)
+    ids[attention_mask] = side.ids[(side.offsets[rows][:, None] + i)[attention_mask]]
+    return ids, attention_mask
+
+
+def segments_from(seconds: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
+    """1 from where the second text of a row begins, else 0: (B, T)."""
+    positions = np.arange(attention_mask.shape[1])
+    return ((positions >= seconds[:, None]) & attention_mask).astype(np.int64)
 
 
 class Bucketed:
-    """Samples of similar length together, so many rows or tokens a step; what a step reads depends on seed
-    and step alone."""
+    """Rows of similar length together, so many rows or tokens a step."""
 
     def __init__(
         self,
@@ -58,7 +89,23 @@ class Bucketed:
     ):
         self.data = data
         self.buckets = Buckets(*lengths, seed, rows if tokens is None else None, tokens)
-        self.notes = [f"{self.buckets.count:,} batches an epoch, {self.buckets.waste:.1%} of them padding"]
+        self.notes = [f"{self.buckets.count:,} batches an epoch, {self.buckets.padding:.1%} of them padding"]
 
     def rows(self, step: int) -> np.ndarray:
         return self.buckets.rows(step)
+
+
+class Shuffled:
+    """All of the data in a new random order every epoch, so many rows a step."""
+
+    def __init__(self, data: Any, seed: int, size: int, notes: Sequence[str] = ()):
+        self.data, self.seed, self.size, self.notes = data, seed, size, notes
+
+    def rows(self, step: int) -> np.ndarray:
+        """Positions in the order of all epochs, one after another."""
+        return np.arange(step * self.size, (step + 1) * self.size)
+
+    def at(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of the items at these positions."""
+        epochs, index = np.divmod(rows, len(self.data))
+        return shuffle_index(index, len(self.data), random_keys(self.seed, epochs))

@@ -1,6 +1,6 @@
-"""Telling what is in a picture: its class. Dosovitskiy et al. 2021.
+"""Image classification. Dosovitskiy et al. 2021.
 
-Shapes: B batch, K pictures that are mixed into one, C channels, H height, W width, L classes.
+Shapes: B batch, K images that are mixed into one, C channels, H height, W width, L classes.
 """
 
 import hashlib
@@ -13,53 +13,58 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.core.modes import evaluating
 from regard.data import Corpus
-from regard.data.augment import Augmentation, change, draw, draw_mix, mix
-from regard.data.labels import Labels, classes, numbered, split_rows
-from regard.data.pictures import Pictures, classed, one
-from regard.data.sampling import keys, mixed, shuffled
-from regard.data.shapes import SIZE, drawn
-from regard.errors import Mistake
-from regard.generate import Sampling
-from regard.loss import IGNORED
-from regard.models import Labelled
+from regard.data.augment import Augmentation, apply_augmentation, apply_mix, sample_augmentation, sample_mix
+from regard.data.image_readers import read_image_classes
+from regard.data.images import ImageDataset, load_image
+from regard.data.labels import LabelledTexts, class_ids, class_names, split_by_class
+from regard.data.shuffling import mix64, random_keys
+from regard.data.synthetic import SIZE, draw_shapes
+from regard.errors import UserError
+from regard.models import ModelWithHead, ViT
+from regard.tasks.answers import Answer
+from regard.tasks.batches import TOKENS_AT_ONCE, Batch, Shuffled, targets
+from regard.tasks.heads import class_scores, class_weights, likeliest_classes
+from regard.tasks.loss import IGNORED
+from regard.tasks.reading import Reading, recorded_call, region_names
+from regard.tasks.request import DataRequest, Request
+from regard.tasks.task import Task, widened
 
-from .answers import Answer
-from .batches import Batch, targets
-from .labels import judged, likeliest
-from .task import Task
+WIDEST = 64  # pixels to which images are scaled down, if no size is given: attention costs
+SHAPES = 4000, 500  # images that are drawn if none are given: to train and to evaluate on
+SALT = 0x706963747572  # what is done to images has other keys than their order
 
-WIDEST = 64  # pixels to which pictures are made smaller, if no size is asked for: attention costs
-SHAPES = 4000, 500  # pictures that are drawn, if none are given: to learn from, to measure on
-TOKENS_AT_ONCE = 8192
-SALT = 0x706963747572  # what is done to pictures has other keys than their order
+
+def check_image_settings(size: int | None, channels: int | None) -> None:
+    if channels not in (None, 1, 3):
+        raise ValueError(f"channels={channels} must be 1 (grey) or 3 (colours)")
+    if size is not None and size < 1:
+        raise ValueError(f"size={size} must be more than 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeeConfig(Augmentation):
     name: Literal["see"]
-    labels: tuple[str, ...] | None = None  # the classes, as found in the data
-    size: int | None = None  # to which pictures are brought, in pixels each way; as found in the data
-    channels: int | None = None  # 1 or 3; as found in the data
-    mean: tuple[float, ...] | None = None  # of each channel's pixels, from 0 to 1; as found in the data
-    std: tuple[float, ...] | None = None  # their deviation
+    labels: tuple[str, ...] | None = None  # the classes; None: as found in the data
+    size: int | None = None  # of an image, in pixels each way; None: as found in the data
+    channels: int | None = None  # 1 or 3; None: as found in the data
+    mean: tuple[float, ...] | None = None  # of each channel's pixels, from 0 to 1; None: as found in the data
+    std: tuple[float, ...] | None = None  # their standard deviation
     balanced: bool = False  # rare classes count as much as frequent ones
-    weights: tuple[float, ...] | None = None  # what each class counts, then; as found in the data
+    weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.smoothing < 1:
             raise ValueError(f"smoothing={self.smoothing} must be from 0 to less than 1")
-        if self.channels not in (None, 1, 3):
-            raise ValueError(f"channels={self.channels} must be 1 (grey) or 3 (colours)")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"size={self.size} must be more than 0")
+        check_image_settings(self.size, self.channels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureConfig:
-    holdout: float = 0.1  # the share of the pictures to measure on, where no others are given for that
+    holdout: float = 0.1  # the share of the images to evaluate on, where no others are given for that
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout < 1:
@@ -67,218 +72,218 @@ class PictureConfig:
 
 
 class Examples:
-    """Pictures, and the number of the class of each."""
+    """Images, and the number of the class of each."""
 
-    def __init__(self, pictures: Pictures, labels: Sequence[str], names: Sequence[str]):
-        self.sources, self.targets = pictures, list(labels)
-        table = Labels(pictures.names, None, self.targets, None, where=pictures.names)
-        self.wanted = np.array(numbered(table, names), dtype=np.int64)
+    def __init__(self, images: ImageDataset, labels: Sequence[str], names: Sequence[str]):
+        self.sources, self.targets = images, list(labels)
+        table = LabelledTexts(images.names, None, self.targets, None, where=images.names)
+        self.labels = np.array(class_ids(table, names), dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self.wanted)
+        return len(self.labels)
 
     def describe(self) -> str:
         return self.sources.describe()
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.sources.fingerprint().encode() + self.wanted.tobytes()).hexdigest()
+        return hashlib.sha256(self.sources.fingerprint().encode() + self.labels.tobytes()).hexdigest()
 
 
-class Epochs:
-    """Pictures in a new random order every epoch; what stands at a position depends on seed and position."""
-
-    def __init__(self, data: Examples, seed: int, size: int):
-        self.data, self.seed, self.size = data, seed, size
-        self.notes = [f"{len(data) / size:,.1f} batches an epoch", *data.sources.notes]
-
-    def rows(self, step: int) -> np.ndarray:
-        return np.arange(step * self.size, (step + 1) * self.size)
-
-    def at(self, rows: np.ndarray) -> np.ndarray:
-        """The numbers of the pictures at these positions."""
-        epochs, index = np.divmod(rows, len(self.data))
-        return shuffled(index, len(self.data), keys(self.seed, epochs))
-
-
-class See(Task):
+class See(Task[SeeConfig, Examples, ModelWithHead]):
     kinds = ("vit",)
     specials = ()
-    data = PictureConfig
+    data_config = PictureConfig
     builtin = (), ()  # drawn shapes
-    steady = True
-    compares = True
-    weighs = True
-    best = "accuracy"
-    at_once = 64
+    reads = "image"
+    static_shapes = has_references = shows_scores = True
+    best_metric = "accuracy"
+    ask_batch_size = 64
     inherits = ("size", "channels", "mean", "std")
 
-    def __init__(self, config: SeeConfig, tokenizer: None, context: int, target: None = None):
-        self.config, self.tokenizer, self.context = config, tokenizer, context
-        self.labels = config.labels or ()
+    def setup(self) -> None:
+        self.labels = self.config.labels or ()
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.config.channels or 1, self.config.size or 1, self.config.size or 1
+
+    # Data
 
     @classmethod
-    def headed(cls, model: Any, config: Any) -> nn.Module:
-        c = model.config
-        if c.channels != config.channels or config.size % c.patch:
-            raise Mistake(
-                f"pictures of {config.size} pixels in {config.channels} channels: the model's have "
-                f"{c.channels} channels and divide by {c.patch} pixels; set task.size and task.channels"
-            )
-        return Labelled(model, len(config.labels or (0,)), dropout=c.dropout)
-
-    # making a model
-
-    @classmethod
-    def read(
-        cls,
-        paths: Sequence[str],
-        valid: Sequence[str],
-        data: PictureConfig,
-        config: SeeConfig,
-        context: int,
-        tokenizers: Sequence[Any] = (),
-    ) -> Corpus:
+    def read(cls, request: DataRequest[SeeConfig]) -> Corpus:
         """Without paths, drawn shapes."""
-        if paths:
-            pictures, labels = classed(paths, config.size, config.channels, WIDEST)
+        config = request.config
+        if request.paths:
+            images, labels = read_image_classes(request.paths, config.size, config.channels, WIDEST)
         else:
-            pictures, labels = shapes(config, False)
-        C, H, _ = pictures.shape
-        if valid or not paths:
-            held, held_labels = classed(valid, H, C) if valid else shapes(config, True)
+            images, labels = shapes(config, False)
+        C, H, _ = images.shape
+        if request.valid or not request.paths:
+            held, held_labels = (
+                read_image_classes(request.valid, H, C) if request.valid else shapes(config, True)
+            )
         else:
-            learnt, measured = split_rows(labels, data.holdout)
-            held, held_labels = pictures.rows(measured), [labels[i] for i in measured]
-            pictures, labels = pictures.rows(learnt), [labels[i] for i in learnt]
-        names = list(config.labels or classes(labels))
-        mean, std = pictures.moments()
-        found: dict[str, Any] = {"labels": names, "size": H, "channels": C, "mean": mean, "std": std}
-        train = Examples(pictures, labels, names)
+            training, valid = split_by_class(labels, request.data.holdout)
+            held, held_labels = images.rows(valid), [labels[i] for i in valid]
+            images, labels = images.rows(training), [labels[i] for i in training]
+        names = list(config.labels or class_names(labels))
+        mean, std = images.moments()
+        settings: dict[str, Any] = {"labels": names, "size": H, "channels": C, "mean": mean, "std": std}
+        train = Examples(images, labels, names)
         if config.balanced:
-            counts = np.bincount(train.wanted, minlength=len(names))
-            found["weights"] = (counts.sum() / len(names) / np.maximum(counts, 1)).tolist()
-        valid_examples = Examples(held, held_labels, names) if len(held) else None
-        notes = [f"pictures are brought to {H} x {H} pixels (task.size)"] if H == WIDEST else []
-        return Corpus(train, valid_examples, None, found=found, notes=notes, shape={"size": H, "channels": C})
-
-    def held_out(self, paths: Sequence[str]) -> Examples:
-        pictures, labels = classed(paths, self.config.size, self.config.channels)
-        return Examples(pictures, labels, self.labels)
-
-    def training(self, examples: Examples, seed: int, rows: int, tokens: int | None) -> Epochs:
-        return Epochs(examples, seed, rows if tokens is None else max(1, tokens // self.context))
-
-    def batch(self, samples: Epochs, rows: np.ndarray) -> Batch:
-        """Pictures (B, K, C, H, W) and what is drawn for each and for mixing them; the class of the others
-        (B,), and of the pictures (B,)."""
-        c, data, dice = self.config, samples.data, keys(samples.seed ^ SALT, rows)
-        index = [samples.at(rows)]
-        if c.mixup or c.cutmix:  # with any other picture, which is changed in its own way
-            index.append((mixed(dice) % np.uint64(len(data))).astype(np.int64))
-        pixels = torch.stack([data.sources.read(some) for some in index], dim=1)
-        how = np.stack([draw(c, keys(SALT + k, dice), pixels.shape[-1]) for k in range(len(index))], axis=1)
-        two = draw_mix(c, keys(SALT - 1, dice))
-        return pixels, *(
-            torch.from_numpy(x) for x in (how, two, data.wanted[index[-1]], data.wanted[index[0]])
+            settings["weights"] = class_weights(train.labels, len(names))
+        return Corpus(
+            train,
+            Examples(held, held_labels, names) if len(held) else None,
+            None,
+            task_settings=settings,
+            notes=[f"images are scaled to {H} x {H} pixels (task.size)"] if H == WIDEST else [],
+            model_settings={"size": H, "channels": C},
         )
 
-    def in_order(self, examples: Examples, tokens: int) -> Iterator[Batch]:
-        """All pictures once, without any change: (B, C, H, W), and their classes (B,)."""
-        some = max(1, min(tokens, TOKENS_AT_ONCE) // self.context)
-        for first in range(0, len(examples), some):
-            rows = np.arange(first, min(first + some, len(examples)))
-            yield examples.sources.read(rows), torch.from_numpy(examples.wanted[rows])
+    def held_out(self, paths: Sequence[str]) -> Examples:
+        images, labels = read_image_classes(paths, self.config.size, self.config.channels)
+        return Examples(images, labels, self.labels)
 
-    def logits(self, model: Any, pixels: Tensor) -> Tensor:
-        """(B, L) of pictures with bytes for pixels, or with numbers from 0 to 1."""
+    def samples(self, data: Examples, seed: int, rows: int, tokens: int | None) -> Shuffled:
+        size = rows if tokens is None else max(1, tokens // self.context)
+        notes = [f"{len(data) / size:,.1f} batches an epoch", *data.sources.notes]
+        return Shuffled(data, seed, size, notes)
+
+    def batch(self, samples: Shuffled, rows: np.ndarray) -> Batch:
+        """Images (B, K, C, H, W), how to change each and to mix them; the class of the image mixed in, and of
+        the image itself (B,)."""
+        c, data, row_keys = self.config, samples.data, random_keys(samples.seed ^ SALT, rows)
+        index = [samples.at(rows)]
+        if c.mixup or c.cutmix:  # with any other image, which is changed in its own way
+            index.append((mix64(row_keys) % np.uint64(len(data))).astype(np.int64))
+        pixels = torch.stack([data.sources.read(numbers) for numbers in index], dim=1)
+        K, side = len(index), pixels.shape[-1]
+        how = np.stack(
+            [sample_augmentation(c, random_keys(SALT + k, row_keys), side) for k in range(K)], axis=1
+        )
+        mixing = sample_mix(c, random_keys(SALT - 1, row_keys))
+        labels = data.labels[index[-1]], data.labels[index[0]]
+        return pixels, *(torch.from_numpy(x) for x in (how, mixing, *labels))
+
+    def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
+        """All images once, as they are: (B, C, H, W), and their classes (B,)."""
+        size = max(1, min(tokens, TOKENS_AT_ONCE) // self.context)
+        for first in range(0, len(data), size):
+            rows = np.arange(first, min(first + size, len(data)))
+            yield data.sources.read(rows), torch.from_numpy(data.labels[rows])
+
+    def batch_length(self, batch: Batch) -> int:
+        return targets(batch)
+
+    # Training
+
+    @classmethod
+    def add_head(cls, model: ViT, config: SeeConfig) -> nn.Module:
+        c = model.config
+        if c.channels != config.channels or (config.size or 0) % c.patch:
+            raise UserError(
+                f"images of {config.size} pixels in {config.channels} channels: the model's have "
+                f"{c.channels} channels and divide by {c.patch} pixels; set task.size and task.channels"
+            )
+        return ModelWithHead(model, len(config.labels or (0,)), dropout=c.dropout)
+
+    def logits(self, model: ModelWithHead, pixels: Tensor) -> Tensor:
+        """(B, L) of images with bytes for pixels, or with numbers from 0 to 1."""
         x = pixels if pixels.is_floating_point() else pixels / 255
         # Plain numbers: a tensor made of them would have the device waited for.
         moments = zip(self.config.mean or (), self.config.std or (), strict=True)
         x = torch.stack([(x[:, i] - mean) / std for i, (mean, std) in enumerate(moments)], dim=1)
-        logits: Tensor = model(x)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return widened(model(x))
 
-    def loss(self, model: Any, *batch: Tensor) -> Tensor:
-        """The sum of cross-entropies; of a mixed picture, each class counts as much as is seen of it."""
-        pixels, how, two, other, wanted = batch
+    def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
+        """The sum of cross-entropies; of a mixed image, each class counts as much as is seen of it."""
+        pixels, how, mixing, other, labels = batch
         B, K = pixels.shape[:2]
         with torch.no_grad():
-            x = change(self.config, pixels.flatten(0, 1) / 255, how.flatten(0, 1))
+            x = apply_augmentation(self.config, pixels.flatten(0, 1) / 255, how.flatten(0, 1))
             x, *others = x.unflatten(0, (B, K)).unbind(1)
-            x, stays = mix(x, others[0], two) if others else (x, torch.ones((), device=x.device))
+            x, stays = apply_mix(x, others[0], mixing) if others else (x, torch.ones((), device=x.device))
         logits, smoothing = self.logits(model, x), self.config.smoothing
-        other = torch.where(wanted == IGNORED, wanted, other)  # a row that does not count
-        seen, mixed_in = (self.surprise(logits, some, smoothing) for some in (wanted, other))
-        return (stays * seen + (1 - stays) * mixed_in).sum()
+        other = torch.where(labels == IGNORED, labels, other)  # a row that does not count
+        first, second = (self.cross_entropies(logits, each, smoothing) for each in (labels, other))
+        return (stays * first + (1 - stays) * second).sum()
 
-    def surprise(self, logits: Tensor, wanted: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Cross-entropies in nats (B,)."""
+    def cross_entropies(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Of each row, in nats (B,)."""
         w = self.config.weights
         return F.cross_entropy(
             logits,
-            wanted,
+            labels,
             None if w is None else torch.tensor(w, device=logits.device),
             ignore_index=IGNORED,
             reduction="none",
             label_smoothing=smoothing,
         )
 
-    def measure(self, model: Any, *batch: Tensor) -> Tensor:
+    def measure(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
         """The loss, and how many classes were right."""
-        pixels, wanted = batch
+        pixels, labels = batch
         logits = self.logits(model, pixels)
-        right = (logits.argmax(-1) == wanted).sum()
-        return torch.stack([self.surprise(logits, wanted).double().sum(), right.double()])
+        right = (logits.argmax(-1) == labels).sum()
+        return torch.stack([self.cross_entropies(logits, labels).double().sum(), right.double()])
 
-    def metrics(self, loss: float, count: int, examples: Examples, right: float) -> dict[str, float]:
+    def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
+        (right,) = more
         return {"loss": loss / max(1, count), "accuracy": right / max(1, count)}
 
-    def covered(self, batch: Batch) -> int:
-        return targets(batch)
-
-    def judged(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        return judged(self.labels, answers, references)
-
-    # using it
-
-    @torch.inference_mode()
-    def answers(
-        self,
-        model: Any,
-        texts: Sequence[str | Tensor],
-        sampling: Sampling,
-        stop: Sequence[str] = (),
-        samples: int = 1,
-    ) -> list[list[Answer]]:
-        """The class of each picture with its probability, and the next likeliest if `samples` are asked for.
-
-        A picture is the path of a file, or pixels (C, H, W) in bytes.
-        """
-        c, device, training = self.config, next(model.parameters()).device, model.training
-        model.eval()
-        told: list[list[Answer]] = []
-        for first in range(0, len(texts), self.at_once):
-            some = texts[first : first + self.at_once]
-            pixels = [one(x, c.size or 1, c.channels or 1) if isinstance(x, str) else x for x in some]
-            logits = self.logits(model, torch.stack(pixels).to(device))
-            told += [likeliest(self.labels, row, samples) for row in logits.cpu()]
-        model.train(training)
-        return told
-
-    def sample(self, model: Any, examples: Examples, seed: int) -> str:
-        """A few pictures, and what the model takes them for."""
-        told = self.answers(model, examples.sources[:3], Sampling(), samples=2)
+    def preview(self, model: ModelWithHead, data: Examples, seed: int) -> str:
+        answers = self.answers(model, Request(data.sources[:3], samples=2))
         lines = []
-        for name, true, answers in zip(examples.sources.names, examples.targets, told, strict=False):
-            said = ", ".join(f"{answer.text} {answer.score:.0%}" for answer in answers)
-            lines.append(f"{name} ({true})\n  → {said}")
+        for name, true, several in zip(data.sources.names, data.targets, answers, strict=False):
+            classes = ", ".join(f"{answer.text} {answer.score:.0%}" for answer in several)
+            lines.append(f"{name} ({true})\n  → {classes}")
         return "\n".join(lines)
 
+    # Answers
 
-def shapes(config: SeeConfig, held: bool) -> tuple[Pictures, list[str]]:
-    """Drawn ones, the size of which is fixed."""
+    @torch.inference_mode()
+    def answers(self, model: ModelWithHead, request: Request) -> list[list[Answer]]:
+        """The likeliest classes of each image, with their probabilities.
+
+        An image is the path of a file, or pixels (C, H, W) in bytes.
+        """
+        device, size = next(model.parameters()).device, self.ask_batch_size
+        answers: list[list[Answer]] = []
+        with evaluating(model):
+            for first in range(0, len(request.inputs), size):
+                pixels = [self.pixels(given) for given in request.inputs[first : first + size]]
+                logits = self.logits(model, torch.stack(pixels).to(device))
+                answers += [likeliest_classes(self.labels, row, request.samples) for row in logits.cpu()]
+        return answers
+
+    def pixels(self, given: str | Tensor) -> Tensor:
+        """An image as the model reads it, (C, H, W) in bytes."""
+        return (
+            load_image(given, self.config.size or 1, self.config.channels or 1)
+            if isinstance(given, str)
+            else given
+        )
+
+    def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        return class_scores(self.labels, answers, references)
+
+    # Looking on
+
+    def reading(self, model: ModelWithHead, given: str | Tensor) -> Reading:
+        args, _ = recorded_call(model, lambda: self.answers(model, Request([given])))
+        assert isinstance(model.model, ViT)
+        P = model.model.config.patch
+        grid = args[0].shape[-2] // P, args[0].shape[-1] // P
+        first = ["class"] if model.model.first is not None else []
+        tokens = {"text": first + region_names(*grid), "label": list(self.labels)}
+        return Reading(tokens=tokens, run=lambda: model(*args), pixels=self.pixels(given), grid=grid)
+
+
+def shapes(config: SeeConfig, held: bool) -> tuple[ImageDataset, list[str]]:
+    """Images of drawn shapes, the size of which is fixed, and their classes."""
     if config.size not in (None, SIZE) or config.channels not in (None, 3):
-        raise Mistake(f"shapes are drawn in colour, {SIZE} pixels wide; give DATA for another task.size")
-    made = drawn(seed=1 + held, count=SHAPES[held])
+        raise UserError(f"shapes are drawn in colour, {SIZE} pixels wide; give DATA for another task.size")
+    made = draw_shapes(seed=1 + held, count=SHAPES[held])
     pixels = torch.from_numpy(made.pixels)
-    return Pictures(made.captions, pixels, [], (3, *made.pixels.shape[2:])), made.labels
+    return ImageDataset(made.captions, pixels, [], (3, *made.pixels.shape[2:])), made.labels

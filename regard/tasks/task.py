@@ -1,98 +1,283 @@
-"""What every task answers to: the trainer, `ask` and `score` know no more of it than this."""
+"""What a task is: all that the trainer, `ask`, `score`, traces, the page and the server know about it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from regard.data import in_length_order
-from regard.text import Tokenizer
+from regard.data import Corpus, in_length_order
+from regard.decode.generate import Sampling
+from regard.errors import UserError
+from regard.tasks.answers import Answer
+from regard.tasks.batches import Batch, Bucketed, Samples
+from regard.tasks.reading import Reading, recorded_call
+from regard.tasks.request import DataRequest, Prompt, Request
+from regard.text.tokenizer import Tokenizer
 
-from .answers import Answer
-from .batches import Batch, Bucketed
+if TYPE_CHECKING:
+    from regard.text.chat_template import Template  # Jinja is loaded only for models that converse
+
+ConfigT = TypeVar("ConfigT")  # the settings in a recipe's [task]
+DataT = TypeVar("DataT")  # what it is trained and evaluated on
+ModelT = TypeVar("ModelT", bound=nn.Module)
+Gather = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor, slice]]
 
 
-class Task:
-    """Usual answers; a task has its own to some of them.
+class Task(ABC, Generic[ConfigT, DataT, ModelT]):
+    """A task states what it needs and what it can do; methods do the usual thing where there is one.
 
-    It also has, each in its own way: `read` (files to data, with what follows from them), `held_out` (data to
-    score on), `collated` (rows of the data as a batch), `loss` (a sum over predictions), `metrics` (what sums
-    mean to people), `sample` (what to show meanwhile), `answers`.
+    A task is added as one file with its config and its class, and a line in `regard/tasks/__init__.py`.
     """
 
-    kinds: tuple[str, ...]  # of models that can do it
-    specials: tuple[str, ...]  # tokens that a tokenizer must have for it
-    data: type[Any]  # the settings of its data
-    builtin: tuple[tuple[str, ...], tuple[str, ...]]  # files to learn from, to measure on, if none are given
-    generation: ClassVar[dict[str, Any]] = {}  # usual options of `ask`
-    extras: tuple[str, ...] = ()  # options of `ask` that only this task has
-    at_once = 512  # texts from a pipe, answered together: enough to sort them by length
-    steady = False  # all batches have the same shape, worth compiling for
-    talks = False  # and remembers what was said
-    whole = False  # a step's batch cannot be cut into parts
-    compares = False  # answers with references
-    weighs = False  # answers are told with their scores
-    best: str | None = None  # of its metrics, what is highest for the best model; none: its loss is lowest
-    inherits: tuple[str, ...] = ()  # settings that it takes over from a model of its kind, to start from
-    target_tokenizer: Tokenizer | None = None  # where what is written has a vocabulary of its own
-    loss: Callable[..., Tensor]  # of a model on a batch: the sum over all predictions
-    collated: Callable[..., Batch]  # rows of the data
-    answers: Callable[..., list[list[Answer]]]  # to texts: some to each
+    # What it needs
+    kinds: ClassVar[tuple[str, ...]]  # of models that can do it, as in MODELS, and others `like` them
+    specials: ClassVar[tuple[str, ...]]  # tokens that its tokenizer must have
+    data_config: ClassVar[type[Any]]  # the settings in a recipe's [data]
+    builtin: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]  # files to train and evaluate on by default
+    inherits: ClassVar[tuple[str, ...]] = ()  # settings taken over from the model that it starts from
+    static_shapes: ClassVar[bool] = False  # all batches have one shape, so that compiling pays
+    divisible_batches: ClassVar[bool] = True  # the loss of a batch is the sum of the losses of its parts
+    best_metric: str | None = None  # the highest is best; None: the lowest loss is
 
-    # making a model
+    # What it can do
+    reads: ClassVar[Literal["text", "image"]] = "text"
+    generates: ClassVar[bool] = False  # it writes tokens one after another
+    has_source: ClassVar[bool] = False  # what it writes answers a source, which an encoder reads
+    streams: ClassVar[bool] = False  # the tokens it writes are the answer, piece by piece
+    embeds: ClassVar[bool] = False  # it has a vector for each text: `vectors`
+    predicts: ClassVar[Literal["next", "fill", "place"]] = "next"  # what a row of its logits is about
+    has_references: ClassVar[bool] = False  # answers are compared with references: `score_answers`
+    shows_scores: ClassVar[bool] = False  # answers are shown with their scores
+    takes_messages: ClassVar[bool] = False  # a conversation is messages with roles, for a chat template
+    converses: bool = False  # it remembers what was said
+    generation: ClassVar[dict[str, Any]] = {}  # the usual options of `ask`
+    extra_options: ClassVar[tuple[str, ...]] = ()  # options of `ask` that only this task has
+    ask_batch_size: ClassVar[int] = 512  # inputs from a pipe answered together: enough to sort them by length
+    example: ClassVar[str] = "The quick brown fox jumps over the lazy dog."  # an input to start with
+
+    # The tokens around what it reads and writes
+    begin: int | None = None  # before a target
+    end: int | None = None  # after it
+    ends: tuple[int, ...] = ()  # where any of several tokens ends an answer
+    source_end: int | None = None  # after a source
+    template: "Template | None" = None  # how a conversation becomes a text
+
+    gather: Gather | None = None  # the trainer's: rows of all processes, for losses that need the whole batch
+
+    def __init__(
+        self,
+        config: ConfigT,
+        tokenizer: Tokenizer | None,  # None where images are read and nothing is written
+        context: int,
+        target_tokenizer: Tokenizer | None = None,  # where what is written has a vocabulary of its own
+    ):
+        self.config, self.context, self.target_tokenizer = config, context, target_tokenizer
+        self.tokenizer: Tokenizer = tokenizer  # type: ignore[assignment]
+        self.setup()
+
+    def setup(self) -> None:
+        """What follows from the config, the tokenizer and the context."""
+
+    def with_context(self, context: int) -> Self:
+        """The same task for a model with another context."""
+        return type(self)(self.config, self.tokenizer, context, self.target_tokenizer)
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """The tokenizer of what is written."""
+        return self.target_tokenizer or self.tokenizer
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that end an answer."""
+        return self.ends or (() if self.end is None else (self.end,))
+
+    # Data
 
     @classmethod
-    def headed(cls, model: Any, config: Any) -> Any:
-        """The model with what the task puts on it."""
-        return model
+    def check_model(cls, config: ConfigT, kind: str) -> None:
+        """Raise UserError if these settings don't suit this kind of model."""
 
     @classmethod
-    def primed(cls, model: Any, data: Any) -> None:
-        """Gives a new model what it starts from, if that is not chance alone."""
+    @abstractmethod
+    def read(cls, request: DataRequest[ConfigT]) -> Corpus:
+        """Data to train and evaluate on, with the tokenizers and settings that follow from them."""
+
+    @abstractmethod
+    def held_out(self, paths: Sequence[str]) -> DataT:
+        """Data to score on."""
 
     def lengths(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Of both sides of every row; twice the same, if it has one."""
+        """The lengths of both sides of every row; twice the same where it has one."""
         return data.ids.lengths, data.ids.lengths
 
-    def training(self, data: Any, seed: int, rows: int, tokens: int | None) -> Any:
-        """Samples by step, in an order that the seed decides: `rows`, `notes`."""
+    def samples(self, data: DataT, seed: int, rows: int, tokens: int | None) -> Samples:
+        """Rows by step, in an order that the seed decides."""
         return Bucketed(data, self.lengths(data), seed, rows, tokens)
 
     def batch(self, samples: Any, rows: np.ndarray) -> Batch:
-        return self.collated(samples.data, rows)
+        """The batch of these rows, to train on."""
+        return self.collate(samples.data, rows)
 
-    def in_order(self, data: Any, tokens: int) -> Iterator[Batch]:
-        """All of the data once; about so many tokens at a time."""
+    def collate(self, data: Any, rows: Any) -> Batch:
+        """Rows of the data as a batch."""
+        raise NotImplementedError
+
+    def evaluation_batches(self, data: DataT, tokens: int) -> Iterator[Batch]:
+        """All of the data once, about so many tokens at a time."""
         for rows in in_length_order(*self.lengths(data), tokens):
-            yield self.collated(data, rows)
+            yield self.collate(data, rows)
 
-    def measure(self, model: Any, *batch: Tensor) -> Tensor:
-        """What `metrics` needs of a batch, as sums: the loss, and more in some tasks."""
-        return self.loss(model, *batch)
-
-    def covered(self, batch: Batch) -> int:
+    def batch_length(self, batch: Batch) -> int:
         """How much of the data a batch holds, as `len` counts it."""
         return len(batch[0])
 
+    # Training
+
+    @classmethod
+    def add_head(cls, model: Any, config: ConfigT) -> nn.Module:
+        """The model with the task's head on it, if the task has one."""
+        return model
+
+    @classmethod
+    def init_from(cls, model: Any, data: Any) -> None:
+        """Load what a new model starts from, if that is not chance alone."""
+
+    @abstractmethod
+    def loss(self, model: ModelT, *batch: Tensor) -> Tensor:
+        """The sum of the losses over all predictions of a batch."""
+
+    def measure(self, model: ModelT, *batch: Tensor) -> Tensor:
+        """The sums over a batch that `metrics` needs: the loss, and more in some tasks."""
+        return self.loss(model, *batch)
+
+    @abstractmethod
+    def metrics(self, loss: float, count: int, data: DataT, *more: float) -> dict[str, float]:
+        """Metrics from the sums over `count` predictions."""
+
+    @abstractmethod
+    def preview(self, model: ModelT, data: DataT, seed: int) -> str:
+        """A few inputs and the model's answers, shown while training."""
+
     def finish(self, folder: Path, weights: dict[str, Tensor]) -> None:
-        """What a finished run keeps besides."""
+        """Write what a finished run keeps besides the model."""
 
-    # using it
+    # Answers
 
-    def ask(self, *asked: Any, **options: Any) -> Iterator[list[str]]:
-        """The answers as they come: all at once, if they can't be told piece by piece."""
-        yield [answer.text for several in self.answers(*asked, **options) for answer in several]
+    @abstractmethod
+    def answers(self, model: ModelT, request: Request) -> list[list[Answer]]:
+        """`request.samples` answers to each input, or fewer."""
+
+    def stream(self, model: ModelT, request: Request) -> Iterator[list[str]]:
+        """The pieces of all answers as they come; all at once where a task does not write token by token."""
+        yield [answer.text for several in self.answers(model, request) for answer in several]
+
+    def default_samples(self, options: dict[str, Any]) -> int:
+        """How many answers each input gets, if nothing is said."""
+        return 1
 
     def conversation(self, turns: Sequence[str]) -> Any:
-        """What was said in turn, as something to ask, where a task `talks`: a line each."""
+        """What was said in turn, by the user first and last, as one input: a line each."""
         return "\n".join(turn.replace("\n", " ") for turn in turns)
 
-    def scored(self, model: Any, data: Any) -> dict[str, float] | None:
-        """Scores that are no sum over batches, instead of all others."""
+    def vectors(self, model: ModelT, texts: Sequence[str | Sequence[int]]) -> Tensor:
+        """A vector for each text or its token ids, where a task `embeds`."""
+        raise UserError("this model's task makes no vectors of texts; train one with the recipe embed")
+
+    @property
+    def text_limit(self) -> int:
+        """The tokens of a text that are read, at most."""
+        return self.context
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images that it reads."""
+        raise NotImplementedError
+
+    def example_input(self) -> str | Tensor:
+        """Something to ask, if nobody has said what."""
+        return self.example if self.reads == "text" else torch.full(self.image_shape, 128, dtype=torch.uint8)
+
+    def score(self, model: ModelT, data: DataT) -> dict[str, float] | None:
+        """Scores that are not sums over batches, instead of all others."""
         return None
 
-    def judged(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-        """What answers are worth beside references, where a task `compares` them."""
+    def score_answers(self, answers: Sequence[str], references: Sequence[Any]) -> dict[str, Any]:
+        """Scores of answers beside references, where a task `has_references`."""
         raise NotImplementedError
+
+    # Prompts, where a task `generates`
+
+    def prompts(self, given: Any, turn: bool = False) -> list[Prompt]:
+        """What the model reads of an input, one for each part that is answered on its own.
+
+        `turn`: where there is a chat template, a text is what a user says.
+        """
+        raise NotImplementedError
+
+    def prompt_of_ids(self, ids: list[int]) -> Prompt:
+        """The prompt of an input that is token ids already."""
+        raise NotImplementedError
+
+    def adopt_prompt_format(
+        self, begin: int | None, ends: Sequence[int], first: list[int] | None, template: "Template | None"
+    ) -> None:
+        """Take over what another library's folder says of prompts: the token before a target, those that
+        end an answer, those before every text, and the chat template."""
+        if begin is not None:
+            self.begin = begin
+
+    # Looking on: how an input becomes a forward call, and what comes of it
+
+    def reading(self, model: ModelT, given: Any) -> Reading:
+        """What the task gives to its model when it is asked, if that is one forward call."""
+        args, _ = recorded_call(model, lambda: self.answers(model, Request([given])))
+        ids = args[0][0].tolist()
+        return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(*args))
+
+    def run_once(self, model: ModelT, text: str) -> None:
+        """Run the model on a text as when it is asked, for the sake of what can be watched."""
+        self.answers(model, Request([text]))
+
+    def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
+        """The logits of one input and their probabilities, from a forward call's result without its batch
+        dimension."""
+        return {"logits": result, "probabilities": widened(result).softmax(-1)}
+
+    def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
+        """The rows of `count` rows of logits that are the answer."""
+        return list(range(count))
+
+    def cross_attention(self, model: ModelT, given: Any, answer: str) -> tuple[Tensor, list[str], list[str]]:
+        """What each token of an answer attends to in its source."""
+        raise UserError("this model answers without a source; there is no attention between the two")
+
+    def split_target(self, given: Any) -> tuple[Any, str | None]:
+        """A source, and a target if there is one: a pair, or a text with a tab between them."""
+        if isinstance(given, str):
+            given = tuple(given.split("\t", 1))
+        return (*given, None)[:2] if isinstance(given, tuple | list) else (given, None)
+
+    def source_prompt(self, model: ModelT, source: Any) -> Prompt:
+        """The prompt of a source that is answered in one go."""
+        prompts = self.prompts(source)
+        if len(prompts) != 1:
+            raise UserError(f"the text is read in {len(prompts)} parts, one after another; give one sentence")
+        return prompts[0]
+
+    def encode_target(self, prompt: Prompt, target: str) -> list[int]:
+        """A target as the model writes it, with its end."""
+        raise NotImplementedError
+
+    def write_target(self, model: ModelT, prompt: Prompt, sampling: Sampling) -> list[int]:
+        """What the model writes itself, with its end."""
+        raise NotImplementedError
+
+
+def widened(x: Tensor) -> Tensor:
+    """At least float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,6 +1,6 @@
 """Words as vectors: each learns from the words near it, against words drawn at random. Mikolov et al. 2013.
 
-Shapes: B stretches of text, T words of each, D width.
+Shapes: B rows of text, T words of each, D width.
 """
 
 import csv
@@ -17,21 +17,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard import scoring
-from regard.data import Corpus, DataConfig, Stream, Windows, corpus, in_order
-from regard.data.encoding import encoded, split
-from regard.data.reading import decoded, documents, empty, holds, in_folder, lines
-from regard.data.sampling import GOLDEN, keys, mixed
-from regard.data.shards import prepared
-from regard.errors import Mistake
-from regard.generate import Sampling
-from regard.loss import IGNORED
-from regard.text import Tokenizer, word_tokenizer
-from regard.vectors import Vectors, embeddings, whole_words
-
-from .answers import Answer
-from .batches import Batch, targets
-from .task import Task
+from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus
+from regard.data.documents import read_documents
+from regard.data.encoding import encode_texts, split_texts
+from regard.data.files import content_suffix, decode_utf8, empty_file, list_files, read_lines
+from regard.data.shards import is_prepared
+from regard.data.shuffling import GOLDEN, mix64, random_keys
+from regard.decode.generate import Sampling
+from regard.errors import UserError
+from regard.models import Word2Vec
+from regard.tasks import metrics as scoring
+from regard.tasks.answers import Answer
+from regard.tasks.batches import Batch, targets
+from regard.tasks.loss import IGNORED
+from regard.tasks.reading import Reading, on_device
+from regard.tasks.request import DataRequest, Request
+from regard.tasks.task import Task, widened
+from regard.text.tokenizer import word_tokenizer
+from regard.text.vectors import Vectors, embeddings, whole_words
 
 UNKNOWN = "<unk>"
 STRETCH = 64  # words of text that one row reads
@@ -46,9 +49,9 @@ TAGGED = re.compile(r".+-[nvja]")  # a word with its part of speech, as MEN writ
 @dataclass(frozen=True, kw_only=True)
 class WordsTaskConfig:
     name: Literal["words"]
-    mode: Literal["skipgram", "cbow"] = "skipgram"  # a word foretells each neighbour, or they foretell it
+    mode: Literal["skipgram", "cbow"] = "skipgram"  # a word predicts each neighbour, or they predict it
     negative: int = 5  # words drawn at random against each that was there: k
-    subsample: float = 1e-3  # t: words with a larger share of the text are passed over now and then; 0: never
+    subsample: float = 1e-3  # t: words with a larger share of the text are skipped now and then; 0: never
 
     def __post_init__(self) -> None:
         if self.negative < 1:
@@ -62,7 +65,7 @@ class WordsDataConfig(DataConfig):
     tokenizer: str = "word"  # words apart from the signs around them; or a tokenizer.json or its folder
     vocab: int = 500_000  # the most frequent ones
     holdout: float = 0.02
-    least: int = 5  # how often a word must be there to get a vector
+    least: int = 5  # how often a word must occur to get a vector
     lower: bool = True  # whether capitals make no difference
 
     def __post_init__(self) -> None:
@@ -71,101 +74,104 @@ class WordsDataConfig(DataConfig):
             raise ValueError(f"least={self.least} must be 1 or more")
 
 
-class WordsTask(Task):
+class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
+    """It is trained on a `Stream`, and scored on tables of similarities or analogies."""
+
     kinds = ("words",)
     specials = ("<|endoftext|>", UNKNOWN)
-    data = WordsDataConfig
+    data_config = WordsDataConfig
     builtin = ("write.txt",), ()
-    extras = ("distance",)  # cosine, or euclidean
-    at_once = 64
-    steady = True
+    extra_options = ("distance",)  # cosine, or euclidean
+    ask_batch_size = 64
+    static_shapes = True
     generation: ClassVar[dict[str, Any]] = {"top_k": 10}  # neighbours
 
-    def __init__(self, config: WordsTaskConfig, tokenizer: Tokenizer, context: int, target: None = None):
-        self.config, self.tokenizer, self.context = config, tokenizer, context
-        self.chances: Chances | None = None  # those of the text that is learnt from
-        ids = (tokenizer.id(token) for token in self.specials)
-        self.words = whole_words(tokenizer)
+    def setup(self) -> None:
+        self.chances: Chances | None = None  # those of the training text
+        ids = (self.tokenizer.id(token) for token in self.specials)
+        self.words = whole_words(self.tokenizer)
         self.no_words = [id for id in ids if id is not None]
 
-    # making a model
+    # Data
 
     @classmethod
-    def read(
-        cls,
-        paths: Sequence[str],
-        valid: Sequence[str],
-        data: WordsDataConfig,
-        config: WordsTaskConfig,
-        context: int,
-        tokenizers: Sequence[Tokenizer] = (),
-    ) -> Corpus:
-        """`tokenizers` are those of an earlier run, to be used again."""
-        if tokenizers or data.tokenizer != "word" or prepared(paths):
-            return corpus(paths, valid, data, cls.specials, *tokenizers)
-        held = list(documents(valid)) if valid else None
-        parts = list(split(list(documents(paths)), held, data.holdout))
-        learnable = (text for out, text in parts if not out)
-        tokenizer = word_tokenizer(learnable, data.vocab, cls.specials, data.least, data.lower, signs=True)
+    def read(cls, request: DataRequest[WordsTaskConfig]) -> Corpus:
+        paths, valid, data = request.paths, request.valid, request.data
+        if request.tokenizers or data.tokenizer != "word" or is_prepared(paths):
+            return load_corpus(paths, valid, data, cls.specials, *request.tokenizers)
+        held = list(read_documents(valid)) if valid else None
+        parts = list(split_texts(list(read_documents(paths)), held, data.holdout))
+        training = (text for out, text in parts if not out)
+        tokenizer = word_tokenizer(training, data.vocab, cls.specials, data.least, data.lower, signs=True)
         if tokenizer.vocab < len(cls.specials) + 2:
-            raise Mistake(
-                f"{paths[0]}: fewer than two words are there {data.least} times; "
+            raise UserError(
+                f"{paths[0]}: fewer than two words occur {data.least} times; "
                 "give more text, or set data.least=1"
             )
-        found = list(encoded(parts, tokenizer))
-        sides = [[some for some in found if some.held == out] for out in (False, True)]
-        train, measured = (
-            Stream([some.ids for some in side], sum(some.bytes for some in side)) for side in sides
+        texts = list(encode_texts(parts, tokenizer))
+        sides = [[text for text in texts if text.held_out == out] for out in (False, True)]
+        train, evaluation = (
+            Stream([text.ids for text in side], sum(text.bytes for text in side)) for side in sides
         )
         known = tokenizer.vocab - len(cls.specials)
-        notes = [f"{known:,} words are there at least {data.least} times"]
-        return Corpus(train, measured if len(measured) >= 2 else None, tokenizer, notes=notes)
+        notes = [f"{known:,} words occur at least {data.least} times"]
+        return Corpus(train, evaluation if len(evaluation) >= 2 else None, tokenizer, notes=notes)
 
-    def training(self, stream: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
-        """Stretches of text by number, in an order that the seed decides."""
-        self.chances = Chances.of(stream, self.tokenizer.vocab, self.no_words, self.config.subsample)
-        return Windows(stream, STRETCH, seed, rows if tokens is None else max(1, tokens // STRETCH))
+    def held_out(self, paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
+        """Tables of pairs with how similar people find them, or of analogies: the rows of each file."""
+        files = [f for path in paths for f in (list_files(path, {".csv"}) if os.path.isdir(path) else [path])]
+        return {file: read_table(file) for file in files}
+
+    def samples(self, data: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
+        self.chances = Chances.of(data, self.tokenizer.vocab, self.no_words, self.config.subsample)
+        return Windows(data, STRETCH, seed, rows if tokens is None else max(1, tokens // STRETCH))
 
     def batch(self, samples: Windows, rows: np.ndarray) -> Batch:
-        return self.drawn(samples.batch(rows)[:, :-1], keys(samples.seed ^ SALT, rows))
+        return self.collate(samples.batch(rows)[:, :-1], random_keys(samples.seed ^ SALT, rows))
 
-    def in_order(self, stream: Stream, tokens: int) -> Iterator[Batch]:
-        """The whole stream once, about so many words at a time; what is drawn is the same every time."""
+    def evaluation_batches(self, data: Stream, tokens: int) -> Iterator[Batch]:
+        """The whole stream once; what is drawn is the same every time."""
         done = 0
-        for ids, _ in in_order(stream, STRETCH, max(1, tokens // STRETCH)):
-            yield self.drawn(ids, keys(SALT, np.arange(done, done + len(ids))))
+        for ids, _ in in_order(data, STRETCH, max(1, tokens // STRETCH)):
+            yield self.collate(ids, random_keys(SALT, np.arange(done, done + len(ids))))
             done += len(ids)
 
-    def drawn(self, ids: np.ndarray, key: np.ndarray) -> Batch:
-        """Of stretches of text (B, STRETCH), the words that are not passed over and the words drawn against
-        them; and how far each of them looks: up to 1, 2, ... or `context` words, all equally likely.
+    def collate(self, data: np.ndarray, rows: np.ndarray) -> Batch:
+        """Of text (B, STRETCH), each row with its key: the words that are not passed over, the words drawn
+        against them, and how far each word looks: up to 1, 2, ... or `context` words, all equally likely.
 
         Everything is a function of the row's key. What is passed over leaves no gap; documents are kept
         apart by one as wide as the context.
         """
         assert self.chances is not None
-        B, S = ids.shape
-        noise = mixed(key[:, None] + np.arange(1, 2 * S + SHARED + 1, dtype=np.uint64) * np.uint64(GOLDEN))
-        kept = uniform(noise[:, :S]) < self.chances.keep[ids]
+        B, S = data.shape
+        noise = mix64(rows[:, None] + np.arange(1, 2 * S + SHARED + 1, dtype=np.uint64) * np.uint64(GOLDEN))
+        keep = uniform(noise[:, :S]) < self.chances.keep[data]
         reach = 1 + (noise[:, S : 2 * S] % np.uint64(self.context)).astype(np.int64)
         negatives = self.chances.draw(uniform(noise[:, 2 * S :]))
-        taken = kept + self.context * (ids == self.tokenizer.end)
-        ends = taken.cumsum(1)
+        widths = keep + self.context * (data == self.tokenizer.end)
+        ends = widths.cumsum(1)
         T = max(S, -(-int(ends[:, -1].max()) // STEP) * STEP)
-        row, column = np.nonzero(kept)
+        row, column = np.nonzero(keep)
         place = ends[row, column] - 1
         words, looks = np.zeros((B, T), np.int64), np.full((B, T), IGNORED)
-        words[row, place], looks[row, place] = ids[row, column], reach[row, column]
+        words[row, place], looks[row, place] = data[row, column], reach[row, column]
         return tuple(torch.from_numpy(x) for x in (words, negatives, looks))
 
-    def loss(self, model: nn.Module, ids: Tensor, negatives: Tensor, reach: Tensor) -> Tensor:
+    def batch_length(self, batch: Batch) -> int:
+        return targets(batch)
+
+    # Training
+
+    def loss(self, model: Word2Vec, *batch: Tensor) -> Tensor:
         """-Σ log σ(v'ᵀ v) over all pairs of a word and one near it, and k times the mean of -log σ(-v'ᵀ v)
         over the words drawn: eq. 4, whose expectation over single draws it is.
 
         That all words of a row share what is drawn (Ji et al. 2016) makes large products of many small ones.
         """
+        ids, negatives, reach = batch
         T, M = ids.shape[1], negatives.shape[1]
-        x, y = model.embed(ids), model.near(torch.cat([ids, negatives], dim=1))  # type: ignore[operator]
+        x, y = model.embed(ids), model.near(torch.cat([ids, negatives], dim=1))
         place = torch.arange(T, device=ids.device)
         apart = (place[:, None] - place).abs()
         near = (apart > 0) & (apart <= reach[:, :, None]) & (reach != IGNORED)[:, None, :]
@@ -175,111 +181,105 @@ class WordsTask(Task):
             x = near @ x / pairs.clamp(min=1)[..., None]  # (B, T, D)
             pairs = pairs.clamp(max=1)
             near = torch.diag_embed(pairs)  # (B, T, T)
-        scores = x @ y.mT  # (B, T, T + M)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = widened(x @ y.mT)  # (B, T, T + M)
         there, drawn = scores.split([T, M], dim=-1)
         right, wrong = F.logsigmoid(there) * near, F.logsigmoid(-drawn).sum(-1) * pairs
         return -right.sum() - self.config.negative / M * wrong.sum()
 
-    def metrics(self, loss: float, count: int, stream: Stream) -> dict[str, float]:
+    def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
         return {"loss": loss / max(1, count)}  # of one word and all around it
 
-    def covered(self, batch: Batch) -> int:
-        return targets(batch)
-
-    def sample(self, model: Any, stream: Stream, seed: int) -> str:
+    def preview(self, model: Word2Vec, data: Stream, seed: int) -> str:
         """A few words of the data that are neither frequent nor rare, and their neighbours."""
-        seen = set(stream.read(0, 100_000).tolist())
-        there = [word for word, id in self.words.items() if id in seen]
-        words = there[len(there) // 8 :: max(1, len(there) // 8)][:3]
-        found = self.answers(model, words, Sampling(top_k=5))
-        return "\n".join(f"{word}\n  → {a[0].text}" for word, a in zip(words, found, strict=True))
+        ids = set(data.read(0, 100_000).tolist())
+        known = [word for word, id in self.words.items() if id in ids]
+        words = known[len(known) // 8 :: max(1, len(known) // 8)][:3]
+        answers = self.answers(model, Request(words, Sampling(top_k=5)))
+        return "\n".join(f"{word}\n  → {a[0].text}" for word, a in zip(words, answers, strict=True))
 
     def finish(self, folder: Path, weights: dict[str, Tensor]) -> None:
-        """The vectors as everybody reads them, and a map of the most frequent words."""
-        found = Vectors(list(self.words), weights["embed.weight"][list(self.words.values())])
-        found.save(folder / VECTORS)
-        found.map(folder / MAP)
+        """Write the vectors in word2vec's format, and a map of the most frequent words."""
+        vectors = Vectors(list(self.words), weights["embed.weight"][list(self.words.values())])
+        vectors.save(folder / VECTORS)
+        vectors.map(folder / MAP)
 
-    # using it
+    # Answers
 
-    def answers(
-        self,
-        model: Any,
-        texts: Sequence[str],
-        sampling: Sampling,
-        stop: Sequence[str] = (),
-        samples: int = 1,
-        distance: str = "cosine",
-    ) -> list[list[Answer]]:
+    def answers(self, model: Word2Vec, request: Request) -> list[list[Answer]]:
         """The words nearest to "king", or to "king - man + woman": `top_k` of them on a line, each with its
         cosine or distance; or, where several `samples` are asked for, each an answer with its score."""
-        count = samples if samples > 1 else sampling.top_k or self.generation["top_k"]
-        learnt, answers = self.learnt(model), []
-        for text in texts:
-            found = learnt.nearest(text, count, distance)
-            if samples > 1:
-                answers.append([Answer(word, value) for word, value in found])
-            else:
-                answers.append([Answer(", ".join(f"{word} {value:.2f}" for word, value in found))])
+        several, distance = request.samples > 1, request.options.get("distance", "cosine")
+        count = request.samples if several else request.sampling.top_k or self.generation["top_k"]
+        vectors, answers = self.word_vectors(model), []
+        for text in request.inputs:
+            words = vectors.nearest(text, count, distance)
+            line = ", ".join(f"{word} {value:.2f}" for word, value in words)
+            answers.append([Answer(word, value) for word, value in words] if several else [Answer(line)])
         return answers
 
-    def learnt(self, model: nn.Module) -> Vectors:
+    def word_vectors(self, model: nn.Module) -> Vectors:
         return Vectors(list(self.words), embeddings(model)[list(self.words.values())])
 
-    # judging it
+    def example_input(self) -> str:
+        return next(iter(self.words))
 
-    def held_out(self, paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-        """Sets of pairs with how similar people find them, or of analogies: the rows of each file."""
-        files = [f for path in paths for f in (in_folder(path, {".csv"}) if os.path.isdir(path) else [path])]
-        return {file: table(file) for file in files}
+    def score(self, model: nn.Module, data: dict[str, list[dict[str, str]]]) -> dict[str, float]:
+        """Spearman's rank correlation with people, or the share of analogies found; and how much of each
+        table the vocabulary covers, which is all that is scored. A table is known by its columns."""
+        result: dict[str, float] = {}
+        vectors = self.word_vectors(model)
+        for file, rows in data.items():
+            scores = (analogies if "target" in rows[0] else similarities)(vectors, rows)
+            name = "" if len(data) == 1 else Path(file).name.split(".")[0] + "_"
+            result |= {name + key: value for key, value in scores.items()}
+        return result
 
-    def scored(self, model: Any, sets: dict[str, list[dict[str, str]]]) -> dict[str, float]:
-        """Spearman's rank correlation with people, or the share of analogies found; and how much of each set
-        the vocabulary covers, which is all that is judged. A set is known by its columns."""
-        found: dict[str, float] = {}
-        learnt = self.learnt(model)
-        for file, rows in sets.items():
-            scores = (analogies if "target" in rows[0] else similarities)(learnt, rows)
-            name = "" if len(sets) == 1 else Path(file).name.split(".")[0] + "_"
-            found |= {name + key: value for key, value in scores.items()}
-        return found
+    # Looking on
+
+    def reading(self, model: Word2Vec, given: str) -> Reading:
+        ids = self.tokenizer.encode(given)
+        if not ids:
+            raise UserError(f"{given}: the model knows none of its words")
+        (row,) = on_device(model, ids)
+        return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
 
 
-def similarities(learnt: Vectors, rows: list[dict[str, str]]) -> dict[str, float]:
-    places, there = covered(learnt, rows, ["word1", "word2"])
-    one, other = learnt.unit[places].unbind(1)
+def similarities(vectors: Vectors, rows: list[dict[str, str]]) -> dict[str, float]:
+    places, there = find_words(vectors, rows, ["word1", "word2"])
+    one, other = vectors.unit[places].unbind(1)
     people = [float(row["similarity"]) for row, known in zip(rows, there, strict=True) if known]
     cosines = (one * other).sum(1).tolist()
     rho = scoring.spearman(cosines, people) if len(people) > 1 else 0.0
     return {"spearman": rho, "covered": float(there.mean())}
 
 
-def analogies(learnt: Vectors, rows: list[dict[str, str]]) -> dict[str, float]:
+def analogies(vectors: Vectors, rows: list[dict[str, str]]) -> dict[str, float]:
     """word1 is to word2 as word3 is to the target."""
-    places, there = covered(learnt, rows, ["word1", "word2", "word3", "target"])
-    W, right = learnt.unit, 0
-    for some in places.to(W.device).split(1024):
-        a, b, c, aim = some.unbind(1)
-        likeness = (W[b] - W[a] + W[c]) @ W.mT
-        likeness.scatter_(1, some[:, :3], -torch.inf)
-        right += int((likeness.argmax(1) == aim).sum())
+    places, there = find_words(vectors, rows, ["word1", "word2", "word3", "target"])
+    W, right = vectors.unit, 0
+    for block in places.to(W.device).split(1024):
+        a, b, c, target = block.unbind(1)
+        cosines = (W[b] - W[a] + W[c]) @ W.mT
+        cosines.scatter_(1, block[:, :3], -torch.inf)
+        right += int((cosines.argmax(1) == target).sum())
     return {"accuracy": right / max(1, len(places)), "covered": float(there.mean())}
 
 
-def covered(learnt: Vectors, rows: list[dict[str, str]], columns: Sequence[str]) -> tuple[Tensor, np.ndarray]:
-    """Where the words stand of those rows whose words all have vectors, and which rows these are."""
+def find_words(
+    vectors: Vectors, rows: list[dict[str, str]], columns: Sequence[str]
+) -> tuple[Tensor, np.ndarray]:
+    """The rows of the vectors of each row's words, where all have one, and which rows these are."""
     words = [row[column] for row in rows for column in columns]
     if all(TAGGED.fullmatch(word) for word in words):
         words = [word[:-2] for word in words]
-    places = np.array([learnt.find(word) for word in words]).reshape(len(rows), len(columns))
+    places = np.array([vectors.find(word) for word in words]).reshape(len(rows), len(columns))
     there = np.all(places >= 0, axis=1)
     return torch.from_numpy(places[there]), there
 
 
 @dataclass
 class Chances:
-    """How likely each word is kept, and drawn."""
+    """How likely each word is to be kept, and to be drawn."""
 
     keep: np.ndarray  # by id
     drawn: np.ndarray  # cumulated
@@ -291,7 +291,7 @@ class Chances:
             counts += np.bincount(part, minlength=vocab)
         counts[list(no_words)] = 0
         if not counts.any():
-            raise Mistake("there is no word to learn from in the text; give more, or set data.least=1")
+            raise UserError("the text has no word to learn from; give more, or set data.least=1")
         share = counts / counts.sum() / (t or math.inf)
         with np.errstate(divide="ignore"):
             keep = np.where(share > 0, np.sqrt(1 / share) + 1 / share, 0) if t else np.ones(vocab)
@@ -307,29 +307,31 @@ def uniform(noise: np.ndarray) -> np.ndarray:
     return (noise >> np.uint64(11)) * 2.0**-53
 
 
-def table(file: str) -> list[dict[str, str]]:
-    """The rows of a .csv whose first line names its columns; those that have nothing in them are left out."""
-    if holds(file) != ".csv":
-        raise Mistake(f"{file}: no .csv; to score on, give one of word1,word2,similarity or of analogies")
-    text = (decoded(line, file, number) for number, line in enumerate(lines(file), 1))
+def read_table(file: str) -> list[dict[str, str]]:
+    """The rows of a .csv whose first line names its columns, without empty rows."""
+    if content_suffix(file) != ".csv":
+        raise UserError(
+            f"{file}: not a .csv; to score on, give one of word1,word2,similarity or of analogies"
+        )
+    text = (decode_utf8(line, file, number) for number, line in enumerate(read_lines(file), 1))
     reader = csv.DictReader(text)
     columns = [column for column in reader.fieldnames or () if column]
     needed = next((kind for kind in SETS if set(kind) <= set(columns)), None)
     if needed is None:
         like = " or ".join(",".join(kind) for kind in SETS)
-        raise Mistake(f"{file}:1: its columns are {', '.join(columns) or 'missing'}, but should be {like}")
+        raise UserError(f"{file}:1: its columns are {', '.join(columns) or 'missing'}, but should be {like}")
     rows = []
     for row in reader:
         cells = [(row[column] or "").strip() for column in needed]
         if not any(cells):
             continue
         if not all(cells):
-            raise Mistake(f"{file}:{reader.line_num}: fewer cells than {','.join(needed)}; fill them all")
+            raise UserError(f"{file}:{reader.line_num}: fewer cells than {','.join(needed)}; fill them all")
         rows.append(dict(zip(needed, cells, strict=True)))
         try:
             float(row.get("similarity", 0))
         except ValueError:
-            raise Mistake(f"{file}:{reader.line_num}: {cells[-1]} is no number for similarity") from None
+            raise UserError(f"{file}:{reader.line_num}: {cells[-1]} is not a number for similarity") from None
     if not rows:
-        raise empty(file)
+        raise empty_file(file)
     return rows

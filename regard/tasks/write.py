@@ -1,4 +1,4 @@
-"""Writing: predict the next token of running text, and so go on from any text.
+"""Writing: predict the next token of running text, and so continue any text.
 
 Shapes: B batch, T tokens.
 """
@@ -6,25 +6,27 @@ Shapes: B batch, T tokens.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import tokenizers
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.data import Corpus, DataConfig, Stream, Windows, corpus, held_out, in_order
-from regard.errors import Mistake
-from regard.generate import Sampling, generate
-from regard.loss import cross_entropy
-from regard.text import Tokenizer, told
-
-from .answers import Answer, searched, spelt, streamed
-from .batches import Batch, per_token, targets
-from .task import Task
+from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus, load_heldout
+from regard.decode.generate import Sampling, fit_context, generate
+from regard.errors import UserError
+from regard.models import GPT
+from regard.tasks.answers import Answer, decode_hypotheses, search_beams, stream_text
+from regard.tasks.batches import Batch, per_token, targets
+from regard.tasks.loss import cross_entropy
+from regard.tasks.reading import Reading, on_device
+from regard.tasks.request import DataRequest, Prompt, Request
+from regard.tasks.task import Task
+from regard.text.tokenizer import tokenizer_errors
 
 if TYPE_CHECKING:
-    from regard.template import Message, Template
+    from regard.text.chat_template import Message, Template
 
 TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>")  # may end one
 
@@ -34,121 +36,125 @@ class WriteConfig:
     name: Literal["write"]
 
 
-class Write(Task):
-    kinds = ("gpt",)  # of models that can do it
+class Write(Task[WriteConfig, Stream, GPT]):
+    kinds = ("gpt",)
     specials = ("<|endoftext|>",)
-    data = DataConfig
-    builtin = ("write.txt",), ()  # what it learns from, and what it is measured on, if nothing else is given
-    at_once = 64  # texts from a pipe, answered together
-    steady = True  # all batches have the same shape, worth compiling for
+    data_config = DataConfig
+    builtin = ("write.txt",), ()
+    static_shapes = True
+    generates = streams = takes_messages = True
+    generation: ClassVar[dict[str, Any]] = {"max_new_tokens": 200, "temperature": 0.8}
+    ask_batch_size = 64
+    example = "Once upon a time"
 
-    def __init__(self, config: WriteConfig, tokenizer: Tokenizer, context: int, target: None = None):
-        self.config, self.tokenizer, self.context = config, tokenizer, context
-        self.ends = () if tokenizer.end is None else (tokenizer.end,)  # any of these ends a text
-        self.first: list[int] = []  # before every text, where a model has learnt it so
-        self.template: Template | None = None  # of one that answers: a text is what a user says
+    def setup(self) -> None:
+        self.ends = () if self.tokenizer.end is None else (self.tokenizer.end,)
+        self.first: list[int] = []  # before every text, where a model was trained so
 
-    def speak(self, template: "Template") -> None:
-        """From now on, texts are turns of a conversation, which the template makes a text of."""
-        self.template, self.talks = template, True
+    def with_context(self, context: int) -> Self:
+        other = super().with_context(context)
+        other.first, other.ends = self.first, self.ends
+        other.template, other.converses = self.template, self.converses
+        return other
+
+    def use_template(self, template: "Template") -> None:
+        """From now on, texts are turns of a conversation."""
+        self.template, self.converses = template, True
         ends = [self.tokenizer.id(name) for name in TURNS if name in template.text]
         self.ends = tuple(dict.fromkeys([*self.ends, *(id for id in ends if id is not None)]))
 
-    # making a model
+    def adopt_prompt_format(
+        self, begin: int | None, ends: Sequence[int], first: list[int] | None, template: "Template | None"
+    ) -> None:
+        super().adopt_prompt_format(begin, ends, first, template)
+        if len(ends) > 1:
+            self.ends = tuple(ends)
+        usual = self.tokenizer.inner.encode("").ids  # what the tokenizer puts before a text
+        self.first = first if first is not None else [] if set(usual) & set(self.ends) else usual
+        if template is not None:
+            self.use_template(template)
+
+    # Data
 
     @classmethod
-    def read(
-        cls,
-        paths: Sequence[str],
-        valid: Sequence[str],
-        data: DataConfig,
-        config: WriteConfig,
-        context: int,
-        tokenizers: Sequence[Tokenizer] = (),
-    ) -> Corpus:
-        """`tokenizers` are those of an earlier run, to be used again."""
-        return corpus(paths, valid, data, cls.specials, *tokenizers)
+    def read(cls, request: DataRequest[WriteConfig]) -> Corpus:
+        return load_corpus(request.paths, request.valid, request.data, cls.specials, *request.tokenizers)
 
     def held_out(self, paths: Sequence[str]) -> Stream:
-        return held_out(paths, self.specials, self.tokenizer)
+        return load_heldout(paths, self.specials, self.tokenizer)
 
-    def training(self, stream: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
-        """Samples by number: any of them at any time, in an order that the seed decides."""
-        return Windows(stream, self.context, seed, rows if tokens is None else max(1, tokens // self.context))
+    def samples(self, data: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
+        return Windows(data, self.context, seed, rows if tokens is None else max(1, tokens // self.context))
 
     def batch(self, samples: Windows, rows: np.ndarray) -> Batch:
         ids = torch.from_numpy(samples.batch(rows))
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
-    def in_order(self, stream: Stream, tokens: int) -> Iterator[Batch]:
-        """The whole stream, every token but the first predicted once; about so many tokens at a time."""
-        for ids, following in in_order(stream, self.context, max(1, tokens // self.context)):
+    def evaluation_batches(self, data: Stream, tokens: int) -> Iterator[Batch]:
+        """The whole stream, every token but the first predicted once."""
+        for ids, following in in_order(data, self.context, max(1, tokens // self.context)):
             yield torch.from_numpy(ids), torch.from_numpy(following)
 
-    @staticmethod
-    def loss(model: nn.Module, ids: Tensor, following: Tensor) -> Tensor:
-        """The sum over all predictions, in nats."""
-        return cross_entropy(model.hidden(ids), model.output, following)  # type: ignore[operator, arg-type]
-
-    def metrics(self, loss: float, count: int, stream: Stream) -> dict[str, float]:
-        return per_token(loss, count, stream.bytes)
-
-    def covered(self, batch: Batch) -> int:
-        """How much of the data a batch holds."""
+    def batch_length(self, batch: Batch) -> int:
         return targets(batch)
 
-    def sample(self, model: Any, stream: Stream, seed: int) -> str:
-        """A few words of the data, and how the model goes on from them."""
-        opening = self.tokenizer.decode(stream.read(0, min(8, len(stream))))
+    # Training
+
+    def loss(self, model: GPT, *batch: Tensor) -> Tensor:
+        """The sum over all predictions, in nats."""
+        ids, following = batch
+        return cross_entropy(model.hidden(ids), model.output, following)
+
+    def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
+        return per_token(loss, count, data.bytes)
+
+    def preview(self, model: GPT, data: Stream, seed: int) -> str:
+        """The first words of the data, and how the model continues them."""
+        opening = self.tokenizer.decode(data.read(0, min(8, len(data))))
         options = Sampling(**self.generation | {"max_new_tokens": 120, "seed": seed})
-        return opening + self.answers(model, [opening], options)[0][0].text
+        return opening + self.answers(model, Request([opening], options))[0][0].text
 
-    # using it
+    # Answers
 
-    generation: ClassVar[dict[str, Any]] = {"max_new_tokens": 200, "temperature": 0.8}
-
-    def ask(
-        self,
-        model: Any,
-        texts: Sequence[str],
-        sampling: Sampling,
-        stop: Sequence[str] = (),
-        samples: int = 1,
-        cached: bool = True,
-    ) -> Iterator[list[str]]:
+    def stream(self, model: GPT, request: Request) -> Iterator[list[str]]:
         """The new text of every row, piece by piece; row i * samples + j is sample j of text i."""
-        if sampling.num_beams > 1:
-            found = self.answers(model, texts, sampling, stop, samples)
-            yield [answer.text for several in found for answer in several]
+        if request.sampling.num_beams > 1:
+            yield from super().stream(model, request)
             return
-        prompts = [self.read_in(text) for text in texts]
-        steps = generate(model, prompts, sampling, end=self.ends, samples=samples, cached=cached)
-        yield from streamed(steps, self.tokenizer, len(texts) * samples, stop)
+        prompts = [self.read_in(text) for text in request.inputs]
+        steps = generate(
+            model,
+            prompts,
+            request.sampling,
+            end=self.ends,
+            samples=request.samples,
+            cached=request.cached,
+        )
+        yield from stream_text(steps, self.tokenizer, len(prompts) * request.samples, request.stop)
 
-    def answers(
-        self,
-        model: Any,
-        texts: Sequence[str],
-        sampling: Sampling,
-        stop: Sequence[str] = (),
-        samples: int = 1,
-    ) -> list[list[Answer]]:
-        """Whole answers: `samples` of them to each text, with scores where beams found them."""
-        if sampling.num_beams == 1:
-            rows = zip(*self.ask(model, texts, sampling, stop, samples), strict=True)
-            found = [Answer("".join(pieces)) for pieces in rows]
-            return [found[i : i + samples] for i in range(0, len(found), samples)]
-        longest = sampling.max_new_tokens
+    def answers(self, model: GPT, request: Request) -> list[list[Answer]]:
+        samples, longest = request.samples, request.sampling.max_new_tokens
+        if request.sampling.num_beams == 1:
+            rows = zip(*self.stream(model, request), strict=True)
+            answers = [Answer("".join(pieces)) for pieces in rows]
+            return [answers[i : i + samples] for i in range(0, len(answers), samples)]
         if longest >= self.context:
-            raise Mistake(f"max_new_tokens={longest}: with beams, less than the context of {self.context}")
-        prompts = [self.read_in(text) for text in texts]
-        prompts = [prompt[longest - self.context :] for prompt in prompts]
-        best = searched(model, prompts, sampling, self.ends, samples)
-        return spelt(best, self.tokenizer, stop)
+            raise UserError(f"max_new_tokens={longest}: with beams, less than the context of {self.context}")
+        prompts = [self.read_in(text)[longest - self.context :] for text in request.inputs]
+        hypotheses = search_beams(model, prompts, request.sampling, self.ends, samples)
+        return decode_hypotheses(hypotheses, self.tokenizer, request.stop)
 
-    def conversation(self, turns: Sequence[str]) -> Any:
-        """What was said in turn, by the user first and last, as something to ask."""
+    def conversation(self, turns: Sequence[str]) -> "list[Message]":
         return [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
+
+    # Prompts
+
+    def prompts(self, given: Any, turn: bool = False) -> list[Prompt]:
+        asks = turn or not isinstance(given, str)
+        return [Prompt(self.read_in(given) if asks else self.plain(given))]
+
+    def prompt_of_ids(self, ids: list[int]) -> Prompt:
+        return Prompt(ids)
 
     def prompt(self, messages: "Sequence[Message]") -> list[int]:
         """A conversation as tokens, up to where the model's answer begins.
@@ -156,12 +162,14 @@ class Write(Task):
         A message is {"role": "system", "user" or "assistant", "content": text}.
         """
         if self.template is None:
-            raise Mistake("this model writes on and has no chat template; give it a text, not a conversation")
+            raise UserError(
+                "this model continues texts and has no chat template; give it a text, not a conversation"
+            )
         text = self.template.render(messages)
-        with told("the tokenizer fails on this conversation"):
+        with tokenizer_errors("the tokenizer fails on this conversation"):
             ids = self._spelling.encode(text, add_special_tokens=False).ids
         if not ids:
-            raise Mistake(f"{self.template.where}: the chat template makes nothing of this conversation")
+            raise UserError(f"{self.template.where}: the chat template makes nothing of this conversation")
         return ids
 
     def read_in(self, text: "str | Sequence[Message]") -> list[int]:
@@ -171,7 +179,7 @@ class Write(Task):
         return self.plain(text)
 
     def plain(self, text: str) -> list[int]:
-        """A text to go on from, as it is."""
+        """A text to continue, as it is."""
         return self.first + self.tokenizer.encode(text) or self._blank()
 
     @cached_property
@@ -182,3 +190,16 @@ class Write(Task):
     def _blank(self) -> list[int]:
         """What stands before the first word: a new line, or else the end of an earlier text."""
         return self.tokenizer.encode("\n") or [self.tokenizer.end or 0]
+
+    # Looking on
+
+    def reading(self, model: GPT, given: str) -> Reading:
+        ids = list(fit_context(self.plain(given), self.context))
+        (row,) = on_device(model, ids)
+        return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
+
+    def run_once(self, model: GPT, text: str) -> None:
+        model(*on_device(model, self.plain(text)[-self.context :]))
+
+    def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
+        return [count - 1]

@@ -1,4 +1,4 @@
-"""CTranslate2's folders: what its engine writes is what the model itself writes."""
+"""CTranslate2's folders: the engine writes what the model writes."""
 
 import json
 import sys
@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exports import made, tokens
-from folders import CONTEXT
-from mistakes import mistake
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from regard import run
+from helpers.errors import user_error
+from helpers.exports import train_tokens, trained_model
+from helpers.folders import CONTEXT, save_folder
 from regard.cli import main
-from regard.convert.ctranslate2 import tied
-from regard.run import Model, export
+from regard.convert.ctranslate2 import ACTIVATIONS, is_tie
+from regard.core.layers import FeedForward
+from regard.runs.export import export, sample_texts
+from regard.runs.load import load
+from regard.runs.model import Model
 
 engine = pytest.importorskip("ctranslate2")
 ON_CPU: dict[str, Any] = {"device": "cpu", "compute_type": "float32"}
@@ -32,6 +34,8 @@ TRANSLATORS: list[tuple[str, dict[str, Any], bool]] = [
     ("transformer", LEARNT, False),
     ("transformer", {"ffn": "geglu", "head_dim": 6, "tied": False}, False),
     ("transformer", {"ffn": "silu", "positions": "none"}, False),
+    ("transformer", {"decoder_heads": 2, "decoder_hidden": 53, "decoder_depth": 1}, False),
+    ("transformer", TODAY | {"decoder_heads": 10, "head_dim": 6}, False),
     ("t5", {"ffn": "gelu_tanh"}, False),
 ]
 
@@ -42,35 +46,47 @@ def names(tokenizer: Any, rows: Any) -> list[list[str]]:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("kind", "sizes", "two"), TRANSLATORS, ids=str)
-def test_a_translator(tmp_path: Path, kind: str, sizes: dict[str, Any], two: bool) -> None:
+def test_encoder_decoder(tmp_path: Path, kind: str, sizes: dict[str, Any], two: bool) -> None:
     """Probabilities of random targets, and 200 greedy answers."""
-    other = tokens("wordpiece", "chat") if two else None
-    ours = made(kind, "chat", tokens("bpe", "chat"), {}, other, depth=2, **sizes)
+    other = train_tokens("wordpiece", "chat") if two else None
+    ours = trained_model(kind, "chat", train_tokens("bpe", "chat"), {}, other, depth=2, **sizes)
     assert "200 of 200" in export(ours, tmp_path / "out", "ctranslate2")
     theirs, task = engine.Translator(str(tmp_path / "out"), **ON_CPU), ours.task
     sources = [[*ids, task.source_end] for ids in torch.randint(5, 190, (5, 17)).tolist()]
-    targets = torch.randint(5, task.writer.vocab - 1, (5, 11))
-    found = theirs.score_batch(names(ours.tokenizer, sources), names(task.writer, targets))
+    targets = torch.randint(5, task.output_tokenizer.vocab - 1, (5, 11))
+    found = theirs.score_batch(names(ours.tokenizer, sources), names(task.output_tokenizer, targets))
     first, last = (torch.full((5, 1), id) for id in (task.begin, task.end))
     y = ours.model(torch.tensor(sources), torch.cat([first, targets], 1)).log_softmax(-1)
     y = y.gather(2, torch.cat([targets, last], 1)[..., None])[..., 0]
     assert_close(torch.tensor([row.log_probs for row in found]), y, atol=1e-4, rtol=1e-4)
-    texts = run.texts("translate")[:200]
-    rows = [task.sourced(ids) for text in texts for ids in task.parts(text)]
+    texts = sample_texts("translate")[:200]
+    rows = [task.source(ids) for text in texts for ids in task.parts(text)]
     options = {"min_decoding_length": 0, "max_decoding_length": 20}
     answers = theirs.translate_batch(names(ours.tokenizer, rows), beam_size=1, **options)
-    spelt = [task.writer.decode([task.writer.id(t) for t in a.hypotheses[0]]) for a in answers]
+    spelt = [
+        task.output_tokenizer.decode([task.output_tokenizer.id(t) for t in a.hypotheses[0]]) for a in answers
+    ]
     assert len(set(spelt)) > (30 if sizes.get("tied") is False else 3)
     assert spelt == ours.ask(texts, max_new_tokens=20, num_beams=1)
 
 
+@pytest.mark.parametrize("kind", ["marian", "pegasus"])
+def test_a_folder_with_sides_of_unequal_size(tmp_path: Path, kind: str) -> None:
+    sizes = {"encoder_layers": 3, "decoder_layers": 1, "encoder_ffn_dim": 53, "decoder_ffn_dim": 31}
+    sizes |= {"encoder_attention_heads": 5, "decoder_attention_heads": 2}
+    save_folder(tmp_path / "theirs", kind, 1, **sizes)
+    assert "200 of 200" in export(load(tmp_path / "theirs", "cpu"), tmp_path / "out", "ctranslate2")
+
+
 def test_beams(tmp_path: Path) -> None:
-    """The same answers, if theirs are as patient as ours."""
-    other = tokens("wordpiece", "chat")
-    ours = made("transformer", "chat", tokens("bpe", "chat"), {}, other, depth=1, pre=True, tied=False)
+    """The same answers, with a patience as large as the number of beams."""
+    other = train_tokens("wordpiece", "chat")
+    ours = trained_model(
+        "transformer", "chat", train_tokens("bpe", "chat"), {}, other, depth=1, pre=True, tied=False
+    )
     export(ours, tmp_path / "out", "ctranslate2")
-    theirs, texts = engine.Translator(str(tmp_path / "out"), **ON_CPU), run.texts("chat")[:60]
-    rows = [ours.task.sourced(ids) for text in texts for ids in ours.task.parts(text)]
+    theirs, texts = engine.Translator(str(tmp_path / "out"), **ON_CPU), sample_texts("chat")[:60]
+    rows = [ours.task.source(ids) for text in texts for ids in ours.task.parts(text)]
     options = {"min_decoding_length": 0, "max_decoding_length": 20, "beam_size": 4, "patience": 4}
     found = theirs.translate_batch(names(ours.tokenizer, rows), **options)
     spelt = [other.decode([other.id(t) for t in a.hypotheses[0]]) for a in found]
@@ -90,8 +106,8 @@ WRITERS: list[dict[str, Any]] = [
 
 @torch.no_grad()
 @pytest.mark.parametrize("sizes", WRITERS, ids=str)
-def test_a_writer(tmp_path: Path, sizes: dict[str, Any]) -> None:
-    ours = made("gpt", "write", tokens("bpe", "write"), {}, depth=2, **sizes)
+def test_decoder(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    ours = trained_model("gpt", "write", train_tokens("bpe", "write"), {}, depth=2, **sizes)
     assert "200 of 200" in export(ours, tmp_path / "out", "ctranslate2")
     theirs = engine.Generator(str(tmp_path / "out"), **ON_CPU)
     ids = torch.randint(5, 190, (3, 29))
@@ -109,33 +125,35 @@ READERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @torch.no_grad()
 @pytest.mark.parametrize(("task", "section", "sizes"), READERS, ids=str)
-def test_a_reader(tmp_path: Path, task: str, section: dict[str, Any], sizes: dict[str, Any]) -> None:
-    """An encoder, of texts of unequal length; the head is beside it."""
-    ours = made("bert", task, tokens("wordpiece", task), section, depth=2, **sizes)
+def test_encoder(tmp_path: Path, task: str, section: dict[str, Any], sizes: dict[str, Any]) -> None:
+    """Texts of unequal length; the head is in a file of its own."""
+    ours = trained_model("bert", task, train_tokens("wordpiece", task), section, depth=2, **sizes)
     export(ours, tmp_path / "out", "ctranslate2")
     theirs = engine.Encoder(str(tmp_path / "out"), **ON_CPU)
     ids = torch.randint(5, ours.tokenizer.vocab, (2, 13))
-    real = torch.arange(13) < torch.tensor([[13], [7]])
-    found = theirs.forward_batch([row[m].tolist() for row, m in zip(ids, real, strict=True)])
+    attention_mask = torch.arange(13) < torch.tensor([[13], [7]])
+    found = theirs.forward_batch([row[m].tolist() for row, m in zip(ids, attention_mask, strict=True)])
     x, pooled = (torch.from_numpy(np.array(y)) for y in (found.last_hidden_state, found.pooler_output))
     inner = ours.model if task == "embed" else ours.model.model
-    assert_close(x[real], inner.encode(ids, real)[real], atol=1e-5, rtol=1e-5)
+    assert_close(x[attention_mask], inner.encode(ids, attention_mask)[attention_mask], atol=1e-5, rtol=1e-5)
     if task != "embed":
         head = load_file(tmp_path / "out/head.safetensors")
         y = (x if task == "tag" else pooled) @ head["weight"].T + head["bias"]
-        mine = ours.model(ids, real)
-        assert_close(*((y[real], mine[real]) if task == "tag" else (y, mine)), atol=1e-5, rtol=1e-5)
+        mine = ours.model(ids, attention_mask)
+        assert_close(
+            *((y[attention_mask], mine[attention_mask]) if task == "tag" else (y, mine)), atol=1e-5, rtol=1e-5
+        )
 
 
-def test_what_has_no_place_there(tmp_path: Path) -> None:
+def test_settings_that_are_refused(tmp_path: Path) -> None:
     def refused(kind: str, task: str, *words: str, section: Any = None, **sizes: Any) -> None:
-        ours = made(kind, task, tokens("wordpiece", task), section or {}, **sizes)
-        mistake(lambda: export(ours, tmp_path / "out", "ctranslate2"), *words)
+        ours = trained_model(kind, task, train_tokens("wordpiece", task), section or {}, **sizes)
+        user_error(lambda: export(ours, tmp_path / "out", "ctranslate2"), *words)
         assert not list(tmp_path.iterdir())
 
     refused("gpt", "write", "model.positions=relative", "train with", positions="relative")
-    refused("gpt", "write", "model.stretch", "train without", stretch=(8.0, 1.0, 4.0, 19.0))
-    refused("gpt", "write", "model.window=5", "train without", window=5)
+    refused("gpt", "write", "model.rope_scaling", "train without", rope_scaling=(8.0, 1.0, 4.0, 19.0))
+    refused("gpt", "write", "model.sliding_window=5", "train without", sliding_window=5)
     refused("gpt", "write", "model.qk_norm=True", norm="layer", qk_norm=True)
     refused("bert", "embed", "model.window=5", "train without", window=5)
     refused("bert", "fill", "Bert", "fill", "--to onnx")
@@ -143,32 +161,42 @@ def test_what_has_no_place_there(tmp_path: Path) -> None:
     refused("gru", "translate", "Seq2Seq", "--to onnx")
 
 
-def test_a_wrong_folder_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here, the engine is told of other weights than the model has."""
-    for kind, task in (("transformer", "translate"), ("gpt", "write"), ("bert", "embed")):
-        ours = made(kind, task, tokens("wordpiece", task), {}, depth=1)
-        with monkeypatch.context() as patch:
-            patch.setattr("regard.convert.ctranslate2.FFNS", {c: ("Tanh", g) for c, g in SHAPES.items()})
-            mistake(lambda m=ours: export(m, tmp_path / "out", "ctranslate2"), "nothing was kept")
+def test_parts_that_are_not_standard(tmp_path: Path) -> None:
+    class LeakyFeedForward(FeedForward):
+        pass
+
+    for kind, task in (("gpt", "write"), ("transformer", "translate"), ("bert", "embed")):
+        ours = trained_model(kind, task, train_tokens("wordpiece", task), {}, depth=2, ffn="relu")
+        ours.model.blocks[-1].ffn.f = LeakyFeedForward(40)
+        user_error(lambda m=ours: export(m, tmp_path / "out", "ctranslate2"), "LeakyFeedForward", "--to onnx")
+        ours.model.blocks[-1].ffn.f = FeedForward(40, f=torch.tanh)
+        user_error(lambda m=ours: export(m, tmp_path / "out", "ctranslate2"), "activation", "--to onnx")
         assert not list(tmp_path.iterdir())
 
 
-SHAPES = {"relu": False, "gelu": False, "swiglu": True}
+def test_a_wrong_folder_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another activation than the model's."""
+    for kind, task in (("transformer", "translate"), ("gpt", "write"), ("bert", "embed")):
+        ours = trained_model(kind, task, train_tokens("wordpiece", task), {}, depth=1)
+        with monkeypatch.context() as patch:
+            patch.setattr("regard.convert.ctranslate2.ACTIVATIONS", dict.fromkeys(ACTIVATIONS, "Tanh"))
+            user_error(lambda m=ours: export(m, tmp_path / "out", "ctranslate2"), "nothing was kept")
+        assert not list(tmp_path.iterdir())
 
 
 @torch.no_grad()
 def test_ties() -> None:
-    """Texts may part where two tokens are as good, and nowhere else."""
-    model = made("gpt", "write", tokens("char", "write"), {}).model
+    """Texts may differ first where two tokens have the same logit, and nowhere else."""
+    model = trained_model("gpt", "write", train_tokens("char", "write"), {}).model
     model.embed.weight[3] = model.embed.weight[4]
-    assert tied(model, [], [5, 6, 3, 7], [5, 6, 4], None)
-    assert not tied(model, [], [5, 6, 3, 7], [5, 6, 8], None)
-    assert tied(model, [], [5, 6, 3, 7], [5, 6], 4)  # one goes on, the other ends
-    assert not tied(model, [], [5, 6, 3], [5, 6], None)
+    assert is_tie(model, [], [5, 6, 3, 7], [5, 6, 4], None)
+    assert not is_tie(model, [], [5, 6, 3, 7], [5, 6, 8], None)
+    assert is_tie(model, [], [5, 6, 3, 7], [5, 6], 4)  # one goes on, the other ends
+    assert not is_tie(model, [], [5, 6, 3], [5, 6], None)
 
 
-def shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the README's lines do, run in the folder; the last one's value is `last`."""
+def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run the README's example in the folder; the last line's value is `last`."""
     code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0].rstrip().splitlines()
     found: dict[str, Any] = {}
     monkeypatch.chdir(folder)
@@ -178,17 +206,19 @@ def shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.mark.parametrize("two", [False, True])
 def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two: bool) -> None:
-    other = tokens("bpe", "translate") if two else None
-    ours = made("transformer", "translate", tokens("wordpiece", "translate"), {}, other, pre=True, depth=1)
+    other = train_tokens("bpe", "translate") if two else None
+    ours = trained_model(
+        "transformer", "translate", train_tokens("wordpiece", "translate"), {}, other, pre=True, depth=1
+    )
     export(ours, tmp_path / "out", "ctranslate2")
-    assert shown(tmp_path / "out", monkeypatch)["last"] == ours.ask("A text.", max_new_tokens=CONTEXT)
+    assert run_readme(tmp_path / "out", monkeypatch)["last"] == ours.ask("A text.", max_new_tokens=CONTEXT)
     assert (tmp_path / "out/target_tokenizer.json").exists() == two
 
 
 def test_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = made("gpt", "write", tokens("bpe", "write"), {}, depth=1)
+    ours = trained_model("gpt", "write", train_tokens("bpe", "write"), {}, depth=1)
     export(ours, tmp_path / "hf")
 
     def left(*arguments: str) -> int:
@@ -206,6 +236,6 @@ def test_from_the_command_line(
     assert 'pip install "regard[ctranslate2]"' in capsys.readouterr().err
 
 
-def test_layouts_are_known(tmp_path: Path) -> None:
-    ours: Model = made("gpt", "write", tokens("char", "write"), {}, depth=1)
-    mistake(lambda: export(ours, tmp_path / "out", "gguf2"), "gguf2", "ctranslate2")
+def test_formats_are_known(tmp_path: Path) -> None:
+    ours: Model = trained_model("gpt", "write", train_tokens("char", "write"), {}, depth=1)
+    user_error(lambda: export(ours, tmp_path / "out", "gguf2"), "gguf2", "ctranslate2")

@@ -8,18 +8,32 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import hostile
 import pytest
-from hostile import KINDS, WEIGHTS, Spoil, bounded, copied, linked, make_good, pickled, put, told, tried, used
-from mistakes import mistake
-from spoilt import CASES, DEEP, REPLACE
 
-from regard import recipe
-from regard.checkpoint import write_tensors
+from helpers import hostile
+from helpers.errors import user_error
+from helpers.hostile import (
+    KINDS,
+    WEIGHTS,
+    Spoil,
+    bounded,
+    copied,
+    linked,
+    make_good,
+    pickled,
+    put,
+    told,
+    tried,
+    used,
+)
+from helpers.spoilt import CASES, DEEP, REPLACE
+from regard.files.tensors import write_tensors
 from regard.models import MODELS
-from regard.run import begin, load
+from regard.runs import recipe
+from regard.runs.folder import begin
+from regard.runs.load import load
 from regard.tasks.write import Write, WriteConfig
-from regard.text import train_tokenizer
+from regard.text.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +52,7 @@ def test_what_is_wrong_is_told(tmp_path: Path, good: Path, kind: str, spoil: Spo
     folder = copied(good, kind, tmp_path / "bad")
     spoil(folder)
     with bounded(folder):
-        said = mistake(lambda: used(folder))
+        said = user_error(lambda: used(folder))
     assert any(some in said for some in word.split("|")), said
 
 
@@ -54,7 +68,7 @@ BROKEN = {
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 def test_recipes(tmp_path: Path, content: Any) -> None:
     put("recipe.toml", content)(tmp_path)
-    mistake(lambda: recipe.read_file(tmp_path / "recipe.toml"), "recipe.toml")
+    user_error(lambda: recipe.read_file(tmp_path / "recipe.toml"), "recipe.toml")
 
 
 def test_pickles_beside_are_left_alone(tmp_path: Path, good: Path) -> None:
@@ -77,7 +91,7 @@ def test_a_regex_without_an_end(tmp_path: Path, good: Path) -> None:
     folder = copied(good, "llama", tmp_path / "a")
     told("tokenizer.json", "normalizer", to=REPLACE | {"pattern": {"Regex": "(a+)+(a+)+$"}})(folder)
     with bounded(folder):
-        mistake(lambda: used(folder), "the tokenizer fails", "retry-limit")
+        user_error(lambda: used(folder), "the tokenizer fails", "retry-limit")
 
 
 def test_memory_of_a_good_one(tmp_path: Path) -> None:

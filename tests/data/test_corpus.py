@@ -4,17 +4,18 @@ import re
 from pathlib import Path
 
 import pytest
-from corpora import SPECIALS, expected_ids, ids, size, write_documents
 
-from regard import data, text
-from regard.data import DataConfig, corpus
-from regard.text import train_tokenizer
+from helpers.corpora import SPECIALS, expected_ids, ids, size, write_documents
+from regard import data
+from regard.data import DataConfig, load_corpus
+from regard.text import tokenizer as text
+from regard.text.tokenizer import train_tokenizer
 
 
 def test_one_text_is_cut_as_nanogpt_does(tmp_path):
     whole = "".join(chr(97 + i * i % 23) + "é" * (i % 2) for i in range(1003))
     (tmp_path / "a.txt").write_text(whole)
-    found = corpus([str(tmp_path / "a.txt")], [], DataConfig(), SPECIALS)
+    found = load_corpus([str(tmp_path / "a.txt")], [], DataConfig(), SPECIALS)
     cut = int(len(whole) * 0.9)
     assert found.tokenizer.decode(ids(found.train)) == whole[:cut]
     assert found.tokenizer.decode(ids(found.valid)) == whole[cut:]
@@ -23,7 +24,7 @@ def test_one_text_is_cut_as_nanogpt_does(tmp_path):
 
 def test_few_texts_are_cut_by_their_characters(tmp_path):
     path, rows = write_documents(tmp_path, 5)
-    found = corpus([path], [], DataConfig(tokenizer="byte", holdout=0.5), SPECIALS)
+    found = load_corpus([path], [], DataConfig(tokenizer="byte", holdout=0.5), SPECIALS)
     cut = int(sum(map(len, rows)) * 0.5) - len(rows[0]) - len(rows[1])
     train, valid = [*rows[:2], rows[2][:cut]], [rows[2][cut:], *rows[3:]]
     assert all([*train, *valid])
@@ -35,7 +36,7 @@ def test_few_texts_are_cut_by_their_characters(tmp_path):
 def test_a_cut_between_two_texts(tmp_path):
     (tmp_path / "a.txt").write_text("aaaa")
     (tmp_path / "b.txt").write_text("bbbb")
-    found = corpus([str(tmp_path)], [], DataConfig(tokenizer="byte", holdout=0.5), SPECIALS)
+    found = load_corpus([str(tmp_path)], [], DataConfig(tokenizer="byte", holdout=0.5), SPECIALS)
     assert [found.tokenizer.decode(ids(side)) for side in (found.train, found.valid)] == ["aaaa", "bbbb"]
     assert len(found.train) == len(found.valid) == 4
 
@@ -45,7 +46,7 @@ def test_a_cut_between_two_texts(tmp_path):
 )
 def test_of_many_texts_every_kth_is_held_out(tmp_path, count, holdout, every):
     path, rows = write_documents(tmp_path, count)
-    found = corpus([path], [], DataConfig(tokenizer="byte", holdout=holdout), SPECIALS)
+    found = load_corpus([path], [], DataConfig(tokenizer="byte", holdout=holdout), SPECIALS)
     assert ids(found.valid) == expected_ids(found.tokenizer, rows[every - 1 :: every])
     train = [row for i, row in enumerate(rows) if i % every != every - 1]
     assert ids(found.train) == expected_ids(found.tokenizer, train)
@@ -54,29 +55,29 @@ def test_of_many_texts_every_kth_is_held_out(tmp_path, count, holdout, every):
 
 def test_a_small_share_of_texts_is_still_held_out(tmp_path):
     path, _ = write_documents(tmp_path, 20)
-    assert len(corpus([path], [], DataConfig(holdout=0.02), []).valid) > 10
+    assert len(load_corpus([path], [], DataConfig(holdout=0.02), []).valid) > 10
 
 
 def test_own_text_to_measure_on(tmp_path):
     path, rows = write_documents(tmp_path, 12)
     (tmp_path / "valid.txt").write_text("Other Letters: XYZ")
-    found = corpus([path], [str(tmp_path / "valid.txt")], DataConfig(), SPECIALS)
+    found = load_corpus([path], [str(tmp_path / "valid.txt")], DataConfig(), SPECIALS)
     assert found.tokenizer.decode(ids(found.valid)) == "Other Letters: XYZ"  # known, although only there
     assert ids(found.train) == expected_ids(found.tokenizer, rows)
 
 
 def test_nothing_held_out(tmp_path):
     path, rows = write_documents(tmp_path, 12)
-    found = corpus([path], [], DataConfig(holdout=0.0), SPECIALS)
+    found = load_corpus([path], [], DataConfig(holdout=0.0), SPECIALS)
     assert found.valid is None
     assert ids(found.train) == expected_ids(found.tokenizer, rows)
     (tmp_path / "tiny.txt").write_text("abcdefgh")
-    assert corpus([str(tmp_path / "tiny.txt")], [], DataConfig(), []).valid is None  # a single token
+    assert load_corpus([str(tmp_path / "tiny.txt")], [], DataConfig(), []).valid is None  # a single token
 
 
 def test_without_an_end_token_texts_follow_directly(tmp_path):
     path, rows = write_documents(tmp_path, 3)
-    found = corpus([path], [], DataConfig(tokenizer="byte", holdout=0), [])
+    found = load_corpus([path], [], DataConfig(tokenizer="byte", holdout=0), [])
     assert bytes(ids(found.train)) == "".join(rows).encode()
 
 
@@ -85,16 +86,16 @@ def test_a_tokenizer_of_ones_own(tmp_path):
     own = train_tokenizer("bpe", rows, 300, SPECIALS)
     own.save(tmp_path / "tokenizer.json")
     for found in (
-        corpus([path], [], DataConfig(tokenizer=str(tmp_path)), ["ignored"]),
-        corpus([path], [], DataConfig(tokenizer=str(tmp_path / "tokenizer.json")), []),
-        corpus([path], [], DataConfig(), [], tokenizer=own),
+        load_corpus([path], [], DataConfig(tokenizer=str(tmp_path)), ["ignored"]),
+        load_corpus([path], [], DataConfig(tokenizer=str(tmp_path / "tokenizer.json")), []),
+        load_corpus([path], [], DataConfig(), [], tokenizer=own),
     ):
         assert found.tokenizer.digest == own.digest
         assert max(ids(found.train)) < own.vocab
 
 
 def test_no_torch():
-    """But for pictures, which are changed on the device."""
+    """Except for images, which are augmented on the device."""
     files = [text.__file__, *Path(data.__file__).parent.glob("*.py")]
-    for path in (path for path in files if Path(path).stem not in ("augment", "pictures")):
+    for path in (path for path in files if Path(path).stem not in ("augment", "images", "image_readers")):
         assert not re.search(r"^\s*(import|from) torch", Path(path).read_text(), re.MULTILINE)

@@ -1,32 +1,15 @@
-"""Labelled texts: every form and every mistake there is; classes, holding out, tags and answers."""
+"""Labelled texts: every format and every kind of wrong input; classes and holding out."""
 
-import gzip
 import json
-import lzma
 import sys
 import types
 
 import pytest
-import zstandard
-from corpora import standard_input
-from mistakes import mistake
 
-from regard.data import reading
-from regard.data.labels import Labels, Span, classes, labelled, numbered, spans, split_labels, tagged
-
-COMPRESS = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
-}
-
-
-def write(path, content, suffix=""):
-    path = path.with_name(path.name + suffix)
-    path.write_bytes(COMPRESS[suffix](content if isinstance(content, bytes) else content.encode()))
-    return str(path)
-
+from helpers.corpora import COMPRESS, standard_input, write_file
+from helpers.errors import user_error
+from regard.data import files
+from regard.data.labels import LabelledTexts, class_ids, class_names, read_labels, split_labels
 
 # Reading
 
@@ -35,9 +18,9 @@ def write(path, content, suffix=""):
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_tsv(tmp_path, suffix, newline):
     lines = ["\ufefftext\tlabel", " a b \tx", "", '"ä" 😀, "\ty z ', "c\u2028d\tx"]
-    path = write(tmp_path / "a.tsv", newline.join(lines), suffix)
-    table = labelled([path])
-    assert table == Labels(["a b", '"ä" 😀, "', "c\u2028d"], None, ["x", "y z", "x"], None)
+    path = write_file(tmp_path / "a.tsv", newline.join(lines), suffix)
+    table = read_labels([path])
+    assert table == LabelledTexts(["a b", '"ä" 😀, "', "c\u2028d"], None, ["x", "y z", "x"], None)
     assert table.where == [f"{path}:{line}" for line in (2, 4, 5)]
     assert (len(table), table.kind, table.columns) == (3, "class", ["text", "label"])
 
@@ -46,9 +29,9 @@ def test_tsv(tmp_path, suffix, newline):
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_csv(tmp_path, suffix, newline):
     lines = ["score,id, other,text", '-3,1,b,"one, ""two""', 'three"', "", "2e-1,2,d,c d"]
-    path = write(tmp_path / "a.CSV", newline.join(lines), suffix)
-    table = labelled([path])
-    assert table == Labels([f'one, "two"{newline}three', "c d"], ["b", "d"], None, [-3.0, 0.2])
+    path = write_file(tmp_path / "a.CSV", newline.join(lines), suffix)
+    table = read_labels([path])
+    assert table == LabelledTexts([f'one, "two"{newline}three', "c d"], ["b", "d"], None, [-3.0, 0.2])
     assert table.where == [f"{path}:2", f"{path}:5"]
     assert (len(table), table.kind, table.columns) == (2, "score", ["text", "other", "score"])
 
@@ -60,9 +43,9 @@ def test_jsonl(tmp_path, suffix):
         {"text": "c", "id": 3, "label": "1"},
         {"text": "d", "label": True},
     ]
-    path = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, rows)), suffix)
-    table = labelled([path])
-    assert table == Labels(["a\nb", "c", "d"], None, ["1", "1", "true"], None)
+    path = write_file(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, rows)), suffix)
+    table = read_labels([path])
+    assert table == LabelledTexts(["a\nb", "c", "d"], None, ["1", "1", "true"], None)
     assert table.where == [f"{path}:{line}" for line in (1, 3, 5)]
 
 
@@ -74,7 +57,7 @@ def test_every_form_is_the_same(tmp_path, columns):
     values = [{name: f"{name} {row}" for name in columns} | {"score": row / 7} for row in range(11)]
     rows = [[str(value[name]) for name in columns] for value in values]
     tables = [
-        labelled([write(tmp_path / name, "\n".join(content))])
+        read_labels([write_file(tmp_path / name, "\n".join(content))])
         for name, content in {
             "a.tsv": map("\t".join, [columns, *rows]),
             "a.csv": map(",".join, [columns, *rows]),
@@ -89,46 +72,46 @@ def test_every_form_is_the_same(tmp_path, columns):
 
 def test_several_files_and_folders(tmp_path):
     (tmp_path / "b").mkdir()
-    write(tmp_path / "b" / "y.csv", "label,text\n3,three\n")
-    write(tmp_path / "b" / "x.jsonl", '{"text": "two", "label": 2}')
-    write(tmp_path / "b" / "z.txt", "not this")
-    own = write(tmp_path / "a.tsv", "text\tlabel\none\t1\n", ".gz")
-    table = labelled([own, tmp_path / "b"])
+    write_file(tmp_path / "b" / "y.csv", "label,text\n3,three\n")
+    write_file(tmp_path / "b" / "x.jsonl", '{"text": "two", "label": 2}')
+    write_file(tmp_path / "b" / "z.txt", "not this")
+    own = write_file(tmp_path / "a.tsv", "text\tlabel\none\t1\n", ".gz")
+    table = read_labels([own, tmp_path / "b"])
     assert (table.texts, table.labels) == (["one", "two", "three"], ["1", "2", "3"])
-    other = write(tmp_path / "c.tsv", "text\tscore\none\t1\n")
-    mistake(lambda: labelled([own, other]), f"{other}: text score, but {own} has text label; ")
-    mistake(lambda: labelled([write(tmp_path / "z.txt", "x")]), "z.txt: ", ".tsv, .csv or .jsonl")
-    mistake(lambda: labelled([tmp_path / "missing"]), "missing: no such file")
-    mistake(lambda: labelled([tmp_path / "missing.csv.gz"]), "missing.csv.gz: no such file")
-    mistake(lambda: labelled([]), "no file")
+    other = write_file(tmp_path / "c.tsv", "text\tscore\none\t1\n")
+    user_error(lambda: read_labels([own, other]), other, "text score", own, "text label")
+    user_error(lambda: read_labels([write_file(tmp_path / "z.txt", "x")]), "z.txt: ", ".tsv, .csv or .jsonl")
+    user_error(lambda: read_labels([tmp_path / "missing"]), "missing: no such file")
+    user_error(lambda: read_labels([tmp_path / "missing.csv.gz"]), "missing.csv.gz: no such file")
+    user_error(lambda: read_labels([]), "no file")
 
 
 def test_standard_input_is_a_tsv(monkeypatch):
     standard_input(monkeypatch, b"text\tlabel\na\tb\n")
-    assert labelled(["-"]).labels == ["b"]
+    assert read_labels(["-"]).labels == ["b"]
     standard_input(monkeypatch, b"text\tlabel\na\n")
-    mistake(lambda: labelled(["-"]), "standard input:2: 1 column, but the header has 2;")
+    user_error(lambda: read_labels(["-"]), "standard input:2: 1 column", "header has 2")
     standard_input(monkeypatch, b"\n")
-    mistake(lambda: labelled(["-"]), "standard input: empty")
+    user_error(lambda: read_labels(["-"]), "standard input: empty")
 
 
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ("a good film,positive", ['"a good film", "positive"', "text, other"]),
+        ("a good film,positive", ['"a good film", "positive"', "text", "other"]),
         ("text,class", ['"text", "class"', "label or score"]),
         ("label,other", ['"label", "other"', "text"]),
         ("Text,Label", ['"Text", "Label"']),
         ("text,label,score", ["label or score"]),
-        ("text,label,text", ["text may be there only once"]),
+        ("text,label,text", ["text", "once"]),
         ("x" * 1000 + ",label", ['"' + "x" * 40 + '…"']),
         (",".join(f"n{i}" for i in range(1000)), ['"n19", …;']),
     ],
 )
 def test_wrong_names(tmp_path, header, words):
     for suffix, tab in (("csv", ","), ("tsv", "\t")):
-        path = write(tmp_path / f"a.{suffix}", header.replace(",", tab) + "\n")
-        assert len(mistake(lambda path=path: labelled([path]), f"{path}:1: the columns are", *words)) < 500
+        path = write_file(tmp_path / f"a.{suffix}", header.replace(",", tab) + "\n")
+        assert len(user_error(lambda path=path: read_labels([path]), f"{path}:1:", *words)) < 500
 
 
 @pytest.mark.parametrize(
@@ -149,10 +132,10 @@ def test_wrong_names(tmp_path, header, words):
 def test_wrong_rows(tmp_path, row, words):
     for suffix, tab in (("csv", ","), ("tsv", "\t")):
         content = f"text|other|score\na|b|1\n\n{row}\na|b|1\n".replace("|", tab)
-        path = write(tmp_path / f"a.{suffix}", content)
-        mistake(lambda path=path: labelled([path]), f"{path}:4: {words}; ")
-    path = write(tmp_path / "b.tsv", "text\tlabel\na\t \n")
-    mistake(lambda: labelled([path]), f"{path}:2: an empty label")
+        path = write_file(tmp_path / f"a.{suffix}", content)
+        user_error(lambda path=path: read_labels([path]), f"{path}:4: {words}; ")
+    path = write_file(tmp_path / "b.tsv", "text\tlabel\na\t \n")
+    user_error(lambda: read_labels([path]), f"{path}:2: an empty label")
 
 
 @pytest.mark.parametrize(
@@ -164,13 +147,13 @@ def test_wrong_rows(tmp_path, row, words):
     ],
 )
 def test_wrong_csv(tmp_path, rows, line):
-    path = write(tmp_path / "a.csv", 'text,label\n"a\nb",x\n' + rows)
-    mistake(lambda: labelled([path]), f"{path}:{line}: not CSV (", "doubled")
+    path = write_file(tmp_path / "a.csv", 'text,label\n"a\nb",x\n' + rows)
+    user_error(lambda: read_labels([path]), f"{path}:{line}: not CSV (", "double")
 
 
 def test_a_line_is_named_after_one_of_several_lines(tmp_path):
-    path = write(tmp_path / "a.csv", 'text,label\n"a\nb",x\n"c\n\nd"\n')
-    mistake(lambda: labelled([path]), f"{path}:4: 1 column,")
+    path = write_file(tmp_path / "a.csv", 'text,label\n"a\nb",x\n"c\n\nd"\n')
+    user_error(lambda: read_labels([path]), f"{path}:4: 1 column,")
 
 
 @pytest.mark.parametrize(
@@ -189,18 +172,18 @@ def test_a_line_is_named_after_one_of_several_lines(tmp_path):
     ],
 )
 def test_wrong_jsonl(tmp_path, line, words):
-    path = write(tmp_path / "a.jsonl", '{"text": "a", "label": "b"}\n\n' + line)
-    mistake(lambda: labelled([path]), f"{path}:3:", words)
+    path = write_file(tmp_path / "a.jsonl", '{"text": "a", "label": "b"}\n\n' + line)
+    user_error(lambda: read_labels([path]), f"{path}:3:", words)
 
 
 def test_wrong_jsonl_at_its_beginning(tmp_path):
-    path = write(tmp_path / "a.jsonl", '{"words": "a", "label": "b"}')
-    mistake(lambda: labelled([path]), f'{path}:1: the columns are named "words", "label"; needed are text')
+    path = write_file(tmp_path / "a.jsonl", '{"words": "a", "label": "b"}')
+    user_error(lambda: read_labels([path]), f"{path}:1:", '"words", "label"', "text", "label or score")
     for score in ("true", "null", "[1]", '"x"', "1" + "0" * 400):
-        write(tmp_path / "a.jsonl", f'{{"text": "a", "score": {score}}}')
-        assert len(mistake(lambda: labelled([path]), f"{path}:1: the score", "not a number")) < 200
-    write(tmp_path / "a.jsonl", '{"text": "a", "score": "1.5"}')
-    assert labelled([path]).scores == [1.5]
+        write_file(tmp_path / "a.jsonl", f'{{"text": "a", "score": {score}}}')
+        assert len(user_error(lambda: read_labels([path]), f"{path}:1: the score", "not a number")) < 200
+    write_file(tmp_path / "a.jsonl", '{"text": "a", "score": "1.5"}')
+    assert read_labels([path]).scores == [1.5]
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
@@ -212,20 +195,20 @@ def test_wrong_bytes(tmp_path, monkeypatch, suffix):
         ".jsonl": b'{"text":"x","label":"y"}\n',
     }
     line = good[suffix].count(b"\n") + 1
-    failing = lambda *words: mistake(lambda: labelled([str(path)]), *words)  # noqa: E731
+    failing = lambda *words: user_error(lambda: read_labels([str(path)]), *words)  # noqa: E731
     failing(f"{path}: no such file")
     for content, word in ((b"", "empty"), (b" \n\n", "empty")):
-        write(path, content)
+        write_file(path, content)
         failing(f"{path}: {word}")
     for bad, word in ((b"\xe9\n", "0xe9"), (b"\0\n", "zero byte")):
-        write(path, good[suffix] + bad)
+        write_file(path, good[suffix] + bad)
         failing(f"{path}:{line}:", word)
-    monkeypatch.setattr(reading, "LONGEST_LINE", 100)
-    write(path, good[suffix] + b"x" * 101)
+    monkeypatch.setattr(files, "MAX_LINE", 100)
+    write_file(path, good[suffix] + b"x" * 101)
     failing(f"{path}:{line}:", "100 bytes")
     if suffix != ".jsonl":
-        write(path, good[suffix].split(b"\n")[0])
-        failing(f"{path}: a header, but no row")
+        write_file(path, good[suffix].split(b"\n")[0])
+        failing(f"{path}:", "header", "no row")
 
 
 def test_hub(monkeypatch):
@@ -240,34 +223,32 @@ def test_hub(monkeypatch):
     asked: list = []
     rows = Rows([{"id": 1, "text": " a", "label": 0}, {"id": 2, "text": "b", "label": 1}])
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    assert labelled(["hf:o/n"]) == Labels(["a", "b"], None, ["0", "1"], None)
+    assert read_labels(["hf:o/n"]) == LabelledTexts(["a", "b"], None, ["0", "1"], None)
     rows.features = {"label": types.SimpleNamespace(names=["no", "yes"]), "text": object()}
-    table = labelled(["hf:o/n/c:test", "hf:n"])
-    assert table == Labels(["a", "b"] * 2, None, ["no", "yes"] * 2, None)
+    table = read_labels(["hf:o/n/c:test", "hf:n"])
+    assert table == LabelledTexts(["a", "b"] * 2, None, ["no", "yes"] * 2, None)
     assert table.where[1] == "hf:o/n/c:test row 2"
     assert asked == [("o/n", None, "train"), ("o/n", "c", "test"), ("n", None, "train")]
     rows.append({"id": 3, "text": "c", "label": -1})
-    mistake(lambda: labelled(["hf:o/n"]), "hf:o/n row 3: the label -1 has no name")
+    user_error(lambda: read_labels(["hf:o/n"]), "hf:o/n row 3:", "label -1")
     rows[2] = {"id": 3, "text": None, "label": 0}
-    mistake(lambda: labelled(["hf:o/n"]), 'hf:o/n row 3: no string under "text"')
+    user_error(lambda: read_labels(["hf:o/n"]), 'hf:o/n row 3: no string under "text"')
     rows.column_names = ("sentence", "label")
-    mistake(
-        lambda: labelled(["hf:o/n"]), 'hf:o/n: the columns are named "sentence", "label"; needed are text'
-    )
+    user_error(lambda: read_labels(["hf:o/n"]), "hf:o/n:", '"sentence", "label"', "text")
     rows.column_names = ("text", "other", "score")
     rows[:] = [{"text": "a", "other": "b", "score": 2}]
-    assert labelled(["hf:o/n"]) == Labels(["a"], ["b"], None, [2.0])
+    assert read_labels(["hf:o/n"]) == LabelledTexts(["a"], ["b"], None, [2.0])
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace())
-    mistake(lambda: labelled(["hf:o/n"]), "hf:o/n: cannot be loaded", "OWNER/NAME/CONFIG:SPLIT")
+    user_error(lambda: read_labels(["hf:o/n"]), "hf:o/n: cannot be loaded", "OWNER/NAME/CONFIG:SPLIT")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    mistake(lambda: labelled(["hf:o/n"]), "hf:o/n: needs", "pip install 'regard[datasets]'")
+    user_error(lambda: read_labels(["hf:o/n"]), "hf:o/n: needs", "pip install 'regard[datasets]'")
 
 
 # Classes
 
 
 def of(labels):
-    return Labels([f"text {i}" for i in range(len(labels))], None, list(labels), None)
+    return LabelledTexts([f"text {i}" for i in range(len(labels))], None, list(labels), None)
 
 
 @pytest.mark.parametrize(
@@ -280,17 +261,16 @@ def of(labels):
     ],
 )
 def test_classes(labels, names):
-    assert classes(labels) == classes(reversed(labels)) == names
-    assert [names[number] for number in numbered(of(labels), names)] == list(labels)
+    assert class_names(labels) == class_names(reversed(labels)) == names
+    assert [names[number] for number in class_ids(of(labels), names)] == list(labels)
 
 
 def test_wrong_classes(tmp_path):
-    mistake(lambda: classes(["good"] * 3), 'only the class "good"', "two or more")
-    mistake(lambda: classes([]), "no class")
-    path = write(tmp_path / "a.tsv", "text\tlabel\na\tx\nb\tz\n")
-    said = f'{path}:3: the label "z" is not one of those to learn: "x", "y"'
-    mistake(lambda: numbered(labelled([path]), ["x", "y"]), said)
-    assert mistake(lambda: numbered(of("xz"), ["x", "y"])) == said.removeprefix(f"{path}:3: ")
+    user_error(lambda: class_names(["good"] * 3), 'only the class "good"', "two or more")
+    user_error(lambda: class_names([]), "no class")
+    path = write_file(tmp_path / "a.tsv", "text\tlabel\na\tx\nb\tz\n")
+    said = user_error(lambda: class_ids(read_labels([path]), ["x", "y"]), f"{path}:3:", '"z"', '"x", "y"')
+    assert user_error(lambda: class_ids(of("xz"), ["x", "y"])) == said.removeprefix(f"{path}:3: ")
 
 
 # Holding out
@@ -326,9 +306,9 @@ def test_few_are_held_out(labels, holdout, held):
 
 def test_scores_and_pairs_are_held_out_with_all_that_belongs_to_them(tmp_path):
     content = "text\tother\tscore\n" + "".join(f"a{i}\tb{i}\t{i}\n" for i in range(29))
-    path = write(tmp_path / "a.tsv", content)
-    train, valid = split_labels(labelled([path]), None, 0.1)
-    assert valid == Labels(["a9", "a19"], ["b9", "b19"], None, [9.0, 19.0])
+    path = write_file(tmp_path / "a.tsv", content)
+    train, valid = split_labels(read_labels([path]), None, 0.1)
+    assert valid == LabelledTexts(["a9", "a19"], ["b9", "b19"], None, [9.0, 19.0])
     assert valid.where == [f"{path}:11", f"{path}:21"]
     assert len(train) == 27
     assert (train.describe(), of("a").describe(), of("").describe()) == ("27 scores", "1 label", "0 labels")
@@ -337,96 +317,5 @@ def test_scores_and_pairs_are_held_out_with_all_that_belongs_to_them(tmp_path):
 def test_validation_data_of_their_own():
     table, valid = of("abab"), of("ba")
     assert split_labels(table, valid, 0.1) == (table, valid)
-    other = Labels(["a"], ["b"], None, [1.0])
-    mistake(lambda: split_labels(table, other, 0.1), "have text other score, but", "text label")
-
-
-# Tags
-
-CONLL = """-DOCSTART- -X- -X- O
-
-EU NNP B-NP I-ORG
-rejects VBZ B-VP O
-
-
-Peter\tNNP \t B-NP B-PER
--DOCSTART- -X- O O
-. . O S-X\x20
-"""
-
-
-@pytest.mark.parametrize("suffix", COMPRESS)
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_tagged(tmp_path, suffix, newline):
-    path = write(tmp_path / "a.conll", CONLL.replace("\n", newline), suffix)
-    found = [(["EU", "rejects"], ["I-ORG", "O"]), (["Peter"], ["B-PER"]), (["."], ["S-X"])]
-    assert tagged([path]) == found
-    other = write(tmp_path / "b.txt", "a\u00a0b\tO")
-    assert tagged([path, other]) == [*found, (["a\u00a0b"], ["O"])]
-    assert len(tagged([tmp_path])) == 4
-
-
-def test_wrong_tags(tmp_path, monkeypatch):
-    path = str(tmp_path / "a.conll")
-    for content, words in {
-        "a O\n\nb\n": ":3: 1 column; ",
-        "a O\nNew York B-LOC\n": ":2: 3 columns, but 2 before; ",
-        "": ": no sentence",
-        "\n \n": ": no sentence",
-        "-DOCSTART- O\n": ": no sentence",
-        "a O\nb\0 O\n": ":2: a zero byte",
-    }.items():
-        write(tmp_path / "a.conll", content)
-        mistake(lambda: tagged([path]), path + words)
-    write(tmp_path / "a.conll", b"a O\n\xe9 O\n")
-    mistake(lambda: tagged([path]), f"{path}:2: byte 0xe9")
-    mistake(lambda: tagged([tmp_path / "missing"]), "missing: no such file")
-    standard_input(monkeypatch, b"a O\nb\n")
-    mistake(lambda: tagged(["-"]), "standard input:2:")
-
-
-# Answers
-
-
-@pytest.mark.parametrize("suffix", COMPRESS)
-def test_spans(tmp_path, suffix):
-    rows = [
-        {"question": "q?", "context": " é b b", "answer": "b", "id": 1},
-        {"question": "q?", "context": " é b b", "answer": "b", "start": 5},
-        {"question": "q?", "context": " é b b", "answer": "b", "start": None},
-    ]
-    path = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, rows)), suffix)
-    found = spans([path])
-    assert found == [Span("q?", " é b b", "b", start) for start in (3, 5, 3)]
-    assert all(span.context[span.start : span.end] == "b" for span in found)
-    assert spans([tmp_path]) == found
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"answer": 5}, "no answer; a line looks like"),
-        ({"question": None}, "no answer; a line looks like"),
-        ({"context": "\n"}, "an empty context"),
-        ({"answer": ""}, "an empty answer"),
-        ({"answer": "x\ny"}, 'the answer "x y" is not in the context'),
-        ({"start": 1}, 'at start 1 of the context is "b", not the answer "a"'),
-        ({"start": 99}, 'at start 99 of the context is ""'),
-        ({"start": -2}, 'start "-2" is no place'),
-        ({"start": "0"}, 'start "0" is no place'),
-        ({"start": False}, 'start "False" is no place'),
-        ({"question": "\ud800"}, "half a surrogate pair"),
-    ],
-)
-def test_wrong_spans(tmp_path, change, words):
-    row = {"question": "q", "context": "ab", "answer": "a"}
-    path = write(tmp_path / "a.jsonl", f"{json.dumps(row)}\n\n{json.dumps(row | change)}\n")
-    mistake(lambda: spans([path]), f"{path}:3: {words}")
-
-
-def test_no_spans(tmp_path):
-    mistake(lambda: spans([write(tmp_path / "a.jsonl", "\n")]), "a.jsonl: empty")
-    mistake(lambda: spans([write(tmp_path / "a.tsv", "x")]), "a.tsv: answers are in a .jsonl")
-    mistake(lambda: spans([tmp_path / "missing"]), "missing: no such file")
-    path = write(tmp_path / "b.jsonl", "[1]")
-    mistake(lambda: spans([path]), f"{path}:1: no answer")
+    other = LabelledTexts(["a"], ["b"], None, [1.0])
+    user_error(lambda: split_labels(table, other, 0.1), "text other score", "text label")

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from mistakes import mistake
 
-from regard.data.pairs import Ragged
-from regard.data.passages import Passages, divided, paragraphs, passages
-from regard.sentences import sentences
-from regard.text import train_tokenizer
+from helpers.errors import user_error
+from regard.data.passages import Passages, encode_passages, split_documents, split_paragraphs
+from regard.data.ragged import Ragged
+from regard.text.sentences import split_sentences
+from regard.text.tokenizer import train_tokenizer
 
 TEXTS = [
     "The fox ran. It saw a goose! Was it near?\nA line is a sentence",
@@ -51,27 +51,29 @@ def numbers(*documents, longest=10):
     ],
 )
 def test_paragraphs(text, parts):
-    assert paragraphs(text) == parts
+    assert split_paragraphs(text) == parts
 
 
 def test_sentences_are_ids_document_by_document(tokenizer):
-    found = passages(iter(TEXTS), tokenizer, 7)
-    wanted = [sentences(text) for text in TEXTS if text.strip()]
+    found = encode_passages(iter(TEXTS), tokenizer, 7)
+    wanted = [split_sentences(text) for text in TEXTS if text.strip()]
     assert found.firsts.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
     for i, sentence in enumerate(s for document in wanted for s in document):
-        assert found.joined(i, i + 1).tolist() == tokenizer.encode(sentence)
+        assert found.sentence_ids(i, i + 1).tolist() == tokenizer.encode(sentence)
     for (first, stop), document in zip(pairwise(found.firsts.tolist()), wanted, strict=True):
-        assert found.joined(first, stop).tolist() == [id for s in document for id in tokenizer.encode(s)]
+        assert found.sentence_ids(first, stop).tolist() == [
+            id for s in document for id in tokenizer.encode(s)
+        ]
     assert found.bytes == sum(len(text.encode()) for text in TEXTS if text.strip())
     assert found.ids.ids.dtype == np.uint16
     assert found.describe() == f"{len(found.ids.ids):,} tokens in 4 documents"
     for nothing in ([], [" \n "], [""]):
-        mistake(lambda nothing=nothing: passages(nothing, tokenizer, 7), "no sentence")
+        user_error(lambda nothing=nothing: encode_passages(nothing, tokenizer, 7), "no sentence")
 
 
 @pytest.mark.parametrize("longest", [1, 7, 20, 1000])
 def test_passages_are_everything_once_within_the_room(tokenizer, longest):
-    found = passages(TEXTS, tokenizer, longest)
+    found = encode_passages(TEXTS, tokenizer, longest)
     cuts = found.cuts.tolist()
     assert len(found) == len(cuts)
     assert [first for first, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]
@@ -79,10 +81,10 @@ def test_passages_are_everything_once_within_the_room(tokenizer, longest):
     borders = set(found.firsts.tolist())
     assert borders <= {place for cut in cuts for place in cut}  # never across documents
     for first, stop in cuts:
-        size = len(found.joined(first, stop))
+        size = len(found.sentence_ids(first, stop))
         assert size <= longest or stop - first == 1
         if stop not in borders:  # one more would not have had room
-            assert len(found.joined(first, stop + 1)) > longest
+            assert len(found.sentence_ids(first, stop + 1)) > longest
     if longest == 1000:
         assert len(cuts) == 4
 
@@ -92,8 +94,8 @@ def test_passages_by_hand():
         [0, 3], [3, 4], [4, 5], [5, 6], [6, 8],
     ]  # fmt: skip
     found = numbers([3, 3, 4, 1], [11], [10, 1, 2])
-    assert [found.until(1, n) for n in (0, 3, 6, 7, 8, 99)] == [2, 2, 2, 3, 4, 4]
-    assert found.joined(1, 3).tolist() == [1, 1, 1, 2, 2, 2, 2]
+    assert [found.passage_end(1, n) for n in (0, 3, 6, 7, 8, 99)] == [2, 2, 2, 3, 4, 4]
+    assert found.sentence_ids(1, 3).tolist() == [1, 1, 1, 2, 2, 2, 2]
 
 
 def test_elsewhere_is_another_document_and_any_sentence_of_it():
@@ -102,7 +104,7 @@ def test_elsewhere_is_another_document_and_any_sentence_of_it():
     documents = np.repeat(np.arange(4), np.diff(found.firsts))
     draws = 7000
     for first in range(8):
-        counts = Counter(found.elsewhere(first, rng) for _ in range(draws))
+        counts = Counter(found.random_elsewhere(first, rng) for _ in range(draws))
         others = [i for i in range(8) if documents[i] != documents[first]]
         assert sorted(counts) == others
         share = 1 / len(others)
@@ -133,7 +135,7 @@ def test_fingerprints_tell_data_apart():
         (9, 0.0, []),
     ],
 )
-def test_divided(many, holdout, held):
-    train, valid = divided([str(n) for n in range(many)], holdout)
+def test_split_documents(many, holdout, held):
+    train, valid = split_documents([str(n) for n in range(many)], holdout)
     assert valid == [str(n) for n in held]
     assert train == [str(n) for n in range(many) if n not in held]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import SPECIALS, expected_ids, ids, standard_input, write_documents
-from mistakes import mistake
 
-from regard.data import DataConfig, Windows, corpus, prepare, shards
-from regard.text import Tokenizer, train_tokenizer
+from helpers.corpora import SPECIALS, expected_ids, ids, standard_input, write_documents
+from helpers.errors import user_error
+from regard.data import DataConfig, Windows, load_corpus, prepare, shards
+from regard.text.tokenizer import Tokenizer, train_tokenizer
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "wordpiece", "unigram"])
@@ -22,9 +22,9 @@ from regard.text import Tokenizer, train_tokenizer
 def test_prepared_is_like_read_directly(tmp_path, kind, count):
     path, _ = write_documents(tmp_path, count)
     config = DataConfig(tokenizer=kind, vocab=300)
-    direct = corpus([path], [], config, SPECIALS)
+    direct = load_corpus([path], [], config, SPECIALS)
     about = prepare([path], tmp_path / "out", config, SPECIALS, shard=101)
-    shards = corpus([str(tmp_path / "out")], [], config, SPECIALS)
+    shards = load_corpus([str(tmp_path / "out")], [], config, SPECIALS)
     assert shards.tokenizer.digest == direct.tokenizer.digest
     for one, other, side in ((shards.train, direct.train, "train"), (shards.valid, direct.valid, "valid")):
         assert ids(one) == ids(other)
@@ -51,7 +51,7 @@ def test_what_is_in_a_prepared_folder(tmp_path, capsys):
         assert array.dtype == np.uint16
         assert len(array) == entry["tokens"] <= 1000
         assert hashlib.sha256((out / entry["name"]).read_bytes()).hexdigest() == entry["sha256"]
-    mapped = corpus([str(out)], [], DataConfig(), []).train.parts
+    mapped = load_corpus([str(out)], [], DataConfig(), []).train.parts
     assert all(isinstance(part, np.memmap) for part in mapped)
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -63,14 +63,14 @@ def test_a_large_vocabulary_takes_wider_numbers(tmp_path):
     (tmp_path / "a.txt").write_text(many, "utf-8")
     about = prepare([str(tmp_path / "a.txt")], tmp_path / "out", DataConfig(holdout=0), SPECIALS)
     assert about["dtype"] == "uint32"
-    found = corpus([str(tmp_path / "out")], [], DataConfig(), [])
+    found = load_corpus([str(tmp_path / "out")], [], DataConfig(), [])
     assert found.tokenizer.decode(ids(found.train)) == many
     assert found.valid is None
 
 
 def test_standard_input_and_pipes_are_prepared_although_read_once(tmp_path, monkeypatch):
     path, rows = write_documents(tmp_path, 1)
-    direct = corpus([path], [], DataConfig(), SPECIALS)
+    direct = load_corpus([path], [], DataConfig(), SPECIALS)
     standard_input(monkeypatch, rows[0].encode())
     prepare(["-"], tmp_path / "a", DataConfig(), SPECIALS)
     pipe = tmp_path / "pipe"
@@ -80,7 +80,7 @@ def test_standard_input_and_pipes_are_prepared_although_read_once(tmp_path, monk
     prepare([str(pipe)], tmp_path / "b", DataConfig(), SPECIALS)
     writer.join()
     for out in ("a", "b"):
-        found = corpus([str(tmp_path / out)], [], DataConfig(), [])
+        found = load_corpus([str(tmp_path / out)], [], DataConfig(), [])
         assert ids(found.train) == ids(direct.train)
         assert ids(found.valid) == ids(direct.valid)
 
@@ -89,12 +89,12 @@ def test_prepared_with_own_text_to_measure_on(tmp_path):
     path, rows = write_documents(tmp_path, 12)
     (tmp_path / "valid.txt").write_text("Other Letters: XYZ")
     prepare([path], tmp_path / "out", DataConfig(), SPECIALS, valid_paths=[str(tmp_path / "valid.txt")])
-    found = corpus([str(tmp_path / "out")], [], DataConfig(), [])
+    found = load_corpus([str(tmp_path / "out")], [], DataConfig(), [])
     assert found.tokenizer.decode(ids(found.valid)) == "Other Letters: XYZ"
     assert ids(found.train) == expected_ids(found.tokenizer, rows)
-    raw = corpus([str(tmp_path / "out")], [path], DataConfig(), [])
+    raw = load_corpus([str(tmp_path / "out")], [path], DataConfig(), [])
     assert ids(raw.valid) == expected_ids(found.tokenizer, rows)
-    prepared = corpus([str(tmp_path / "out")], [str(tmp_path / "out")], DataConfig(), [])
+    prepared = load_corpus([str(tmp_path / "out")], [str(tmp_path / "out")], DataConfig(), [])
     assert ids(prepared.valid) == [*ids(found.train), found.tokenizer.end, *ids(found.valid)]
     assert prepared.valid.bytes == found.train.bytes + found.valid.bytes
 
@@ -129,8 +129,8 @@ def prepared(tmp_path):
 
 def test_several_prepared_folders_are_one(prepared):
     folder, _ = prepared
-    one = corpus([str(folder / "a")], [], DataConfig(), [])
-    two = corpus([str(folder / "a"), str(folder / "b")], [], DataConfig(), [])
+    one = load_corpus([str(folder / "a")], [], DataConfig(), [])
+    two = load_corpus([str(folder / "a"), str(folder / "b")], [], DataConfig(), [])
     assert ids(two.train) == [*ids(one.train), one.tokenizer.end, *ids(one.train)]
     assert ids(two.valid) == [*ids(one.valid), one.tokenizer.end, *ids(one.valid)]
     assert two.train.bytes == 2 * one.train.bytes
@@ -139,37 +139,41 @@ def test_several_prepared_folders_are_one(prepared):
 def test_prepared_folders_that_do_not_fit(prepared):
     folder, path = prepared
     a, c = str(folder / "a"), str(folder / "c")
-    mistake(lambda: corpus([a, c], [], DataConfig(), []), a, c, "another tokenizer")
-    mistake(lambda: corpus([a], [c], DataConfig(), []), a, c, "another tokenizer")
-    mistake(lambda: corpus([a, path], [], DataConfig(), []), a, path, "prepare both")
-    mistake(lambda: corpus([path], [a], DataConfig(), []), a, path, "prepare both")
-    mistake(lambda: corpus([c], [], DataConfig(tokenizer=str(folder / "byte.json")), []), c, "data.tokenizer")
-    mistake(lambda: corpus([c], [], DataConfig(), [], tokenizer=Tokenizer.load(a)), c, "another tokenizer")
-    mistake(lambda: prepare([a], folder / "new", DataConfig(), []), a, "prepared already")
-    mistake(lambda: prepare([path], folder / "new", DataConfig(), [], [c]), c, "prepared already")
+    user_error(lambda: load_corpus([a, c], [], DataConfig(), []), a, c, "another tokenizer")
+    user_error(lambda: load_corpus([a], [c], DataConfig(), []), a, c, "another tokenizer")
+    user_error(lambda: load_corpus([a, path], [], DataConfig(), []), a, path, "prepare both")
+    user_error(lambda: load_corpus([path], [a], DataConfig(), []), a, path, "prepare both")
+    user_error(
+        lambda: load_corpus([c], [], DataConfig(tokenizer=str(folder / "byte.json")), []), c, "data.tokenizer"
+    )
+    user_error(
+        lambda: load_corpus([c], [], DataConfig(), [], tokenizer=Tokenizer.load(a)), c, "another tokenizer"
+    )
+    user_error(lambda: prepare([a], folder / "new", DataConfig(), []), a, "prepared already")
+    user_error(lambda: prepare([path], folder / "new", DataConfig(), [], [c]), c, "prepared already")
     same = DataConfig(tokenizer=str(folder / "byte.json"))
-    assert len(corpus([a], [], same, []).train)
+    assert len(load_corpus([a], [], same, []).train)
 
 
 def test_damaged_shards_are_noticed(prepared):
     folder, _ = prepared
     a = folder / "a"
-    load = lambda: corpus([str(a)], [], DataConfig(), [])  # noqa: E731
+    load = lambda: load_corpus([str(a)], [], DataConfig(), [])  # noqa: E731
     shard, index = a / "train-00000.npy", a / "shards.json"
     whole, about = shard.read_bytes(), index.read_text()
     for bad in (whole[:-2], whole[:20], b"", whole.replace(b"<u2", b"<i2"), b"\x80\x04" + whole):
         shard.write_bytes(bad)
-        mistake(load, shard, "npy: damaged (")
+        user_error(load, shard, "npy: damaged (")
     np.save(shard, np.arange(5, dtype=np.uint16))
-    mistake(load, shard, "npy: damaged (", "(5,)")
+    user_error(load, shard, "npy: damaged (", "(5,)")
     shard.unlink()
-    mistake(load, shard, "npy: missing")
+    user_error(load, shard, "npy: missing")
     shard.write_bytes(whole)
     for bad in ("", "[]", "{}", about.replace('"version": 1', '"version": 2'), about.replace("tokens", "t")):
         index.write_text(bad)
-        mistake(load, index, "json: damaged (")
+        user_error(load, index, "json: damaged (")
     index.write_text(about.replace('"tokenizer": "', '"tokenizer": "0'))
-    mistake(load, a / "tokenizer.json", "not the one of these shards")
+    user_error(load, a / "tokenizer.json", "prepare the folder again")
     index.write_text(about)
     load()
 
@@ -179,8 +183,8 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     prepare([path], tmp_path / "out", DataConfig(), [])  # an empty folder will do
     before = sorted(p.read_bytes() for p in (tmp_path / "out").iterdir())
-    mistake(lambda: prepare([path], tmp_path / "out", DataConfig(), []), tmp_path / "out", "delete")
-    mistake(lambda: prepare([path], path, DataConfig(), []), path)
+    user_error(lambda: prepare([path], tmp_path / "out", DataConfig(), []), tmp_path / "out", "delete")
+    user_error(lambda: prepare([path], path, DataConfig(), []), path)
     assert sorted(p.read_bytes() for p in (tmp_path / "out").iterdir()) == before
 
 
@@ -197,8 +201,8 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
         return lambda: prepare([path], tmp_path / "out", DataConfig(), [])
 
     full = OSError(errno.ENOSPC, "No space left on device")
-    mistake(fail(full), tmp_path / "out", "No space left on device")
-    mistake(fail(OSError("100 requested and 20 written")), tmp_path / "out", "20 written")
+    user_error(fail(full), tmp_path / "out", "No space left on device")
+    user_error(fail(OSError("100 requested and 20 written")), tmp_path / "out", "20 written")
     assert sorted(p.name for p in tmp_path.iterdir()) == there
     interrupted = fail(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -207,5 +211,5 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
     monkeypatch.undo()
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff")
     config = DataConfig(tokenizer="byte", holdout=0)  # so that it is noticed while encoding
-    mistake(lambda: prepare([path, str(tmp_path / "bad.txt")], tmp_path / "out", config, []), "bad.txt:2")
+    user_error(lambda: prepare([path, str(tmp_path / "bad.txt")], tmp_path / "out", config, []), "bad.txt:2")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*there, "bad.txt"])

@@ -8,14 +8,16 @@ import math
 
 import pytest
 import torch
-from berts import bert_weights, plain_name, their_name
 from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import BertConfig as TheirConfig
 from transformers import BertForPreTraining
 
-from regard.models.bert import PRESETS, WIDER, Bert, BertConfig
-from regard.watch import watch
+from helpers.berts import bert_weights, plain_name
+from regard.convert.huggingface.bert import NAMES
+from regard.convert.huggingface.family import their_name
+from regard.core.watch import watch
+from regard.models.bert import Bert, BertConfig
 
 VOCAB = 61
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "relative"]
@@ -37,8 +39,8 @@ def build(**changes: object) -> Bert:
 
 def texts(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, where they are real, and which sentence they are of."""
-    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return torch.randint(VOCAB, real.shape), real, torch.randint(2, real.shape)
+    attention_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return torch.randint(VOCAB, attention_mask.shape), attention_mask, torch.randint(2, attention_mask.shape)
 
 
 # Hugging Face
@@ -64,17 +66,17 @@ def both(**changes: object) -> tuple[BertForPreTraining, Bert]:
 def test_bert_is_hugging_faces() -> None:
     """Logits of words and of the next sentence, and the gradients of every weight, in training."""
     theirs, ours = (model.train() for model in both())
-    ids, real, segments = texts([13, 7, 1, 11])
-    y = theirs(ids, real.long(), segments, output_hidden_states=True)
-    x, z = ours.encode(ids, real, segments), ours(ids, real, segments)
+    ids, attention_mask, segments = texts([13, 7, 1, 11])
+    y = theirs(ids, attention_mask.long(), segments, output_hidden_states=True)
+    x, z = ours.encode(ids, attention_mask, segments), ours(ids, attention_mask, segments)
     assert z.std() > 0.1
-    assert_close(x[real], y.hidden_states[-1][real], atol=1e-5, rtol=1e-5)
-    assert_close(z[real], y.prediction_logits[real], atol=1e-5, rtol=1e-5)
-    assert_close(ours.follows(x), y.seq_relationship_logits, atol=1e-5, rtol=1e-5)
-    words, follows = torch.randn_like(z[real]), torch.randn(4, 2)
-    for logits, next_logits in (y.prediction_logits, y.seq_relationship_logits), (z, ours.follows(x)):
-        ((logits[real] * words).sum() + (next_logits * follows).sum()).backward()
-    mine = {their_name(name): p.grad for name, p in ours.named_parameters()}
+    assert_close(x[attention_mask], y.hidden_states[-1][attention_mask], atol=1e-5, rtol=1e-5)
+    assert_close(z[attention_mask], y.prediction_logits[attention_mask], atol=1e-5, rtol=1e-5)
+    assert_close(ours.next_sentence(x), y.seq_relationship_logits, atol=1e-5, rtol=1e-5)
+    words, follows = torch.randn_like(z[attention_mask]), torch.randn(4, 2)
+    for logits, next_logits in (y.prediction_logits, y.seq_relationship_logits), (z, ours.next_sentence(x)):
+        ((logits[attention_mask] * words).sum() + (next_logits * follows).sum()).backward()
+    mine = {their_name(NAMES, name): p.grad for name, p in ours.named_parameters()}
     his = {plain_name(name): p.grad for name, p in theirs.named_parameters()}
     assert mine.keys() == his.keys()
     assert len(his) == 3 * 16 + 5 + 2 + 5 + 2
@@ -92,22 +94,22 @@ def test_activations_are_hugging_faces(act: str, ffn: str) -> None:
     """There, the masked-word head has the same one."""
     theirs, ours = both(hidden_act=act)[0], Bert(BertConfig(**SIZES, ffn=ffn)).eval()
     ours.load_state_dict(bert_weights(theirs.state_dict(), ours))
-    ids, real, segments = texts([13, 7])
-    y = theirs(ids, real.long(), segments).prediction_logits
-    assert_close(ours(ids, real, segments)[real], y[real], atol=1e-5, rtol=1e-5)
+    ids, attention_mask, segments = texts([13, 7])
+    y = theirs(ids, attention_mask.long(), segments).prediction_logits
+    assert_close(ours(ids, attention_mask, segments)[attention_mask], y[attention_mask], atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
 def test_attention_is_hugging_faces() -> None:
     theirs, ours = both()
     theirs.set_attn_implementation("eager")
-    ids, real, segments = texts([13, 7, 1])
-    y = theirs(ids, real.long(), segments, output_attentions=True).attentions
-    with watch(ours) as seen:
-        ours(ids, real, segments)
-    assert list(seen) == [f"blocks.{i}.attn.f" for i in range(3)]
-    for records, weights in zip(seen.values(), y, strict=True):
-        assert_close(records[0]["weights"], weights, atol=1e-5, rtol=1e-5)
+    ids, attention_mask, segments = texts([13, 7, 1])
+    y = theirs(ids, attention_mask.long(), segments, output_attentions=True).attentions
+    with watch(ours) as records:
+        ours(ids, attention_mask, segments)
+    assert list(records) == [f"blocks.{i}.attn.f" for i in range(3)]
+    for calls, weights in zip(records.values(), y, strict=True):
+        assert_close(calls[0]["weights"], weights, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -132,7 +134,7 @@ def count(**changes: object) -> int:
 )
 def test_presets_have_the_published_sizes(name: str, published: float) -> None:
     """Turc et al. 2019, table 1, who count all 512 positions."""
-    preset = {**PRESETS[name], "vocab": 30_522, "context": 512}
+    preset = {**BertConfig.PRESETS[name], "vocab": 30_522, "context": 512}
     assert count(**preset) == pytest.approx(published, rel=0.02)
     with torch.device("meta"):
         theirs = BertForPreTraining(
@@ -146,21 +148,19 @@ def test_presets_have_the_published_sizes(name: str, published: float) -> None:
 
 def test_presets_name_only_settings() -> None:
     settings = {field.name for field in dataclasses.fields(BertConfig)}
-    for name, preset in PRESETS.items():
+    for name, preset in BertConfig.PRESETS.items():
         assert set(preset) <= settings - {"vocab"}, name
 
 
 def test_output_is_the_embedding_and_the_bias() -> None:
-    model, (ids, real, segments) = build(), texts([13, 7])
-    W, bias, none = model.output.split([model.embed.weight.shape[1], 1, WIDER - 1], dim=1)
-    for found, expected in ((W, model.embed.weight), (bias[:, 0], model.bias), (none, 0 * none)):
-        assert_close(found, expected, atol=0, rtol=0)
-    hidden = model.hidden(ids, real, segments)
-    assert hidden.shape == (2, 13, 40 + WIDER)
-    assert hidden[..., 40].eq(1).all()
-    assert_close(model(ids, real, segments), hidden[..., :40] @ model.embed.weight.T + model.bias)
-    x = model.encode(ids, real, segments)
-    assert_close(model.transformed(x[real]), hidden[real])  # only where words are hidden, say
+    model, (ids, attention_mask, segments) = build(), texts([13, 7])
+    assert model.output is model.embed.weight
+    assert model.output_bias is model.bias
+    hidden = model.hidden(ids, attention_mask, segments)
+    assert hidden.shape == (2, 13, 40)
+    assert_close(model(ids, attention_mask, segments), hidden @ model.embed.weight.T + model.bias)
+    x = model.encode(ids, attention_mask, segments)
+    assert_close(model.lm_head(x[attention_mask]), hidden[attention_mask])  # as only for masked words
 
 
 def test_starts_near_uniform() -> None:
@@ -202,9 +202,9 @@ def test_relative_positions_look_both_ways() -> None:
 
 @torch.no_grad()
 def test_a_text_of_nothing_gives_no_nan() -> None:
-    model, (ids, real, segments) = build(), texts([13, 7])
-    real[1] = False
-    assert model(ids, real, segments).isfinite().all()
+    model, (ids, attention_mask, segments) = build(), texts([13, 7])
+    attention_mask[1] = False
+    assert model(ids, attention_mask, segments).isfinite().all()
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -225,10 +225,15 @@ WINDOWED = [position for position in POSITIONS if position != "relative"]
 @pytest.mark.parametrize("positions", WINDOWED)
 @torch.no_grad()
 def test_a_window_on_everything_is_none(positions: str) -> None:
-    full, (ids, real, segments) = build(positions=positions), texts([37, 23, 1])
+    full, (ids, attention_mask, segments) = build(positions=positions), texts([37, 23, 1])
     wide = build(positions=positions, window=36)
     wide.load_state_dict(full.state_dict())
-    assert_close(wide(ids, real, segments)[real], full(ids, real, segments)[real], atol=1e-5, rtol=1e-5)
+    assert_close(
+        wide(ids, attention_mask, segments)[attention_mask],
+        full(ids, attention_mask, segments)[attention_mask],
+        atol=1e-5,
+        rtol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("positions", WINDOWED)
@@ -238,18 +243,18 @@ def test_windows_of_every_length_are_as_their_watched_selves(positions: str) -> 
     model, (ids, _, segments) = build(positions=positions, window=3, globals=2), texts([37, 37])
     for T in range(1, 38):
         logits = model(ids[:, :T], segments=segments[:, :T])
-        with watch(model) as seen:
+        with watch(model) as records:
             watched = model(ids[:, :T], segments=segments[:, :T])
         assert_close(logits, watched, atol=2e-5, rtol=1e-4)
-        assert all(records[0]["weights"].shape[2:] == (T, T) for records in seen.values())
+        assert all(records[0]["weights"].shape[2:] == (T, T) for records in records.values())
 
 
 @torch.no_grad()
 def test_padding_does_not_leak_into_windows() -> None:
     model, lengths = build(window=3), [37, 36, 23, 11, 10, 2, 1]
-    ids, real, segments = texts(lengths)
-    logits, other = model(ids, real, segments), torch.where(real, ids, (ids + 1) % VOCAB)
-    assert torch.equal(model(other, real, segments)[real], logits[real])
+    ids, attention_mask, segments = texts(lengths)
+    logits, other = model(ids, attention_mask, segments), torch.where(attention_mask, ids, (ids + 1) % VOCAB)
+    assert torch.equal(model(other, attention_mask, segments)[attention_mask], logits[attention_mask])
     for row, T in enumerate(lengths):  # as if alone
         alone = model(ids[row : row + 1, :T], segments=segments[row : row + 1, :T])
         assert_close(logits[row, :T], alone[0], atol=2e-5, rtol=1e-4)
@@ -273,8 +278,8 @@ def test_what_a_token_sees_through_windows() -> None:
 
 
 def test_windows_train() -> None:
-    model, (ids, real, segments) = build(window=3, dropout=0.1).train(), texts([37, 23, 1])
-    (1e3 * model(ids, real, segments)).sum().backward()
+    model, (ids, attention_mask, segments) = build(window=3, dropout=0.1).train(), texts([37, 23, 1])
+    (1e3 * model(ids, attention_mask, segments)).sum().backward()
     assert all(p.grad.isfinite().all() for block in model.blocks for p in block.parameters())
 
 
@@ -307,9 +312,9 @@ def test_too_many_tokens_are_counted() -> None:
 
 
 def test_segments_that_the_model_does_not_know() -> None:
-    ids, real, segments = texts([13, 7])
+    ids, attention_mask, segments = texts([13, 7])
     with pytest.raises(ValueError, match="segments=0"):
-        build(segments=0)(ids, real, segments)
+        build(segments=0)(ids, attention_mask, segments)
 
 
 def test_configuration_is_frozen_and_by_keyword() -> None:

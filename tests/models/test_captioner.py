@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from regard.core.watch import watch
 from regard.models import Captioner, CaptionerConfig
-from regard.watch import watch
 
 SIZES = {"vocab": 43, "context": 19, "dim": 24, "heads": 3, "size": 20, "dropout": 0.0}
 T = 7
@@ -73,9 +73,9 @@ def test_weights_are_over_the_grid_of_regions(decoder: str, more: dict[str, int]
     model = made(decoder=decoder, **more)
     size = model.config.size
     assert model.config.side == side
-    with watch(model) as seen:
+    with watch(model) as records:
         model(torch.randint(256, (2, 3, size, size), dtype=torch.uint8), inputs(2)[1])
-    (looks,) = (records for name, records in seen.items() if name.endswith(("look", "cross.f")))
+    (looks,) = (records for name, records in records.items() if name.endswith(("look", "cross.f")))
     weights = torch.cat([record["weights"] for record in looks], dim=2)
     assert weights.shape[0] == 2
     assert weights.shape[2:] == (T, side**2)

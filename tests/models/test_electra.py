@@ -4,11 +4,12 @@ Sizes: 61 words, 37 positions, 3 layers, 4 heads, 40 wide, 53 in the feed-forwar
 """
 
 import torch
-from berts import their_name
 from torch import nn
 from torch.testing import assert_close
 from transformers import ElectraConfig, ElectraForPreTraining
 
+from regard.convert.huggingface.bert import NAMES
+from regard.convert.huggingface.family import their_name
 from regard.models import Bert, BertConfig, Electra
 
 SIZES = {"vocab": 61, "context": 37, "dim": 40, "depth": 3, "heads": 4, "hidden": 53, "dropout": 0.0}
@@ -38,22 +39,24 @@ def test_what_tells_replaced_words_is_hugging_faces() -> None:
     his = dict(theirs.named_parameters())
     pairs = {}
     for name, p in ours.named_parameters():
-        known = f"electra.{their_name(name.removeprefix('model.'))}" if name.startswith("model.") else ""
+        known = (
+            f"electra.{their_name(NAMES, name.removeprefix('model.'))}" if name.startswith("model.") else ""
+        )
         for their, our in HEAD.items():
             known = their + name.removeprefix(our) if name.startswith(our) else known
         if known in his:
             pairs[known] = p
             p.data.copy_(his[known].data)
     assert pairs.keys() == his.keys()
-    real = torch.arange(13) < torch.tensor([13, 7, 1, 11])[:, None]
-    ids, segments = torch.randint(61, real.shape), torch.randint(2, real.shape)
-    y = theirs(ids, real.long(), segments).logits
-    z = ours.replaced(ours.model.encode(ids, real, segments))
+    attention_mask = torch.arange(13) < torch.tensor([13, 7, 1, 11])[:, None]
+    ids, segments = torch.randint(61, attention_mask.shape), torch.randint(2, attention_mask.shape)
+    y = theirs(ids, attention_mask.long(), segments).logits
+    z = ours.detect(ours.model.encode(ids, attention_mask, segments))
     assert z.std() > 0.1
-    assert_close(z[real], y[real], atol=1e-5, rtol=1e-5)
-    weights = torch.randn_like(z[real])
+    assert_close(z[attention_mask], y[attention_mask], atol=1e-5, rtol=1e-5)
+    weights = torch.randn_like(z[attention_mask])
     for logits in (y, z):
-        (logits[real] * weights).sum().backward()
+        (logits[attention_mask] * weights).sum().backward()
     for name, p in pairs.items():
         scale = his[name.replace("key.bias", "key.weight")].grad.abs().max()
         assert_close(p.grad / scale, his[name].grad / scale, atol=1e-4, rtol=1e-4, msg=name)
@@ -74,4 +77,4 @@ def test_the_generator_has_layers_of_its_own() -> None:
     )
     for block in model.generator:
         x = block(x)
-    assert_close(model.generated(ids, None, None), x)
+    assert_close(model.generator_states(ids, None, None), x)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from regard.models.gpt import GPT, PRESETS, GPTConfig
-from regard.positions import POSITIONS
+from regard.core.positions import POSITIONS
+from regard.models.gpt import GPT, GPTConfig
 
 SIZES = {"vocab": 61, "context": 37, "dim": 40, "depth": 3, "heads": 4, "hidden": 53}
 GPT2_STYLE = {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True}
@@ -134,21 +134,24 @@ def count(**changes: object) -> int:
     ],
 )
 def test_gpt2_presets_have_the_published_sizes(name: str, published: int) -> None:
-    assert count(vocab=50257, **PRESETS[name]) == published
+    assert count(vocab=50257, **GPTConfig.PRESETS[name]) == published
 
 
 def test_presets_reach_from_thousands_to_billions() -> None:
-    sizes = [count(vocab=97, **PRESETS["pico"])]
-    sizes += [count(vocab=32_000, **PRESETS[name]) for name in ("tiny", "mini", "small", "medium", "large")]
+    sizes = [count(vocab=97, **GPTConfig.PRESETS["pico"])]
+    sizes += [
+        count(vocab=32_000, **GPTConfig.PRESETS[name])
+        for name in ("tiny", "mini", "small", "medium", "large")
+    ]
     assert sizes == sorted(sizes)
     assert sizes[0] < 20_000
     assert 1.3e9 < sizes[-1] < 1.6e9
-    assert all(config["dim"] % config["heads"] == 0 for config in PRESETS.values())
+    assert all(config["dim"] % config["heads"] == 0 for config in GPTConfig.PRESETS.values())
 
 
 def test_presets_name_only_settings() -> None:
     settings = {field.name for field in dataclasses.fields(GPTConfig)}
-    for name, preset in PRESETS.items():
+    for name, preset in GPTConfig.PRESETS.items():
         assert set(preset) <= settings, name
         assert "vocab" not in preset, name  # the tokenizer's to say
 
@@ -209,25 +212,25 @@ def test_too_many_tokens_are_counted() -> None:
 
 def left_padded(prompts: list[Tensor], filler: int) -> tuple[Tensor, Tensor]:
     longest = max(len(p) for p in prompts)
-    ids, real = (
+    ids, attention_mask = (
         torch.full((len(prompts), longest), filler),
         torch.zeros(len(prompts), longest, dtype=torch.bool),
     )
     for row, p in enumerate(prompts):
-        ids[row, longest - len(p) :], real[row, longest - len(p) :] = p, True
-    return ids, real
+        ids[row, longest - len(p) :], attention_mask[row, longest - len(p) :] = p, True
+    return ids, attention_mask
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_prompts_of_unequal_length_are_as_if_alone(positions: str) -> None:
     model = build(positions=positions, kv_heads=2).double()
     prompts, more = [torch.randint(61, (n,)) for n in (5, 11, 1)], torch.randint(61, (3, 7))
-    ids, real = left_padded(prompts, filler=59)
+    ids, attention_mask = left_padded(prompts, filler=59)
     tight = partial(
         assert_close, atol=1e-6, rtol=1e-5
     )  # sinusoids and rotary tables are made in single precision
     with torch.no_grad():
-        logits, state = model.start(ids, real)
+        logits, state = model.start(ids, attention_mask)
         for row, p in enumerate(prompts):
             tight(logits[row], model(p[None])[0, -1])
         for t in range(more.shape[1]):
@@ -241,8 +244,8 @@ def test_what_stands_in_the_padding_does_not_matter() -> None:
     model, prompts = build(), [torch.randint(61, (n,)) for n in (5, 11, 1)]
     answers = []
     for filler in 0, 60:
-        ids, real = left_padded(prompts, filler)
-        first, state = model.start(ids, real)
+        ids, attention_mask = left_padded(prompts, filler)
+        first, state = model.start(ids, attention_mask)
         second, _ = model.step(torch.tensor([[3], [1], [4]]), state)
         answers.append((first, second))
     assert_close(answers[0], answers[1], atol=0, rtol=0)
@@ -251,8 +254,8 @@ def test_what_stands_in_the_padding_does_not_matter() -> None:
 def test_gradients_through_padding_are_finite() -> None:
     for positions in POSITIONS:
         model = build(positions=positions)
-        ids, real = left_padded([torch.randint(61, (n,)) for n in (5, 11, 1)], filler=0)
-        logits, _ = model.start(ids, real)
+        ids, attention_mask = left_padded([torch.randint(61, (n,)) for n in (5, 11, 1)], filler=0)
+        logits, _ = model.start(ids, attention_mask)
         (1e3 * logits).sum().backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters()), positions
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
-from shapes import checked, promises
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -20,9 +19,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import regard
+from helpers.shapes import checked, promises
+from regard.core.watch import watch
 from regard.models import MODELS
-from regard.models.seq2seq import PRESETS, GRUConfig, LSTMConfig, RNNConfig, Seq2Seq, Seq2SeqConfig
-from regard.watch import watch
+from regard.models.seq2seq import GRUConfig, LSTMConfig, RNNConfig, Seq2Seq, Seq2SeqConfig
 
 B, S, T = 3, 5, 7
 CONFIGS = {"rnn": RNNConfig, "gru": GRUConfig, "lstm": LSTMConfig}
@@ -123,16 +123,16 @@ def test_every_word_of_the_source_matters(cell: str, attention: str) -> None:
 def test_watched_is_unwatched(attention: str) -> None:
     model, (source, target) = build(attention=attention), pairs()
     alone = model(source, target, REAL)
-    with watch(model) as seen:
+    with watch(model) as records:
         watched = model(source, target, REAL)
     assert torch.equal(watched, alone)
-    assert list(seen) == ([] if attention == "none" else ["decoder.look"])
-    for records in seen.values():
-        weights = torch.cat([record["weights"] for record in records], dim=2)
+    assert list(records) == ([] if attention == "none" else ["decoder.look"])
+    for calls in records.values():
+        weights = torch.cat([record["weights"] for record in calls], dim=2)
         assert weights.shape == (B, 1, T, S)
         assert_close(weights.sum(-1), torch.ones(B, 1, T))
         assert not weights.masked_select(~REAL[:, None, None]).any()
-        chosen = [record["weights"] for record in records]
+        chosen = [record["weights"] for record in calls]
         for gradient in torch.autograd.grad(watched.logsumexp(-1).sum(), chosen):
             assert gradient.isfinite().all()
             assert gradient.abs().max() > 0
@@ -272,9 +272,9 @@ def test_starts_near_uniform() -> None:
 @torch.no_grad()
 def test_without_forcing_it_reads_what_it_wrote(attention: str) -> None:
     model, (source, target) = build(attention=attention, dropout=0.0).train(), pairs()
-    free = model(source, target, REAL, forcing=0.0)
+    free = model(source, target, REAL, teacher_forcing=0.0)
     nonsense = torch.cat([target[:, :1], torch.randint(53, (B, T - 1))], dim=1)
-    assert torch.equal(free, model(source, nonsense, REAL, forcing=0.0))
+    assert torch.equal(free, model(source, nonsense, REAL, teacher_forcing=0.0))
     written = torch.cat([target[:, :1], free[:, :-1].argmax(-1)], dim=1)
     assert_close(free, model(source, written, REAL), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(free, model(source, target, REAL))
@@ -287,7 +287,7 @@ def test_with_some_forcing_each_word_of_each_row_is_one_or_the_other() -> None:
     read = []
     decode = model.decode
     model.decode = lambda ids, state: (read.append(ids), decode(ids, state))[1]  # type: ignore[method-assign]
-    x = model(source, target, forcing=0.75)
+    x = model(source, target, teacher_forcing=0.75)
     for t in range(1, T):
         own = x[:, t - 1 : t].argmax(-1)
         differ = own != target[:, t : t + 1]
@@ -301,14 +301,14 @@ def test_with_some_forcing_each_word_of_each_row_is_one_or_the_other() -> None:
 @torch.no_grad()
 def test_forcing_is_for_training_only() -> None:
     model, (source, target) = build(), pairs()
-    assert torch.equal(model(source, target, forcing=0.0), model(source, target))
+    assert torch.equal(model(source, target, teacher_forcing=0.0), model(source, target))
     model = build(dropout=0.0).train()
-    assert torch.equal(model(source, target, forcing=1.0), model.eval()(source, target))
+    assert torch.equal(model(source, target, teacher_forcing=1.0), model.eval()(source, target))
 
 
 def test_learns_from_its_own_mistakes() -> None:
     model = Seq2Seq(GRUConfig(vocab=29, dim=32, dropout=0.0))
-    assert learn(model, *words(), steps=90, forcing=0.5) < 0.05
+    assert learn(model, *words(), steps=90, teacher_forcing=0.5) < 0.05
 
 
 # Shapes and settings
@@ -316,7 +316,7 @@ def test_learns_from_its_own_mistakes() -> None:
 
 def test_shape_comments_are_true() -> None:
     here = Path(regard.__file__).parent
-    files = [here / "recurrent.py", here / "models" / "seq2seq.py"]
+    files = [here / "core" / "recurrent.py", here / "models" / "seq2seq.py"]
     with checked(*files) as checks:
         for cell, attention, both in itertools.product(CELLS, ATTENTIONS, (False, True)):
             model, (source, target) = build(cell=cell, attention=attention, bidirectional=both), pairs()
@@ -325,7 +325,7 @@ def test_shape_comments_are_true() -> None:
                 model(source, target, REAL)
             _, state = model.start(source, target, REAL)
             model.step(target[:, :1], state)
-            model.train()(source, target, forcing=0.5)
+            model.train()(source, target, teacher_forcing=0.5)
     comments = {(str(path), promise.last) for path in files for promise in promises(path)}
     assert comments
     assert not {f"{Path(path).name}:{line}" for path, line in comments if not checks[path, line]}
@@ -358,7 +358,7 @@ def test_the_kind_names_the_cell() -> None:
     torchs = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
     for cell, config in CONFIGS.items():
         made, known, presets = MODELS[cell]
-        assert (made, known, presets) == (Seq2Seq, config, PRESETS)
+        assert (made, known, presets) == (Seq2Seq, config, Seq2SeqConfig.PRESETS)
         assert issubclass(config, Seq2SeqConfig)
         assert "cell" not in dataclasses.asdict(config(vocab=5))
         model = build(cell=cell)
@@ -369,12 +369,12 @@ def test_the_kind_names_the_cell() -> None:
 def test_presets_name_only_settings_and_build() -> None:
     settings = {field.name for field in dataclasses.fields(Seq2SeqConfig)}
     sizes = []
-    for preset in PRESETS.values():
+    for preset in Seq2SeqConfig.PRESETS.values():
         assert set(preset) <= settings - {"vocab", "target_vocab"}
         with torch.device("meta"):
             model: nn.Module = Seq2Seq(GRUConfig(vocab=8000, **preset))
         sizes.append(sum(p.numel() for p in model.parameters()))
-    assert list(PRESETS) == ["tiny", "small", "base"]
+    assert list(Seq2SeqConfig.PRESETS) == ["tiny", "small", "base"]
     assert sizes == sorted(sizes)
 
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from transformers import T5Config as TheirConfig
 from transformers import T5ForConditionalGeneration
 
-from regard.beam import beam_search
+from regard.decode.beam import beam_search
 from regard.models import Transformer
 from regard.models.t5 import T5Config
 
@@ -60,27 +60,32 @@ def translated(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def sources(*lengths: int) -> tuple[Tensor, Tensor]:
-    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return torch.randint(2, VOCAB, real.shape).masked_fill(~real, PAD), real
+    attention_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return torch.randint(2, VOCAB, attention_mask.shape).masked_fill(~attention_mask, PAD), attention_mask
 
 
 def test_logits(both):
     theirs, ours = both
-    source, real = sources(13, 7, 1, 29)
+    source, attention_mask = sources(13, 7, 1, 29)
     target = torch.randint(2, VOCAB, (4, 11))
-    wanted = theirs(input_ids=source, attention_mask=real, decoder_input_ids=target)
+    wanted = theirs(input_ids=source, attention_mask=attention_mask, decoder_input_ids=target)
     assert_close(
-        ours.encode(source, real)[real], wanted.encoder_last_hidden_state[real], rtol=1e-5, atol=1e-5
+        ours.encode(source, attention_mask)[attention_mask],
+        wanted.encoder_last_hidden_state[attention_mask],
+        rtol=1e-5,
+        atol=1e-5,
     )
-    assert_close(ours(source, target, real), wanted.logits, rtol=1e-5, atol=1e-5)
+    assert_close(ours(source, target, attention_mask), wanted.logits, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients(both):
     theirs, ours = both
-    source, real = sources(13, 7, 1, 29)
+    source, attention_mask = sources(13, 7, 1, 29)
     target = torch.randint(2, VOCAB, (4, 11))
-    theirs(input_ids=source, attention_mask=real, decoder_input_ids=target).logits.square().mean().backward()
-    ours(source, target, real).square().mean().backward()
+    theirs(
+        input_ids=source, attention_mask=attention_mask, decoder_input_ids=target
+    ).logits.square().mean().backward()
+    ours(source, target, attention_mask).square().mean().backward()
     wanted = translated({name: p.grad for name, p in theirs.named_parameters()})
     for name, p in ours.named_parameters():
         # a weight that is c times theirs has a gradient that is 1/c times theirs
@@ -91,12 +96,12 @@ def test_gradients(both):
 @pytest.mark.parametrize("beams", [1, 4])
 def test_answers(both, beams):
     theirs, ours = (model.double() for model in both)
-    source, real = sources(*torch.randint(1, 30, (50,)).tolist())
+    source, attention_mask = sources(*torch.randint(1, 30, (50,)).tolist())
     options = {"max_new_tokens": 12, "num_beams": beams, "early_stopping": "never" if beams > 1 else False}
     wanted = theirs.generate(
-        input_ids=source, attention_mask=real, do_sample=False, length_penalty=1.0, **options
+        input_ids=source, attention_mask=attention_mask, do_sample=False, length_penalty=1.0, **options
     )
-    logits, state = ours.start(source, torch.full((50, 1), PAD), real)
+    logits, state = ours.start(source, torch.full((50, 1), PAD), attention_mask)
     found = beam_search(ours.step, logits, state, beams=beams, end=END, max_new_tokens=12)
     for row, hypotheses in zip(wanted[:, 1:].tolist(), found, strict=True):
         until = row.index(END) if END in row else len(row)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import MarianConfig, MarianMTModel
 
-from regard.beam import beam_search
-from regard.models.transformer import PRESETS, Transformer, TransformerConfig
-from regard.watch import watch
+from regard.core.watch import watch
+from regard.decode.beam import beam_search
+from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB, PAD = 61, 60
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "relative"]
@@ -37,8 +37,8 @@ def build(**changes: object) -> Transformer:
 
 
 def sources(lengths: list[int]) -> tuple[Tensor, Tensor]:
-    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return torch.randint(1, PAD, real.shape).masked_fill(~real, PAD), real
+    attention_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return torch.randint(1, PAD, attention_mask.shape).masked_fill(~attention_mask, PAD), attention_mask
 
 
 # Hugging Face
@@ -52,12 +52,13 @@ NAMES = {
 }  # fmt: skip
 
 
-def marian() -> tuple[MarianMTModel, Transformer]:
-    """Two models with the same weights, theirs and ours."""
+def marian(heads: int = 4, hidden: int = 53) -> tuple[MarianMTModel, Transformer]:
+    """Two models with the same weights, theirs and ours; the decoder may have other sizes."""
     theirs = MarianMTModel(
         MarianConfig(
             vocab_size=VOCAB, max_position_embeddings=37, d_model=40, encoder_layers=3, decoder_layers=2,
-            encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=53, decoder_ffn_dim=53,
+            encoder_attention_heads=4, decoder_attention_heads=heads,
+            encoder_ffn_dim=53, decoder_ffn_dim=hidden,
             activation_function="relu", scale_embedding=True, dropout=0.0, attention_dropout=0.0,
             pad_token_id=PAD, eos_token_id=0, decoder_start_token_id=PAD, forced_eos_token_id=None,
         )
@@ -66,7 +67,8 @@ def marian() -> tuple[MarianMTModel, Transformer]:
     with torch.no_grad():  # so that it does not say the same word again and again
         for name, p in theirs.named_parameters():
             p.mul_(0.3 if name.endswith("bias") else 4.0 if ".fc" in name else 1.0)
-    ours = Transformer(TransformerConfig(**SIZES)).eval()
+    unequal = {"decoder_heads": heads, "decoder_hidden": hidden} if (heads, hidden) != (4, 53) else {}
+    ours = Transformer(TransformerConfig(**SIZES, **unequal)).eval()
     weights = {}
     for name, weight in theirs.state_dict().items():
         for a, b in NAMES.items():
@@ -84,15 +86,21 @@ def marian() -> tuple[MarianMTModel, Transformer]:
     return theirs, ours
 
 
-def test_transformer_is_hugging_faces_marian() -> None:
-    theirs, ours = marian()
-    source, real = sources([13, 7, 1, 11])
+@pytest.mark.parametrize(("heads", "hidden"), [(4, 53), (5, 31), (2, 71)])
+def test_transformer_is_hugging_faces_marian(heads: int, hidden: int) -> None:
+    theirs, ours = marian(heads, hidden)
+    source, attention_mask = sources([13, 7, 1, 11])
     target = torch.randint(VOCAB, (4, 17))
-    y = theirs(source, real.long(), target, output_hidden_states=True)
-    z = ours(source, target, real)
+    y = theirs(source, attention_mask.long(), target, output_hidden_states=True)
+    z = ours(source, target, attention_mask)
     assert z.std() > 0.1
-    assert_close(ours.encode(source, real)[real], y.encoder_last_hidden_state[real], atol=1e-5, rtol=1e-5)
-    hidden = ours.hidden(source, target, real)
+    assert_close(
+        ours.encode(source, attention_mask)[attention_mask],
+        y.encoder_last_hidden_state[attention_mask],
+        atol=1e-5,
+        rtol=1e-5,
+    )
+    hidden = ours.hidden(source, target, attention_mask)
     assert_close(hidden, y.decoder_hidden_states[-1], atol=1e-5, rtol=1e-5)
     assert_close(z, y.logits, atol=1e-5, rtol=1e-5)
     wanted = torch.randn_like(z)
@@ -107,23 +115,25 @@ def test_transformer_is_hugging_faces_marian() -> None:
 def test_attention_is_hugging_faces_marian() -> None:
     theirs, ours = marian()
     theirs.set_attn_implementation("eager")
-    source, real = sources([13, 7, 1])
+    source, attention_mask = sources([13, 7, 1])
     target = torch.randint(VOCAB, (3, 5))
-    y = theirs(source, real.long(), target, output_attentions=True)
-    with watch(ours) as seen:
-        ours(source, target, real)
+    y = theirs(source, attention_mask.long(), target, output_attentions=True)
+    with watch(ours) as records:
+        ours(source, target, attention_mask)
     for path, weights in {
         "encoder.2.attn.f": y.encoder_attentions[2],
         "decoder.0.attn.f": y.decoder_attentions[0],
         "decoder.1.cross.f": y.cross_attentions[1],
     }.items():
-        assert_close(seen[path][0]["weights"], weights, atol=1e-5, rtol=1e-5)
+        assert_close(records[path][0]["weights"], weights, atol=1e-5, rtol=1e-5)
 
 
-def write(model: Transformer, source: Tensor, real: Tensor, length: int, end: int | None = None) -> Tensor:
+def write(
+    model: Transformer, source: Tensor, attention_mask: Tensor, length: int, end: int | None = None
+) -> Tensor:
     """Greedily, a token at a time; after the end comes padding."""
     ids = torch.full((len(source), 1), PAD)
-    logits, state = model.start(source, ids, real)
+    logits, state = model.start(source, ids, attention_mask)
     while ids.shape[1] <= length:
         over = (ids == end).any(1, keepdim=True) if end is not None else torch.tensor(False)
         ids = torch.cat([ids, logits.argmax(-1, keepdim=True).masked_fill(over, PAD)], dim=1)
@@ -135,16 +145,16 @@ def write(model: Transformer, source: Tensor, real: Tensor, length: int, end: in
 def test_writes_what_hugging_faces_marian_writes() -> None:
     """Two hundred sources of unequal length in one batch, in double precision; some answers end early."""
     theirs, ours = (model.double() for model in marian())
-    source, real = sources([1 + 7 * i % 23 for i in range(200)])
-    ids = write(ours, source, real, length=30)
+    source, attention_mask = sources([1 + 7 * i % 23 for i in range(200)])
+    ids = write(ours, source, attention_mask, length=30)
     said = [(ids == word).any(1).sum().item() for word in range(PAD)]
     end = min(range(PAD), key=lambda word: abs(said[word] - 100))  # what about half of them say
     assert 20 < said[end] < 180
     y = theirs.generate(
-        source, attention_mask=real.long(), num_beams=1, do_sample=False, max_new_tokens=30,
+        source, attention_mask=attention_mask.long(), num_beams=1, do_sample=False, max_new_tokens=30,
         eos_token_id=end, bad_words_ids=None,
     )  # fmt: skip
-    z = write(ours, source, real, length=30, end=end)
+    z = write(ours, source, attention_mask, length=30, end=end)
     assert len(set(map(tuple, z.tolist()))) > 100
     assert torch.equal(z[:, : y.shape[1]], y)
 
@@ -153,14 +163,14 @@ def test_writes_what_hugging_faces_marian_writes() -> None:
 def test_finds_what_hugging_faces_marian_finds() -> None:
     """Beam search over two hundred sources of unequal length in one batch, in double precision."""
     theirs, ours = (model.double() for model in marian())
-    source, real = sources([1 + 7 * i % 23 for i in range(200)])
+    source, attention_mask = sources([1 + 7 * i % 23 for i in range(200)])
     y = theirs.generate(
-        source, attention_mask=real.long(), num_beams=4, do_sample=False, max_new_tokens=15,
+        source, attention_mask=attention_mask.long(), num_beams=4, do_sample=False, max_new_tokens=15,
         length_penalty=0.6,
         early_stopping="never", eos_token_id=3, bad_words_ids=None, output_scores=True,
         return_dict_in_generate=True,
     )  # fmt: skip
-    logits, state = ours.start(source, torch.full((200, 1), PAD), real)
+    logits, state = ours.start(source, torch.full((200, 1), PAD), attention_mask)
     z = beam_search(ours.step, logits, state, beams=4, end=3, max_new_tokens=15, length_penalty=0.6)
     answers = [[i for i in row if i not in (3, PAD)] for row in y.sequences[:, 1:].tolist()]
     assert [found[0].tokens for found in z] == answers
@@ -203,12 +213,12 @@ def test_transformer_is_torchs(pre: bool, ffn: str) -> None:
         return found
 
     theirs.load_state_dict(as_theirs(ours.state_dict()))
-    source, real = sources([13, 7, 1])
+    source, attention_mask = sources([13, 7, 1])
     target = torch.randint(VOCAB, (3, 5))
     x, start = (math.sqrt(40) * ours.embed(ids).detach() for ids in (source, target))
-    later, padded = torch.ones(5, 5, dtype=torch.bool).triu(1), ~real
+    later, padded = torch.ones(5, 5, dtype=torch.bool).triu(1), ~attention_mask
     y = theirs(x, start, tgt_mask=later, src_key_padding_mask=padded, memory_key_padding_mask=padded)
-    z = ours.hidden(source, target, real)
+    z = ours.hidden(source, target, attention_mask)
     assert_close(z, y, atol=1e-5, rtol=1e-5)
     wanted = torch.randn_like(z)
     for vectors in y, z:
@@ -232,18 +242,18 @@ def count(**changes: object) -> int:
 @pytest.mark.parametrize(("name", "published"), [("base", 65e6), ("big", 213e6)])
 def test_presets_have_the_published_sizes(name: str, published: float) -> None:
     """Table 3 of the paper, with its joint vocabulary of 37,000 tokens, as roughly as it is told there."""
-    assert count(vocab=37_000, **PRESETS[name]) == pytest.approx(published, rel=0.04)
+    assert count(vocab=37_000, **TransformerConfig.PRESETS[name]) == pytest.approx(published, rel=0.04)
 
 
 def test_presets_grow() -> None:
-    sizes = [count(vocab=8_000, **preset) for preset in PRESETS.values()]
+    sizes = [count(vocab=8_000, **preset) for preset in TransformerConfig.PRESETS.values()]
     assert sizes == sorted(sizes)
     assert sizes[0] < 3e6
 
 
 def test_presets_name_only_settings() -> None:
     settings = {field.name for field in dataclasses.fields(TransformerConfig)}
-    for name, preset in PRESETS.items():
+    for name, preset in TransformerConfig.PRESETS.items():
         assert set(preset) <= settings - {"vocab", "target_vocab"}, name
 
 
@@ -265,10 +275,10 @@ def test_stacks_have_their_depths() -> None:
     model = build()
     assert [len(model.encoder), len(model.decoder), len(model.blocks)] == [3, 2, 5]
     assert [len(build(decoder_depth=None).decoder)] == [3]
-    with watch(model) as seen:
+    with watch(model) as records:
         pass
     encoder, decoder = ([f"{side}.{i}" for i in range(n)] for side, n in (("encoder", 3), ("decoder", 2)))
-    assert set(seen) == {f"{b}.attn.f" for b in encoder + decoder} | {f"{b}.cross.f" for b in decoder}
+    assert set(records) == {f"{b}.attn.f" for b in encoder + decoder} | {f"{b}.cross.f" for b in decoder}
 
 
 def test_starts_near_uniform() -> None:
@@ -299,8 +309,8 @@ def test_source_is_read_once() -> None:
     model, calls = build(), []
     for module in (*model.encoder, *(block.cross.f.k for block in model.decoder)):
         module.register_forward_hook(lambda *_: calls.append(1))
-    source, real = sources([13, 7, 1])
-    _, state = model.start(source, torch.zeros(3, 1, dtype=torch.long), real)
+    source, attention_mask = sources([13, 7, 1])
+    _, state = model.start(source, torch.zeros(3, 1, dtype=torch.long), attention_mask)
     assert len(calls) == 5
     for _ in range(4):
         _, state = model.step(torch.zeros(3, 1, dtype=torch.long), state)
@@ -310,24 +320,28 @@ def test_source_is_read_once() -> None:
 
 @torch.no_grad()
 def test_decoding_goes_on_from_a_state() -> None:
-    model, (source, real), target = build(kv_heads=2), sources([13, 7, 1]), torch.randint(VOCAB, (3, 17))
-    _, state = model.start(source, target[:, :5], real)
-    rest = [model.decode(chunk, state=state) for chunk in target[:, 5:].split([7, 1, 4], dim=1)]
-    whole = model.hidden(source, target, real)
+    model, (source, attention_mask), target = (
+        build(kv_heads=2),
+        sources([13, 7, 1]),
+        torch.randint(VOCAB, (3, 17)),
+    )
+    _, state = model.start(source, target[:, :5], attention_mask)
+    rest = [model.decode(chunk, state) for chunk in target[:, 5:].split([7, 1, 4], dim=1)]
+    whole = model.hidden(source, target, attention_mask)
     assert_close(torch.cat(rest, dim=1), whole[:, 5:], atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
 def test_a_source_of_nothing_gives_no_nan() -> None:
-    model, (source, real) = build(), sources([13, 7])
-    real[1] = False
-    assert model(source, torch.randint(VOCAB, (2, 5)), real).isfinite().all()
+    model, (source, attention_mask) = build(), sources([13, 7])
+    attention_mask[1] = False
+    assert model(source, torch.randint(VOCAB, (2, 5)), attention_mask).isfinite().all()
 
 
 def test_gradients_through_padding_are_finite() -> None:
     for positions in POSITIONS:
-        model, (source, real) = build(positions=positions), sources([13, 7, 1])
-        (1e3 * model(source, torch.randint(VOCAB, (3, 5)), real)).sum().backward()
+        model, (source, attention_mask) = build(positions=positions), sources([13, 7, 1])
+        (1e3 * model(source, torch.randint(VOCAB, (3, 5)), attention_mask)).sum().backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters()), positions
 
 
@@ -363,9 +377,9 @@ def test_too_many_tokens_are_counted() -> None:
 
 
 def test_a_source_padded_on_the_left_is_refused() -> None:
-    source, real = sources([13, 7])
-    with pytest.raises(ValueError, match="padded on the right"):
-        build().start(source.flip(1), torch.zeros(2, 1, dtype=torch.long), real.flip(1))
+    source, attention_mask = sources([13, 7])
+    with pytest.raises(ValueError, match="on the right"):
+        build().start(source.flip(1), torch.zeros(2, 1, dtype=torch.long), attention_mask.flip(1))
 
 
 def test_configuration_is_frozen_and_by_keyword() -> None:
@@ -373,3 +387,38 @@ def test_configuration_is_frozen_and_by_keyword() -> None:
         TransformerConfig(vocab=5).vocab = 6  # type: ignore[misc]
     with pytest.raises(TypeError):
         TransformerConfig(5)  # type: ignore[misc]
+
+
+# Sides of unequal size
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@torch.no_grad()
+def test_sides_may_differ(positions: str) -> None:
+    unequal = {"decoder_depth": 1, "decoder_heads": 2, "decoder_hidden": 31}
+    model = build(positions=positions, **unequal)
+    assert [len(side) for side in (model.encoder, model.decoder)] == [3, 1]
+    assert [side[0].attn.f.heads for side in (model.encoder, model.decoder)] == [4, 2]
+    assert model.decoder[0].cross.f.heads == 2
+    assert [side[0].ffn.f.up.out_features for side in (model.encoder, model.decoder)] == [53, 31]
+    (source, attention_mask), target = sources([13, 7, 1]), torch.randint(VOCAB, (3, 11))
+    full = model(source, target, attention_mask)
+    logits, state = model.start(source, target[:, :4], attention_mask)
+    assert_close(logits, full[:, 3], atol=1e-5, rtol=1e-4)
+    for t in range(4, 11):
+        logits, state = model.step(target[:, t : t + 1], state)
+        assert_close(logits, full[:, t], atol=1e-5, rtol=1e-4)
+
+
+def test_sides_are_alike_unless_told_otherwise() -> None:
+    own = dict(build().named_parameters())
+    same = dict(build(decoder_heads=4, decoder_hidden=53).named_parameters())
+    assert {name: p.shape for name, p in own.items()} == {name: p.shape for name, p in same.items()}
+    with pytest.raises(ValueError, match=r"dim=40 .*decoder_heads=3"):
+        build(decoder_heads=3)
+
+
+def test_the_deep_preset_has_one_decoder_layer() -> None:
+    with torch.device("meta"):
+        model = Transformer(TransformerConfig(vocab=VOCAB, **TransformerConfig.PRESETS["deep"]))
+    assert (len(model.encoder), len(model.decoder), model.config.dim) == (12, 1, 512)

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from shapes import checked, promises
 from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import ViTConfig as TheirConfig
 from transformers import ViTForImageClassification
 
-from regard.layers import Skip
-from regard.models import Labelled, vit
+from helpers.shapes import checked, promises
+from regard.core.layers import StochasticDepth
+from regard.core.watch import watch
+from regard.models import ModelWithHead, vit
 from regard.models.vit import ViT, ViTConfig
-from regard.watch import watch
 
 SIZES = {"size": 15, "channels": 3, "patch": 5, "dim": 24, "depth": 2, "heads": 3, "hidden": 29}
 NAMES = {  # ours by theirs
@@ -50,7 +50,7 @@ def shake(model: nn.Module) -> None:
         p.add_(0.15 * torch.randn_like(p))
 
 
-def both() -> tuple[ViTForImageClassification, Labelled]:
+def both() -> tuple[ViTForImageClassification, ModelWithHead]:
     """Two models with the same weights."""
     theirs = ViTForImageClassification(
         TheirConfig(
@@ -59,7 +59,7 @@ def both() -> tuple[ViTForImageClassification, Labelled]:
         )
     )  # fmt: skip
     shake(theirs)
-    ours = Labelled(ViT(ViTConfig(**SIZES)), 7, dropout=0.0)
+    ours = ModelWithHead(ViT(ViTConfig(**SIZES)), 7, dropout=0.0)
     ours.load_state_dict(renamed(dict(theirs.named_parameters())))
     return theirs.eval(), ours.eval()
 
@@ -111,14 +111,14 @@ def test_without_positions_patches_are_a_set(pool: str, positions: str) -> None:
 
 def test_waves_tell_rows_from_columns_and_keep_their_places_at_other_sizes() -> None:
     model = build(positions="sinusoidal", pool="mean")
-    own, other = model.places(3, 3), model.places(3, 9)
+    own, other = model.grid_positions(3, 3), model.grid_positions(3, 9)
     assert own is not None
     assert other is not None
     assert len({tuple(row) for row in own.tolist()}) == 9
     assert_close(own[0, :12], own[2, :12])  # of one row
     assert_close(own[0, 12:], own[6, 12:])  # of one column
     assert_close(other[1], own[0])  # the middle of three lies where the one was
-    first = build(positions="sinusoidal").places(3, 3)
+    first = build(positions="sinusoidal").grid_positions(3, 3)
     assert first is not None
     assert_close(first, torch.cat([torch.zeros(1, 24), own]))
 
@@ -126,15 +126,15 @@ def test_waves_tell_rows_from_columns_and_keep_their_places_at_other_sizes() -> 
 def test_watched_is_unwatched_and_every_weight_learns() -> None:
     model, pixels = build(), torch.randn(2, 3, 15, 15)
     x = model(pixels)
-    with watch(model) as seen:
+    with watch(model) as records:
         assert_close(model(pixels), x, atol=1e-5, rtol=1e-5)
-    assert seen["blocks.1.attn.f"][0]["weights"].shape == (2, 3, 10, 10)
+    assert records["blocks.1.attn.f"][0]["weights"].shape == (2, 3, 10, 10)
     x.square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 
 
 def test_skip_leaves_out_whole_rows_and_keeps_the_mean() -> None:
-    skip, x = Skip(0.3), torch.ones(5000, 2, 3)
+    skip, x = StochasticDepth(0.3), torch.ones(5000, 2, 3)
     y = skip(x)
     assert y.unique().tolist() == [0.0, pytest.approx(1 / 0.7)]
     assert torch.equal(y.amin((1, 2)), y.amax((1, 2)))
@@ -144,7 +144,7 @@ def test_skip_leaves_out_whole_rows_and_keeps_the_mean() -> None:
 
 def test_later_blocks_are_skipped_more_often() -> None:
     model = ViT(ViTConfig(**SIZES, skip=0.2))
-    assert [m.share for m in model.modules() if isinstance(m, Skip)] == [0.1, 0.1, 0.2, 0.2]
+    assert [m.share for m in model.modules() if isinstance(m, StochasticDepth)] == [0.1, 0.1, 0.2, 0.2]
     pixels = torch.randn(2, 3, 15, 15)
     assert not torch.equal(model(pixels), model(pixels))
     model.eval()
@@ -189,11 +189,11 @@ def test_compiles_without_graph_breaks() -> None:
 
 
 def test_under_autocast_what_blocks_add_up_stays_exact() -> None:
-    model, pixels, seen = build(), torch.randn(2, 3, 15, 15), []
-    model.blocks[1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    model, pixels, records = build(), torch.randn(2, 3, 15, 15), []
+    model.blocks[1].register_forward_pre_hook(lambda _, inputs: records.append(inputs[0].dtype))
     exact = model(pixels)
     with torch.autocast("cpu", torch.bfloat16):
         half = model(pixels)
-    assert seen == [torch.float32] * 2
+    assert records == [torch.float32] * 2
     assert torch.nn.functional.cosine_similarity(half, exact, dim=-1).min() > 0.99
     assert build(positions="sinusoidal").bfloat16()(pixels.bfloat16()).dtype == torch.bfloat16

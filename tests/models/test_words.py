@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from regard.models.words import PRESETS, Words, WordsConfig
+from regard.models.words import Word2Vec, WordsConfig
 
 VOCAB, DIM = 23, 7
 
 
 def test_begins_as_word2vec_does() -> None:
-    model = Words(WordsConfig(vocab=1009, dim=DIM))
+    model = Word2Vec(WordsConfig(vocab=1009, dim=DIM))
     v = model.embed.weight.detach()
     assert v.abs().max() <= 0.5 / DIM
     assert float(v.std()) == pytest.approx(1 / DIM / 12**0.5, rel=0.05)  # of a uniform variable
@@ -19,7 +19,7 @@ def test_begins_as_word2vec_does() -> None:
 
 
 def test_logits_are_products_of_both_vectors() -> None:
-    model = Words(WordsConfig(vocab=VOCAB, dim=DIM))
+    model = Word2Vec(WordsConfig(vocab=VOCAB, dim=DIM))
     torch.nn.init.normal_(model.near.weight)
     ids = torch.randint(VOCAB, (3, 5))
     logits = model(ids)
@@ -29,14 +29,14 @@ def test_logits_are_products_of_both_vectors() -> None:
 
 
 def test_has_two_vectors_a_word_and_no_blocks() -> None:
-    model = Words(WordsConfig(vocab=VOCAB, dim=DIM))
+    model = Word2Vec(WordsConfig(vocab=VOCAB, dim=DIM))
     assert sum(p.numel() for p in model.parameters()) == 2 * VOCAB * DIM
     assert list(model.blocks) == []
 
 
-@pytest.mark.parametrize("preset", PRESETS.values())
+@pytest.mark.parametrize("preset", WordsConfig.PRESETS.values())
 def test_presets_build(preset: dict[str, int]) -> None:
-    assert Words(WordsConfig(vocab=VOCAB, **preset)).embed.weight.shape == (VOCAB, preset["dim"])
+    assert Word2Vec(WordsConfig(vocab=VOCAB, **preset)).embed.weight.shape == (VOCAB, preset["dim"])
 
 
 @pytest.mark.parametrize("name", ["vocab", "context", "dim"])

@@ -1,4 +1,4 @@
-"""`regard serve`: a process that starts, answers, finishes what is under way and leaves."""
+"""`regard serve`: the process starts, answers, finishes running answers at a signal and exits."""
 
 import http.client
 import json
@@ -11,17 +11,19 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from looking import reader
 
 import regard
-from regard import cli, recipe, serve
-from regard.checkpoint import write_tensors
-from regard.run import WEIGHTS, begin
+from helpers.looking import reader
+from regard import cli
+from regard.files.tensors import write_tensors
+from regard.runs import recipe
+from regard.runs.folder import WEIGHTS, begin
+from regard.serve.server import bind_socket
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder of a model that nobody trained."""
+    """The folder of an untrained model."""
     folder = tmp_path_factory.mktemp("serve") / "tiny"
     torch.manual_seed(0)
     model = reader("write", "gpt")
@@ -47,7 +49,7 @@ def line(made):
     return http.client.HTTPConnection(made.address.removeprefix("http://").rstrip("/"), timeout=60)
 
 
-def asked(made, body, headers=None):
+def post(made, body, headers=None):
     it = line(made)
     it.request(
         "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"} | (headers or {})
@@ -55,7 +57,7 @@ def asked(made, body, headers=None):
     return it, it.getresponse()
 
 
-def test_a_signal_lets_answers_be_finished(run):
+def test_signal_lets_running_answers_finish(run):
     body = {"prompt": "the fox", "max_tokens": 300, "temperature": 0}
     want = regard.load(run).ask("the fox", max_new_tokens=300, temperature=0)
     texts = []
@@ -67,11 +69,11 @@ def test_a_signal_lets_answers_be_finished(run):
 
     with process(run, "--port", "0", "--places", "3", "--queue", "2") as made:
         assert made.address.startswith("http://127.0.0.1:")
-        lines = [asked(made, body | {"stream": True}) for _ in range(3)]  # each has begun
+        lines = [post(made, body | {"stream": True}) for _ in range(3)]  # each has started
         waiting = line(made)
         waiting.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         readers = [threading.Thread(target=whole, args=(answer,)) for _, answer in lines]
-        health = line(made)  # which comes after the last, so that is inside
+        health = line(made)  # answered after the last request was accepted
         health.request("GET", "/health")
         assert health.getresponse().read() == b'{"status":"ok"}'
         made.send_signal(signal.SIGTERM)
@@ -90,13 +92,13 @@ def test_a_signal_lets_answers_be_finished(run):
         it.close()
 
 
-def test_a_second_signal_does_not_wait(run):
+def test_second_signal_ends_at_once(run):
     with process(run, "--port", "0", "--log", "none", REGARD_API_KEY="sesame") as made:
         body = {"prompt": "the fox", "max_tokens": 4096, "stream": True}
-        it, answer = asked(made, body)
-        assert answer.status == 401  # the key of the environment is asked for
+        it, answer = post(made, body)
+        assert answer.status == 401  # the key of the environment is needed
         it.close()
-        it, answer = asked(made, body, {"Authorization": "Bearer sesame"})
+        it, answer = post(made, body, {"Authorization": "Bearer sesame"})
         assert answer.status == 200
         made.send_signal(signal.SIGINT)
         answer.readline()
@@ -106,7 +108,7 @@ def test_a_second_signal_does_not_wait(run):
     assert (made.returncode, errors.splitlines()) == (130, ["Ctrl-C ends it"])
 
 
-def told(capsys, *arguments):
+def error_line(capsys, *arguments):
     with pytest.raises(SystemExit) as left:
         cli.main(["serve", *arguments])
     said = capsys.readouterr().err
@@ -114,15 +116,15 @@ def told(capsys, *arguments):
     return said
 
 
-def test_mistakes_are_told_in_a_line(run, capsys):
+def test_errors_are_one_line(run, capsys):
     for words, arguments in (
         ("no such model folder", ["nowhere"]),
         ("places=0", [str(run), "--places", "0"]),
         ("timeout=-1", [str(run), "--timeout", "-1"]),
         ("--host no.such.host.invalid", [str(run), "--host", "no.such.host.invalid", "--api-key", "x"]),
     ):
-        assert words in told(capsys, *arguments)
-    with serve.bound(0) as taken:
+        assert words in error_line(capsys, *arguments)
+    with bind_socket(0) as taken:
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert f"--port {port}" in told(capsys, str(run), "--port", port)
+        assert f"--port {port}" in error_line(capsys, str(run), "--port", port)

@@ -1,3 +1,5 @@
+"""Continuous batching: tokens equal those of `generate`, scheduling, failures and shutdown."""
+
 import logging
 import queue
 import random
@@ -7,14 +9,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.cache import State
-from regard.ensemble import Ensemble
-from regard.errors import Mistake
-from regard.generate import Sampling, generate
+from regard.core.cache import State
+from regard.decode.ensemble import Ensemble
+from regard.decode.generate import Sampling, generate
+from regard.decode.states import join, trim
+from regard.errors import UserError
 from regard.models import GPT, MODELS, GPTConfig
 from regard.serve import engine as engines
-from regard.serve.engine import Crashed, Engine, Full, Token
-from regard.serve.states import join, trim
+from regard.serve.engine import Engine, EngineError, QueueFull, TokenOutput
 
 VOCAB, TARGET, CONTEXT = 31, 29, 13
 SIZES = {"vocab": VOCAB, "context": CONTEXT, "dim": 24, "depth": 2, "heads": 2}
@@ -23,7 +25,7 @@ RECURRENT = {k: v for k, v in PAIR.items() if k != "heads"}
 PICTURE = {**SIZES, "size": 12, "depth": 1, "decoder_depth": 2, "dropout": 0.0}
 CASES = [
     *(("gpt", {**SIZES, "positions": p}) for p in ("none", "learned", "rotary", "alibi", "relative")),
-    ("gpt", {**SIZES, "window": 3, "kv_heads": 1, "dropout": 0.3}),
+    ("gpt", {**SIZES, "sliding_window": 3, "kv_heads": 1, "dropout": 0.3}),
     ("gpt", {**SIZES, "context": 1}),
     ("transformer", {**PAIR, "positions": "sinusoidal"}),
     ("transformer", {**SIZES, "positions": "rotary", "kv_heads": 1}),
@@ -38,7 +40,7 @@ every_case = pytest.mark.parametrize(
     ids=["-".join([n, *(str(v) for k, v in s.items() if k not in PICTURE)]) for n, s in CASES],
 )
 GREEDY = Sampling(temperature=0, max_new_tokens=19)
-HOWS = [
+SAMPLINGS = [
     {"temperature": 0},
     {"temperature": 0.9, "top_k": 17, "top_p": 0.95, "seed": 7},
     {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "suppress_tokens": [5], "seed": 8},
@@ -46,7 +48,7 @@ HOWS = [
 
 
 def build(name="gpt", settings=SIZES):
-    """In double precision, with weights so large that the next token depends on all that was read."""
+    """A model in double precision, with weights so large that the next token depends on the whole prompt."""
     cls, config, _ = MODELS[name]
     model = cls(config(**settings))
     with torch.no_grad():
@@ -63,8 +65,8 @@ def source_for(name, rng):
     return [rng.randrange(VOCAB) for _ in range(rng.randint(1, CONTEXT))]
 
 
-def alone(model, prompt, sampling, source=None, ends=()):
-    """What `generate` writes, and how it ends."""
+def generate_alone(model, prompt, sampling, source=None, ends=()):
+    """What `generate` gives for this prompt alone, and the reason for its end."""
     sources = None if source is None else [source]
     written = [step[0] for step in generate(model, [prompt], sampling, sources=sources, end=ends)]
     most = sampling.max_new_tokens
@@ -74,17 +76,17 @@ def alone(model, prompt, sampling, source=None, ends=()):
 
 
 class Listener:
-    """Hears a job; does what is planned after so many tokens, or at the end."""
+    """Collects the outputs of a request; `plan` has actions to run after so many tokens, or at the end."""
 
     def __init__(self, plan=None):
         self.tokens, self.plan, self.end, self.over = [], plan or {}, None, threading.Event()
 
-    def __call__(self, what):
+    def __call__(self, output):
         assert self.end is None, "nothing comes after the end"
-        if isinstance(what, Token):
-            self.tokens.append(what)
+        if isinstance(output, TokenOutput):
+            self.tokens.append(output)
         else:
-            self.end = what
+            self.end = output
         for n in [n for n in self.plan if n == len(self.tokens) or self.end is not None]:
             for act in self.plan.pop(n):
                 act()
@@ -96,31 +98,31 @@ class Listener:
         return [token.id for token in self.tokens]
 
     def wait(self):
-        assert self.over.wait(30), "the job has no end"
+        assert self.over.wait(30), "the request does not end"
         return self.ids, self.end
 
 
 @pytest.fixture
 def run():
-    """Begins an engine, and ends it."""
-    begun = []
+    """Starts engines, and closes them at the end."""
+    started = []
 
-    def begin(*args, **kw):
-        begun.append(Engine(*args, **kw))
-        return begun[-1]
+    def start(*args, **kw):
+        started.append(Engine(*args, **kw))
+        return started[-1]
 
-    yield begin
-    for one in begun:
-        one.close(finish=False)
-        assert not one._thread.is_alive()
+    yield start
+    for engine in started:
+        engine.close(finish=False)
+        assert not engine._thread.is_alive()
 
 
 class Gate(GPT):
-    """Does a step when it is let to."""
+    """Waits for permission before every call."""
 
     def __init__(self, c):
         super().__init__(c)
-        self.pass_, self.calls = threading.Semaphore(0), []
+        self.permits, self.calls = threading.Semaphore(0), []
 
     def start(self, *args):
         return self._call(super().start, args)
@@ -129,46 +131,46 @@ class Gate(GPT):
         return self._call(super().step, args)
 
     def _call(self, do, args):
-        assert self.pass_.acquire(timeout=30)
+        assert self.permits.acquire(timeout=30)
         self.calls.append((do.__name__, *args[0].shape))
         return do(*args)
 
 
-def opened(model):
-    """Lets through whatever comes."""
-    model.pass_.release(10_000)
+def permit_all(model):
+    """Permit all calls."""
+    model.permits.release(10_000)
     return model
 
 
-# A job's tokens are its own
+# The tokens of a request do not depend on the batch
 
 
 @every_case
-def test_in_company_is_alone(name, settings, run, monkeypatch):
-    """Jobs of all kinds come while others are under way, wait, are cancelled and end."""
+def test_batched_requests_equal_single_ones(name, settings, run, monkeypatch):
+    """Requests of all kinds arrive while others run, wait, are cancelled and end."""
     rng, model, ends = random.Random(3), build(name, settings), {1, 2}
-    sizes, write = set(), Engine._write
+    sizes, write = set(), Engine._sample
 
     def watched(engine, logits):
-        assert len(logits) == len(engine._rows) <= 4
-        assert engine._state.length == max(job.length for job in engine._rows), "needless padding"
+        assert len(logits) == len(engine._running) <= 4
+        assert engine._state.length == max(request.cached for request in engine._running), "needless padding"
         sizes.add(len(logits))
         write(engine, logits)
 
-    monkeypatch.setattr(engines, "READ", 37)
-    monkeypatch.setattr(Engine, "_write", watched)
-    engine = run(model, ends=ends, places=4)
-    jobs, listeners, handles, cancelled = [], [], {}, {6: 3, 7: 1}
+    monkeypatch.setattr(engines, "MAX_PREFILL_TOKENS", 37)
+    monkeypatch.setattr(Engine, "_sample", watched)
+    engine = run(model, stop_ids=ends, places=4)
+    requests, listeners, handles, cancelled = [], [], {}, {6: 3, 7: 1}
     for i in range(13):
         source = source_for(name, rng)
         prompt = [rng.randrange(TARGET) for _ in range(rng.randint(1, 2 * CONTEXT if source is None else 3))]
-        how = Sampling(**HOWS[i % 3], max_new_tokens=rng.choice([2, 5, 3 * CONTEXT]))
-        jobs.append((prompt, how, source))
+        how = Sampling(**SAMPLINGS[i % 3], max_new_tokens=rng.choice([2, 5, 3 * CONTEXT]))
+        requests.append((prompt, how, source))
         listeners.append(Listener())
 
-    def begin(i):
-        if i < len(jobs):
-            prompt, how, source = jobs[i]
+    def submit(i):
+        if i < len(requests):
+            prompt, how, source = requests[i]
             handles[i] = engine.submit(prompt, how, listeners[i], source=source)
 
     def cancel(i):
@@ -176,14 +178,14 @@ def test_in_company_is_alone(name, settings, run, monkeypatch):
         listeners[i].over.set()
 
     for i, listener in enumerate(listeners):  # each brings another, after a while
-        listener.plan[1 if i in cancelled else rng.randint(1, 5)] = [lambda i=i: begin(i + 5)]
+        listener.plan[1 if i in cancelled else rng.randint(1, 5)] = [lambda i=i: submit(i + 5)]
         if i in cancelled:
             listener.plan.setdefault(cancelled[i], []).append(lambda i=i: cancel(i))
     for i in range(5):
-        begin(i)
-    for i, ((prompt, how, source), listener) in enumerate(zip(jobs, listeners, strict=True)):
+        submit(i)
+    for i, ((prompt, how, source), listener) in enumerate(zip(requests, listeners, strict=True)):
         found = listener.wait()
-        ids, end = alone(model, prompt, how, source, ends)
+        ids, end = generate_alone(model, prompt, how, source, ends)
         if i in cancelled and len(ids) >= cancelled[i]:
             ids, end = ids[: cancelled[i]], None
         assert found == (ids, end)
@@ -193,16 +195,16 @@ def test_in_company_is_alone(name, settings, run, monkeypatch):
     assert max(sizes) > 2
 
 
-def test_an_ensemble_writes_too(run):
+def test_ensemble(run):
     model = Ensemble([build(), build(settings={**SIZES, "positions": "alibi", "dim": 16})])
     engine, listeners = run(model), [Listener() for _ in range(3)]
     prompts = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [3]]
     for prompt, listener in zip(prompts, listeners, strict=True):
         engine.submit(prompt, GREEDY, listener)
-    assert [x.wait() for x in listeners] == [alone(model, prompt, GREEDY) for prompt in prompts]
+    assert [x.wait() for x in listeners] == [generate_alone(model, prompt, GREEDY) for prompt in prompts]
 
 
-def test_samples_have_dice_of_their_own(run):
+def test_samples_have_their_own_random_numbers(run):
     model, how = build(), Sampling(seed=11, max_new_tokens=7)
     engine, listeners = run(model), [Listener() for _ in range(3)]
     for sample, listener in enumerate(listeners):
@@ -216,7 +218,7 @@ def test_samples_have_dice_of_their_own(run):
     assert unseeded[0].wait() != unseeded[1].wait()
 
 
-def test_targets_that_fill_the_context_end_at_once(run):
+def test_prefixes_that_fill_the_context_end_at_once(run):
     engine = run(build("t5", PAIR))
     for length, expected in ((CONTEXT, 1), (CONTEXT + 1, 0)):
         listener = Listener()
@@ -230,7 +232,7 @@ def test_logprobs_are_the_models_own(run):
     engine, listeners = run(model), [Listener() for _ in range(3)]
     hows = [GREEDY, Sampling(seed=3, max_new_tokens=5, temperature=2.0, suppress_tokens=[0, 1]), GREEDY]
     for k, (how, listener) in enumerate(zip(hows, listeners, strict=True)):
-        engine.submit([3, 1, 4][: k + 1], how, listener, likeliest=[0, 4, 99][k])
+        engine.submit([3, 1, 4][: k + 1], how, listener, top_logprobs=[0, 4, 99][k])
     for k, listener in enumerate(listeners):
         ids, _ = listener.wait()
         text = torch.tensor([[3, 1, 4][: k + 1] + ids])
@@ -239,14 +241,14 @@ def test_logprobs_are_the_models_own(run):
         assert_close(own, expected.gather(1, torch.tensor(ids)[:, None])[:, 0])
         for token, row in zip(listener.tokens, expected, strict=True):
             best = row.topk([0, 4, VOCAB][k])
-            assert [id for id, _ in token.likeliest] == best.indices.tolist()
-            assert_close(torch.tensor([p for _, p in token.likeliest]), best.values, check_dtype=False)
+            assert [id for id, _ in token.top_logprobs] == best.indices.tolist()
+            assert_close(torch.tensor([p for _, p in token.top_logprobs]), best.values, check_dtype=False)
 
 
-# Places
+# Scheduling
 
 
-def test_jobs_share_steps(run):
+def test_requests_share_steps(run):
     torch.manual_seed(0)
     model = Gate(GPTConfig(**SIZES))
     engine, listeners = run(model, places=3), [Listener() for _ in range(4)]
@@ -255,22 +257,22 @@ def test_jobs_share_steps(run):
     for listener, n in zip(listeners[1:], lengths[1:], strict=True):
         engine.submit([1, 2], Sampling(max_new_tokens=n), listener)
     assert engine.waiting >= 1
-    opened(model)
+    permit_all(model)
     for listener in listeners:
         assert listener.wait()[1] == "length"
     assert sum(rows for kind, rows, _ in model.calls if kind == "step") == sum(lengths) - 4
     assert engine.tokens == sum(lengths)
-    assert engine.steps <= 5, "not one after the other"
+    assert engine.steps <= 5, "requests run together"
 
 
-def test_reading_is_bounded_while_others_write(run, monkeypatch):
-    monkeypatch.setattr(engines, "READ", 10)
+def test_prefill_is_limited_per_step(run, monkeypatch):
+    monkeypatch.setattr(engines, "MAX_PREFILL_TOKENS", 10)
     model = Gate(GPTConfig(**SIZES))
     engine = run(model)
     listeners = [Listener() for _ in range(6)]
     for i, listener in enumerate(listeners):
         engine.submit([i] * (12 if i == 3 else 5), Sampling(max_new_tokens=9), listener)
-    opened(model)
+    permit_all(model)
     for listener in listeners:
         listener.wait()
     reads = [(rows, length) for kind, rows, length in model.calls if kind == "start"]
@@ -278,16 +280,16 @@ def test_reading_is_bounded_while_others_write(run, monkeypatch):
     assert all(rows == 1 or rows * length <= 10 for rows, length in reads)
 
 
-def test_full_and_cancelled(run):
+def test_full_queue_and_cancellation(run):
     model = Gate(GPTConfig(**SIZES))
     engine, listeners = run(model, places=2, queue=1), [Listener() for _ in range(4)]
-    jobs = [engine.submit([1, 2], GREEDY, listener) for listener in listeners[:3]]
-    with pytest.raises(Full, match="2 jobs are under way and 1 wait"):
+    requests = [engine.submit([1, 2], GREEDY, listener) for listener in listeners[:3]]
+    with pytest.raises(QueueFull, match="2 requests are running and 1 wait"):
         engine.submit([1, 2], GREEDY, listeners[3])
-    jobs[2].cancel()
-    jobs[0].cancel()
+    requests[2].cancel()
+    requests[0].cancel()
     engine.submit([1, 2], GREEDY, listeners[3])
-    opened(model)
+    permit_all(model)
     assert listeners[3].wait()[1] == listeners[1].wait()[1] == "length"
     engine.close()
     assert listeners[0].tokens == listeners[2].tokens == []
@@ -295,16 +297,16 @@ def test_full_and_cancelled(run):
     assert engine.running == engine.waiting == 0
 
 
-def test_what_cannot_be_is_refused_at_once(run):
+def test_invalid_requests_are_refused_at_once(run):
     engine, pair = run(build()), run(build("t5", PAIR))
     for prompt, how, match in (
         ([], GREEDY, "empty"),
-        ([VOCAB], GREEDY, "prompt has tokens beyond"),
+        ([VOCAB], GREEDY, "prompt has tokens outside"),
         ([1], Sampling(suppress_tokens=[VOCAB]), "suppress_tokens"),
     ):
         with pytest.raises(ValueError, match=match):
             engine.submit(prompt, how, Listener())
-    with pytest.raises(Mistake, match="num_beams=2"):
+    with pytest.raises(UserError, match="num_beams=2"):
         engine.submit([1], Sampling(num_beams=2), Listener())
     for source in ([], [1] * (CONTEXT + 1)):
         with pytest.raises(ValueError, match="give from 1 to 13"):
@@ -312,88 +314,90 @@ def test_what_cannot_be_is_refused_at_once(run):
     assert engine.running + engine.waiting + pair.running + pair.waiting == 0
 
 
-# What goes wrong
+# Failures
 
 
 class Failing(Gate):
-    """Fails when told to; may go mad about a token."""
+    """Fails on demand; gives NaN after one token."""
 
-    wrong = mad = None
+    fails_in = nan_after = None
 
-    def start(self, prompt, real=None):
-        if self.wrong == "start":
-            self.wrong = None
+    def start(self, prompt, attention_mask=None):
+        if self.fails_in == "start":
+            self.fails_in = None
             raise RuntimeError("no memory")
-        return super().start(prompt, real)
+        return super().start(prompt, attention_mask)
 
     def step(self, ids, state):
-        if self.wrong == "step":
-            self.wrong = None
+        if self.fails_in == "step":
+            self.fails_in = None
             raise RuntimeError("no memory")
         logits, state = super().step(ids, state)
-        return logits.masked_fill(ids == self.mad, torch.nan) if self.mad is not None else logits, state
+        return logits.masked_fill(
+            ids == self.nan_after, torch.nan
+        ) if self.nan_after is not None else logits, state
 
 
-def test_a_crash_ends_what_is_under_way_and_no_more(run, caplog):
+def test_failure_ends_running_requests_only(run, caplog):
     model = Failing(GPTConfig(**SIZES))
     engine = run(model, places=2)
-    breaks = {3: [lambda: setattr(model, "wrong", "step")]}
+    breaks = {3: [lambda: setattr(model, "fails_in", "step")]}
     listeners = [Listener(breaks), Listener(), Listener(), Listener()]
     with caplog.at_level(logging.CRITICAL):
         for listener in listeners:
             engine.submit([1, 2], GREEDY, listener)
-        opened(model)
+        permit_all(model)
         for listener in listeners[:2]:
             ids, end = listener.wait()
-            assert isinstance(end, Crashed)
+            assert isinstance(end, EngineError)
             assert str(end) == "RuntimeError: no memory"
             assert 2 <= len(ids) <= 3
         for listener in listeners[2:]:
-            assert listener.wait() == alone(model, [1, 2], GREEDY)
+            assert listener.wait() == generate_alone(model, [1, 2], GREEDY)
 
 
-def test_prompts_that_cannot_be_read_leave_the_others_alone(run, caplog):
-    model = opened(Failing(GPTConfig(**SIZES)))
+def test_failed_prefill_leaves_other_requests_alone(run, caplog):
+    model = permit_all(Failing(GPTConfig(**SIZES)))
     engine, bad = run(model), Listener()
 
-    def comes():
-        model.wrong = "start"
+    def submit_bad():
+        model.fails_in = "start"
         engine.submit([4], GREEDY, bad)
 
-    good = Listener({2: [comes]})
+    good = Listener({2: [submit_bad]})
     with caplog.at_level(logging.CRITICAL):
         engine.submit([3], Sampling(temperature=0, max_new_tokens=9), good)  # less than the context
-        assert isinstance(bad.wait()[1], Crashed)
-    assert good.wait() == alone(model, [3], Sampling(temperature=0, max_new_tokens=9))
+        assert isinstance(bad.wait()[1], EngineError)
+    assert good.wait() == generate_alone(model, [3], Sampling(temperature=0, max_new_tokens=9))
 
 
-def test_nan_ends_the_row_that_has_it(run):
-    model = opened(Failing(GPTConfig(**SIZES)).double())
+def test_nan_ends_only_its_own_request(run):
+    model = permit_all(Failing(GPTConfig(**SIZES)).double())
     prompts = [[3, 1], [4], [5, 9, 2]]
-    expected = [alone(model, prompt, GREEDY)[0] for prompt in prompts]
-    model.mad = next(iter(set(expected[0][1:5]) - set(expected[1]) - set(expected[2])))
+    expected = [generate_alone(model, prompt, GREEDY)[0] for prompt in prompts]
+    model.nan_after = next(iter(set(expected[0][1:5]) - set(expected[1]) - set(expected[2])))
     engine, listeners = run(model), [Listener() for _ in prompts]
     for prompt, listener in zip(prompts, listeners, strict=True):
         engine.submit(prompt, GREEDY, listener)
     ids, end = listeners[0].wait()
-    assert ids == expected[0][: expected[0].index(model.mad) + 1]
+    assert ids == expected[0][: expected[0].index(model.nan_after) + 1]
     assert isinstance(end, ValueError)
     assert "NaN" in str(end)
     assert [listener.wait() for listener in listeners[1:]] == [(text, "length") for text in expected[1:]]
 
 
-def test_who_cannot_hear_is_dropped(run, caplog):
-    def deaf(what):
+def test_request_whose_callback_fails_is_dropped(run, caplog):
+    def fail(output):
         raise RuntimeError("the loop is closed")
 
     engine, listener = run(build()), Listener()
     with caplog.at_level(logging.CRITICAL):
-        engine.submit([1], GREEDY, deaf)
+        engine.submit([1], GREEDY, fail)
         engine.submit([1], GREEDY, listener)
         assert listener.wait()[1] == "length"
 
 
-def test_closing(run):
+def test_close(run):
     for finish in (True, False):
         model = Gate(GPTConfig(**SIZES))
         engine, listeners = run(model, places=2), [Listener() for _ in range(3)]
@@ -403,19 +407,19 @@ def test_closing(run):
         closer.start()
         while engine._finish is None:
             pass
-        with pytest.raises(Full, match="closed"):
+        with pytest.raises(QueueFull, match="closed"):
             engine.submit([1], GREEDY, Listener())
-        opened(model)
+        permit_all(model)
         closer.join(30)
         ends = [listener.wait()[1] for listener in listeners]
         if finish:
             assert ends == ["length"] * 3
         else:
-            assert all(isinstance(end, Crashed) for end in ends)
+            assert all(isinstance(end, EngineError) for end in ends)
         engine.close()
 
 
-def test_jobs_from_many_threads(run):
+def test_requests_from_many_threads(run):
     model, results = build(), queue.Queue()
     engine = run(model, places=3)
 
@@ -430,20 +434,20 @@ def test_jobs_from_many_threads(run):
     for thread in threads:
         thread.join(30)
     found = dict(results.get() for _ in threads)
-    assert found == {i: alone(model, [i, i + 1], GREEDY) for i in range(7)}
+    assert found == {i: generate_alone(model, [i, i + 1], GREEDY) for i in range(7)}
 
 
 # States
 
 
 @torch.no_grad()
-def test_joined_states_go_on_as_each_would_and_keep_no_needless_padding():
+def test_joined_states_continue_alike_without_needless_padding():
     model = build()
     texts = [torch.randint(VOCAB, (2, 3)), torch.randint(VOCAB, (1, 7))]
     (_, a), (_, b) = (model.start(text) for text in texts)
     state = join(a, b)
     assert isinstance(state, State)
-    assert state.real.sum(1).tolist() == [3, 3, 7]
+    assert state.attention_mask.sum(1).tolist() == [3, 3, 7]
     following = torch.tensor([[1], [2], [3]])
     logits, state = model.step(following, state)
     rows = [*texts[0], *texts[1]]
@@ -451,7 +455,7 @@ def test_joined_states_go_on_as_each_would_and_keep_no_needless_padding():
         assert_close(logits[i], model(torch.cat([row, following[i]])[None])[0, -1])
     state.reorder(torch.tensor([1, 0]))
     trim(state, [4, 4])
-    assert (state.length, state.real) == (4, None)
+    assert (state.length, state.attention_mask) == (4, None)
     logits, _ = model.step(following[:2], state)
     for i, row in enumerate((1, 0)):
         assert_close(logits[i], model(torch.cat([rows[row], following[row], following[i]])[None])[0, -1])
@@ -459,13 +463,13 @@ def test_joined_states_go_on_as_each_would_and_keep_no_needless_padding():
 
 @pytest.mark.parametrize(("name", "settings"), [("t5", PAIR), ("gru", RECURRENT)])
 @torch.no_grad()
-def test_sources_keep_no_needless_padding(name, settings):
+def test_joined_sources_have_no_needless_padding(name, settings):
     model = build(name, settings)
     sources = [torch.randint(VOCAB, (2, 3)), torch.randint(VOCAB, (1, 7))]
     (_, a), (_, b) = (model.start(source, torch.ones(len(source), 2, dtype=torch.long)) for source in sources)
     state = join(a, b)
     state.reorder(torch.tensor([0, 1]))
     trim(state, [2, 2], [3, 3])
-    assert (state.source_real if name == "t5" else state.real) is None
+    assert (state.source_attention_mask if name == "t5" else state.attention_mask) is None
     logits, _ = model.step(torch.tensor([[4], [5]]), state)
     assert_close(logits, model(sources[0], torch.tensor([[1, 1, 4], [1, 1, 5]]))[:, -1])

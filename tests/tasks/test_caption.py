@@ -7,21 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
 from PIL import Image
-from runs import unmeasured, write_captions
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 import regard
-from regard.data.shapes import KINDS, SIZE, drawn
-from regard.generate import Sampling, generate
-from regard.loss import IGNORED
+from helpers.errors import user_error
+from helpers.runs import unmeasured, write_captions
+from regard.core.watch import watch
+from regard.data.synthetic import KINDS, SIZE, draw_shapes
+from regard.decode.generate import Sampling, generate
 from regard.models import Captioner, CaptionerConfig
-from regard.recipe import fill
+from regard.runs.recipe import fill
 from regard.tasks.caption import Caption, CaptionConfig, CaptionData
-from regard.train import train
-from regard.watch import watch
+from regard.tasks.loss import IGNORED
+from regard.tasks.request import DataRequest, Request
+from regard.training.build import train
 
 GREEDY = Sampling(max_new_tokens=11, temperature=0)
 TINY = {"model.dim": 16, "model.heads": 2, "data.vocab": 320, "train.batch": 7, "train.device": "cpu"}
@@ -34,8 +35,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def read(table: str, **settings: Any) -> tuple[Caption, Any]:
     config = CaptionConfig(name="caption", **settings)
-    corpus = Caption.read([table], (), CaptionData(vocab=320, holdout=0.2), config, 23)
-    found = CaptionConfig(**vars(config) | corpus.found)
+    corpus = Caption.read(DataRequest([table], (), CaptionData(vocab=320, holdout=0.2), config, 23))
+    found = CaptionConfig(**vars(config) | corpus.task_settings)
     return Caption(found, corpus.tokenizer, 23), corpus
 
 
@@ -56,12 +57,12 @@ def test_every_fifth_picture_is_held_out_with_all_its_captions(table: str) -> No
     ]
     assert len(corpus.train.sources) == 19
     assert len(corpus.train) == sum(map(len, corpus.train.targets)) == 37
-    assert corpus.shape == {"size": 12, "channels": 3}
+    assert corpus.model_settings == {"size": 12, "channels": 3}
     assert corpus.train.fingerprint() != corpus.valid.fingerprint() == read(table)[1].valid.fingerprint()
 
 
 def test_without_data_shapes_are_drawn_and_measured_on_other_combinations() -> None:
-    corpus = Caption.read([], [], CaptionData(), CaptionConfig(name="caption"), 64)
+    corpus = Caption.read(DataRequest([], [], CaptionData(), CaptionConfig(name="caption"), 64))
     told, held = ({text for some in part.targets for text in some} for part in (corpus.train, corpus.valid))
     assert len(told) > 1000
     assert len(held) > 200
@@ -71,7 +72,7 @@ def test_without_data_shapes_are_drawn_and_measured_on_other_combinations() -> N
 
 def test_a_batch_is_pictures_and_captions_begun_and_ended(table: str) -> None:
     task, corpus = read(table)
-    samples = task.training(corpus.train, 5, 7, None)
+    samples = task.samples(corpus.train, 5, 7, None)
     rows = samples.rows(2)
     pixels, how, target, following = task.batch(samples, rows)
     assert pixels.dtype == torch.uint8
@@ -92,7 +93,7 @@ def test_a_batch_is_pictures_and_captions_begun_and_ended(table: str) -> None:
 
 def test_an_epoch_has_every_caption_once(table: str) -> None:
     task, corpus = read(table)
-    samples = task.training(corpus.train, 5, 5, None)
+    samples = task.samples(corpus.train, 5, 5, None)
     order = [int(i) for step in range(15) for i in samples.at(samples.rows(step))]
     assert sorted(order[:37]) == sorted(order[37:74]) == list(range(37))
     assert order[:37] != order[37:74]
@@ -101,7 +102,7 @@ def test_an_epoch_has_every_caption_once(table: str) -> None:
 def test_all_in_order_is_every_caption_once(table: str) -> None:
     task, corpus = read(table)
     seen = []
-    for pixels, _, following in task.in_order(corpus.train, 92):
+    for pixels, _, following in task.evaluation_batches(corpus.train, 92):
         assert len(pixels) <= 4  # of 23 tokens at most
         for row in following:
             seen.append(task.tokenizer.decode(row[(row != IGNORED) & (row != task.end)].tolist()))
@@ -109,11 +110,11 @@ def test_all_in_order_is_every_caption_once(table: str) -> None:
 
 
 def test_long_captions_are_cut_and_counted(table: str) -> None:
-    corpus = Caption.read([table], (), CaptionData(vocab=320), CaptionConfig(name="caption"), 7)
+    corpus = Caption.read(DataRequest([table], (), CaptionData(vocab=320), CaptionConfig(name="caption"), 7))
     assert corpus.notes
     assert corpus.notes[0].startswith("cut ")
     task = Caption(CaptionConfig(name="caption", size=12, channels=3), corpus.tokenizer, 7)
-    assert max(batch[1].shape[1] for batch in task.in_order(corpus.train, 700)) == 7
+    assert max(batch[1].shape[1] for batch in task.evaluation_batches(corpus.train, 700)) == 7
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_long_captions_are_cut_and_counted(table: str) -> None:
     [({"mixup": 0.2}, "two captions"), ({"evenly": -1.0}, "evenly"), ({"smoothing": 1.0}, "smoothing")],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, float], why: str) -> None:
-    mistake(lambda: fill("task", {"name": "caption"} | wrong, CaptionConfig), why)
+    user_error(lambda: fill("task", {"name": "caption"} | wrong, CaptionConfig), why)
 
 
 # ------------------------------------------------------------------------------------------------------ loss
@@ -132,7 +133,7 @@ def test_the_loss_is_the_smoothed_cross_entropy_and_the_uneven_looks(table: str,
     """Xu et al. 2015, eq. 14: λ Σ_i (1 - Σ_t α_ti)² of each picture, over the words of its caption."""
     task, corpus = read(table, evenly=0.7, smoothing=0.2)
     model = model_of(task, decoder=decoder).train()
-    samples = task.training(corpus.train, 5, 6, None)
+    samples = task.samples(corpus.train, 5, 6, None)
     pixels, how, target, following = task.batch(samples, samples.rows(0))
     with watch(model) as seen:
         logits = model(pixels, target)
@@ -160,7 +161,7 @@ def test_the_loss_is_the_smoothed_cross_entropy_and_the_uneven_looks(table: str,
 def test_pictures_are_changed_while_learning_only(table: str) -> None:
     task, corpus = read(table, flip=True)
     model = model_of(task).train()
-    samples = task.training(corpus.train, 5, 20, None)
+    samples = task.samples(corpus.train, 5, 20, None)
     pixels, how, target, following = task.batch(samples, samples.rows(0))
     mirrored = how[:, 0] < 0
     assert 0 < mirrored.sum() < 20
@@ -190,11 +191,11 @@ def test_cached_is_uncached_and_batched_is_alone(table: str, decoder: str) -> No
 
         assert tokens() == tokens(cached=False)
     for sampling in (GREEDY, Sampling(max_new_tokens=11, num_beams=3)):
-        together = task.answers(model, [*pictures, pictures[0]], sampling)
+        together = task.answers(model, Request([*pictures, pictures[0]], sampling))
         assert len({several[0].text for several in together}) > 1
         assert together[5][0].text == together[0][0].text
         for picture, (answer,) in zip(pictures, together, strict=False):
-            ((alone,),) = task.answers(model, [picture], sampling)
+            ((alone,),) = task.answers(model, Request([picture], sampling))
             assert alone.text == answer.text
             assert alone.score == (answer.score and pytest.approx(answer.score, rel=1e-4))
 
@@ -205,7 +206,7 @@ def test_different_pictures_throw_different_dice(table: str) -> None:
     sampling = Sampling(max_new_tokens=11, seed=3)
     with torch.no_grad():  # all words are as likely, whatever is seen
         model.output.zero_()
-    (a,), (b,), (c,) = task.answers(model, [one, two, one], sampling)
+    (a,), (b,), (c,) = task.answers(model, Request([one, two, one], sampling))
     assert a.text == c.text != b.text
 
 
@@ -219,9 +220,9 @@ def test_a_file_is_asked_about_and_streamed(table: str, tmp_path: Path) -> None:
     assert len(model.ask(picture, num_return_sequences=3)) == 3
     again = regard.load(tmp_path / "out", "cpu")
     assert again.ask(picture, num_beams=1) == whole
-    mistake(lambda: model.ask("nowhere.png"), "nowhere.png: no such picture")
+    user_error(lambda: model.ask("nowhere.png"), "nowhere.png", "no such image")
     (tmp_path / "text.png").write_text("no picture")
-    mistake(lambda: model.ask(str(tmp_path / "text.png")), "text.png", "PNG")
+    user_error(lambda: model.ask(str(tmp_path / "text.png")), "text.png", "PNG")
 
     larger = tmp_path / "larger.png"
     Image.open(picture).resize((48, 48), Image.Resampling.NEAREST).save(larger)
@@ -243,7 +244,7 @@ def test_where_it_looked_is_a_map_for_every_word(table: str) -> None:
     for decoder in "lstm", "transformer":
         task, corpus = read(table)
         model = model_of(task, decoder=decoder, decoder_depth=2)
-        weights, words = task.looked(model, corpus.train.sources[:1][0], "fox 3 goes")
+        weights, words, _ = task.cross_attention(model, corpus.train.sources[:1][0], "fox 3 goes")
         assert words == ["fox", "3", "goes", "</s>"]
         assert weights.shape == (4, 3, 3)
         assert_close(weights.sum((1, 2)), torch.ones(4))
@@ -252,8 +253,8 @@ def test_where_it_looked_is_a_map_for_every_word(table: str) -> None:
 def test_efficientnet_starts_from_its_weights(
     table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard import weights
-    from regard.models.cnn import EfficientNet
+    from regard.convert import efficientnet as weights
+    from regard.vision.cnn import EfficientNet
 
     asked, torch_net = [], EfficientNet()
 
@@ -261,7 +262,7 @@ def test_efficientnet_starts_from_its_weights(
         asked.append(path)
         return torch_net.state_dict()
 
-    monkeypatch.setattr(weights, "efficientnet", theirs)
+    monkeypatch.setattr(weights, "load_efficientnet", theirs)
     settings = TINY | {"model.encoder": "efficientnet", "model.zoom": 3, "data.weights": "some.pth"}
     settings |= {"train.freeze": 1}
     model = train("caption", table, out=tmp_path / "out", steps=2, set=settings)
@@ -275,10 +276,10 @@ def test_efficientnet_starts_from_its_weights(
 # --------------------------------------------------------------------------------- what is learnt from shapes
 
 
-def judged(model: Any, count: int) -> tuple[float, float, float]:
+def score_answers(model: Any, count: int) -> tuple[float, float, float]:
     """Of combinations never learnt from: how many captions are right; and for the word of each shape, how
     much of the attention is in its box, and how much would be if it were even."""
-    made = drawn(seed=7, count=count, held=True)
+    made = draw_shapes(seed=7, count=count, held_out=True)
     pictures = list(torch.from_numpy(made.pixels))
     right = np.mean([a == c for a, c in zip(model.ask(pictures), made.captions, strict=True)])
     inside, area = zip(*looks(model, pictures, made), strict=True)
@@ -287,7 +288,7 @@ def judged(model: Any, count: int) -> tuple[float, float, float]:
 
 def looks(model: Any, pictures: list[torch.Tensor], made: Any) -> Iterator[tuple[float, float]]:
     for picture, caption, boxes in zip(pictures, made.captions, made.boxes, strict=True):
-        weights, words = model.task.looked(model.model, picture, caption)
+        weights, words, _ = model.task.cross_attention(model.model, picture, caption)
         cell = SIZE / weights.shape[1]
         at = (torch.arange(weights.shape[1]) + 0.5) * cell
         places = [i for i, word in enumerate(words) if word in KINDS]
@@ -303,7 +304,7 @@ def test_soon_it_looks_at_what_it_names(tmp_path: Path, monkeypatch: pytest.Monk
     unmeasured(monkeypatch)
     settings = {"train.lr": 3e-3, "train.warmup": 30, "model.dropout": 0.0, "task.smoothing": 0.0}
     model = train("caption", out=tmp_path / "out", steps=260, set=settings | {"train.device": "cpu"})
-    right, inside, area = judged(model, 101)
+    right, inside, area = score_answers(model, 101)
     assert right > 0.05  # of about 450 combinations
     assert inside > 0.38 > 1.5 * area
 
@@ -313,6 +314,6 @@ def test_soon_it_looks_at_what_it_names(tmp_path: Path, monkeypatch: pytest.Monk
 def test_unseen_combinations_are_captioned_rightly_and_looked_at(tmp_path: Path, decoder: str) -> None:
     settings = {"model.decoder": decoder, "train.device": "cpu"}
     model = train("caption", out=tmp_path / "out", set=settings)
-    right, inside, area = judged(model, 401)
+    right, inside, area = score_answers(model, 401)
     assert right >= 0.95
     assert inside > 0.48 > 2 * area

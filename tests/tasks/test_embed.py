@@ -10,24 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
-from runs import at_step, same, stopped, unmeasured
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from helpers.errors import user_error
+from helpers.runs import at_step, same, stopped, unmeasured
 from regard import cli
 from regard.data import DataConfig
-from regard.generate import Sampling
-from regard.models import Bert, BertConfig, Labelled
-from regard.run import Model, load
+from regard.decode.generate import Sampling
+from regard.models import Bert, BertConfig, ModelWithHead
+from regard.runs.load import load
+from regard.runs.model import Model
 from regard.tasks import embed as module
-from regard.tasks import idle, targets
-from regard.tasks.embed import Embed, EmbedConfig, Lines
-from regard.text import train_tokenizer
-from regard.train import train
-from regard.trainer import Trainer
+from regard.tasks import idle, similarity, targets
+from regard.tasks.embed import Embed, EmbedConfig
+from regard.tasks.request import DataRequest, Request
+from regard.tasks.similarity import LineIndex
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import train
+from regard.training.trainer import Trainer
 
 PAIRS = [
     ("The cat sleeps", "A cat is asleep"),
@@ -54,12 +57,12 @@ def model_of(task: Embed) -> Any:
     model = Bert(BertConfig(vocab=task.tokenizer.vocab, context=task.context, dim=10, depth=2, heads=2))
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.3)
-    return Embed.headed(model, task.config)
+    return Embed.add_head(model, task.config)
 
 
 def batch_of(task: Embed, pairs: Any = PAIRS, scores: list[float] | None = None) -> Any:
     examples, _ = task.examples(pairs, scores)
-    return task.collated(examples, np.arange(len(examples)))
+    return task.collate(examples, np.arange(len(examples)))
 
 
 def write(path: Path, rows: Any) -> str:
@@ -91,10 +94,10 @@ def test_a_vector_is_the_mean_of_the_tokens() -> None:
 def test_what_is_too_long_loses_its_end() -> None:
     task = task_of(longest=5)
     long = np.arange(20, 31)
-    ids, cut = task.framed(long)
+    ids, cut = task.frame(long)
     assert cut
     assert ids.tolist() == [task.first, 20, 21, 22, task.end]
-    assert not task.framed(long[:3])[1]
+    assert not task.frame(long[:3])[1]
     assert task_of(context=4).room == 4
     _, notes = task.examples(PAIRS, None)
     assert "to 5 tokens" in notes[0]
@@ -116,7 +119,7 @@ def plain(u: Tensor, v: Tensor, temperature: float) -> float:
 def test_the_loss_is_info_nce_both_ways() -> None:
     task = task_of(temperature=0.7)
     model, batch = model_of(task), batch_of(task)
-    assert targets(batch) == task.covered(batch) == 7
+    assert targets(batch) == task.batch_length(batch) == 7
     u, v = (task.vectors(model, [pair[side] for pair in PAIRS]) for side in (0, 1))
     model.eval()
     with torch.no_grad():
@@ -165,7 +168,7 @@ def test_scores_are_learnt_as_cosines() -> None:
     wanted = float(((u * v).sum(1) - batch[-1]).square().sum())
     assert float(task.loss(model, *batch)) == pytest.approx(wanted, rel=1e-5)
     assert float(task.loss(model, *idle(batch))) == 0
-    parts = [task.collated(task.examples(PAIRS, scores)[0], rows) for rows in np.array_split(np.arange(7), 3)]
+    parts = [task.collate(task.examples(PAIRS, scores)[0], rows) for rows in np.array_split(np.arange(7), 3)]
     assert float(sum(task.loss(model, *part) for part in parts)) == pytest.approx(wanted, rel=1e-5)
 
 
@@ -176,7 +179,7 @@ def test_only_the_encoder_learns() -> None:
     for name, p in model.named_parameters():
         assert p.requires_grad == (p.grad is not None), name
     assert not model.pooler.weight.requires_grad
-    assert Embed.headed(Labelled(model, 3), task.config) is model
+    assert Embed.add_head(ModelWithHead(model, 3), task.config) is model
 
 
 # Data
@@ -184,13 +187,13 @@ def test_only_the_encoder_learns() -> None:
 
 def read(*paths: str, valid: tuple[str, ...] = (), **settings: Any) -> Any:
     config = EmbedConfig(name="embed", **settings)
-    return Embed.read(paths, valid, DataConfig(tokenizer="wordpiece", vocab=90), config, 13)
+    return Embed.read(DataRequest(paths, valid, DataConfig(tokenizer="wordpiece", vocab=90), config, 13))
 
 
 def test_data_of_all_kinds(tmp_path: Path) -> None:
     pairs = write(tmp_path / "a.tsv", [("", "alone"), *PAIRS])
     found = read(pairs)
-    assert (len(found.train), len(found.valid), found.found) == (6, 1, {})
+    assert (len(found.train), len(found.valid), found.task_settings) == (6, 1, {})
     assert "dropped 1 of" in " ".join(found.notes)
     assert found.train.describe() == "6 pairs"
     sides = [write(tmp_path / f"{side}.txt", [[pair[side]] for pair in PAIRS]) for side in (0, 1)]
@@ -199,23 +202,23 @@ def test_data_of_all_kinds(tmp_path: Path) -> None:
         "".join(json.dumps({"text": a, "other": b, "score": i}) + "\n" for i, (a, b) in enumerate(PAIRS))
     )
     scored = read(str(tmp_path / "a.jsonl"), valid=(str(tmp_path / "a.jsonl"),))
-    assert scored.found == {"low": 0.0, "high": 6.0}
-    assert scored.valid.wanted.tolist() == pytest.approx([i / 6 for i in range(7)])
+    assert scored.task_settings == {"low": 0.0, "high": 6.0}
+    assert scored.valid.labels.tolist() == pytest.approx([i / 6 for i in range(7)])
     assert scored.train.describe() == "7 pairs with scores"
     csv = write(tmp_path / "a.csv", [["text,other,score"], ["a,b,1"], ["c,d,3"]])
-    assert read(csv, valid=(csv,)).found == {"low": 1.0, "high": 3.0}
-    assert read(csv, valid=(csv,), low=0.0, high=4.0).train.wanted.tolist() == [0.25, 0.75]
+    assert read(csv, valid=(csv,)).task_settings == {"low": 1.0, "high": 3.0}
+    assert read(csv, valid=(csv,), low=0.0, high=4.0).train.labels.tolist() == [0.25, 0.75]
 
 
 def test_data_that_will_not_do(tmp_path: Path) -> None:
     pairs = write(tmp_path / "a.tsv", PAIRS)
     scored = write(tmp_path / "s.tsv", [("text", "other", "score"), ("a", "b", 1), ("c", "d", 1)])
     classes = write(tmp_path / "c.tsv", [("text", "label"), ("a", "x"), ("c", "y")])
-    mistake(lambda: read(pairs, valid=(scored,)), "only one has scores")
-    mistake(lambda: read(scored), scored, "all scores are 1")
-    mistake(lambda: read(classes), classes, "text, label", "text, other and score")
-    mistake(lambda: read(write(tmp_path / "e.tsv", [("a", ""), ("", "b")])), "e.tsv", "both sides")
-    mistake(lambda: task_of().held_out([str(tmp_path / "none.tsv")]), "none.tsv", "no such file")
+    user_error(lambda: read(pairs, valid=(scored,)), "only one", "scores")
+    user_error(lambda: read(scored), scored, "all scores are 1")
+    user_error(lambda: read(classes), classes, "text, label", "text, other and score")
+    user_error(lambda: read(write(tmp_path / "e.tsv", [("a", ""), ("", "b")])), "e.tsv", "both sides")
+    user_error(lambda: task_of().held_out([str(tmp_path / "none.tsv")]), "none.tsv", "no such file")
     with pytest.raises(ValueError, match="temperature=0"):
         EmbedConfig(name="embed", temperature=0)
 
@@ -239,7 +242,7 @@ def test_scores(tmp_path: Path) -> None:
     ranks = [torch.tensor(x).argsort().argsort().double() for x in (cosines.tolist(), [r[2] for r in rows])]
     assert found["spearman"] == pytest.approx(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
     assert set(found) == {"loss", "spearman", "pearson"}
-    mistake(lambda: model.score(scored, against=model), "--against")
+    user_error(lambda: model.score(scored, against=model), "--against")
 
 
 def test_recall_in_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -272,8 +275,8 @@ def test_the_nearest_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     kept = [line for line in lines if line.strip()]
     cosines = F.cosine_similarity(model.embed(["It is home"]), model.embed(kept))
     for at_once, block in ((4096, 65536), (3, 5)):
-        monkeypatch.setattr(module, "LINES_AT_ONCE", at_once)
-        monkeypatch.setattr(module, "VECTORS_AT_ONCE", block)
+        monkeypatch.setattr(similarity, "LINES_AT_ONCE", at_once)
+        monkeypatch.setattr(similarity, "VECTORS_AT_ONCE", block)
         task.lines = None
         for many in (None, 1, 4, 99):
             (found,) = model.answers(["It is home"], within=str(path), num_return_sequences=many)
@@ -284,10 +287,13 @@ def test_the_nearest_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert len(task.lines or ()) == 16
     assert model.ask("größer", within=str(path), num_return_sequences=2) == ["größer", "größer"]
     (tmp_path / "empty.txt").write_text("\n \n")
-    mistake(lambda: model.ask("a", within=str(tmp_path / "empty.txt")), tmp_path / "empty.txt")
-    mistake(lambda: model.ask("a", within=str(tmp_path / "none.txt")), "no such file")
-    assert isinstance(task.lines, Lines)
-    assert [len(some) for some in task.answers(model.model, ["a", "b"], Sampling(), samples=3)] == [1, 1]
+    user_error(lambda: model.ask("a", within=str(tmp_path / "empty.txt")), tmp_path / "empty.txt")
+    user_error(lambda: model.ask("a", within=str(tmp_path / "none.txt")), "no such file")
+    assert isinstance(task.lines, LineIndex)
+    assert [len(some) for some in task.answers(model.model, Request(["a", "b"], Sampling(), samples=3))] == [
+        1,
+        1,
+    ]
 
 
 # Runs
@@ -335,14 +341,16 @@ def test_others_have_nothing_to_search_in(tmp_path: Path, capsys: pytest.Capture
     assert left.value.code == 2
     said = capsys.readouterr().err.strip()
     assert "--in" in said.splitlines()[-1]
-    mistake(lambda: load(tmp_path / "c").embed(["a"]), "no vectors")
-    mistake(lambda: load(tmp_path / "c").ask("a", within=data), "within is not an option")
+    user_error(lambda: load(tmp_path / "c").embed(["a"]), "no vectors")
+    user_error(lambda: load(tmp_path / "c").ask("a", within=data), "within is not an option")
 
 
 def test_a_batch_is_not_cut(tmp_path: Path) -> None:
     data = write(tmp_path / "a.tsv", PAIRS)
     settings = TINY | {"train.micro": 2}
-    mistake(lambda: train("embed", data, out=tmp_path / "a", steps=1, set=settings), "train.micro=2", "batch")
+    user_error(
+        lambda: train("embed", data, out=tmp_path / "a", steps=1, set=settings), "train.micro=2", "batch"
+    )
     assert not (tmp_path / "a").exists()
 
 
@@ -367,8 +375,8 @@ def test_going_on_from_other_tasks_and_to_them(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, torch
-from regard import meter
-from regard.train import train
+from regard.training import throughput as meter
+from regard.training.build import train
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
 meter.peak, meter.flops = (lambda *_: 1e9), (lambda *_: 1.0)

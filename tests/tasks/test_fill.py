@@ -6,25 +6,26 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from berts import bert_weights
-from mistakes import mistake
-from runs import unmeasured
 from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers import BertConfig as TheirConfig
 from transformers import BertForPreTraining
 
-from regard import run
+from helpers.berts import bert_weights
+from helpers.errors import user_error
+from helpers.runs import unmeasured
 from regard.data import DataConfig, Stream
-from regard.data.pairs import Ragged
-from regard.data.passages import Passages, passages
-from regard.generate import Sampling, draw
-from regard.loss import IGNORED
+from regard.data.passages import Passages, encode_passages
+from regard.data.ragged import Ragged
+from regard.decode.generate import Sampling, sample_tokens
 from regard.models import Bert, BertConfig, Electra
+from regard.runs.load import load
 from regard.tasks import Fill, FillConfig, idle, targets
-from regard.tasks.fill import BEST, SHARP, SPECIALS, put_in
-from regard.text import train_tokenizer
-from regard.train import train
+from regard.tasks.fill import BEST, REPLACED_WEIGHT, SPECIALS, put_in
+from regard.tasks.loss import IGNORED
+from regard.tasks.request import DataRequest, Request
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import train
 
 CONTEXT = 47
 DOCUMENTS = [
@@ -57,13 +58,13 @@ def task(tokenizer):
 
 @pytest.fixture
 def data(task):
-    return passages(DOCUMENTS, task.tokenizer, CONTEXT - 3)
+    return encode_passages(DOCUMENTS, task.tokenizer, CONTEXT - 3)
 
 
 def build(task, **settings):
     """Weights large enough that the parts of a model matter."""
     sizes = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 2, "heads": 3}
-    model = task.headed(Bert(BertConfig(**sizes, dropout=0.0, **settings)), task.config).eval()
+    model = task.add_head(Bert(BertConfig(**sizes, dropout=0.0, **settings)), task.config).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.15 * torch.randn_like(p))
@@ -78,7 +79,7 @@ def documents(task, *lengths):
     """Passages of documents with sentences of these lengths; every token is its document's."""
     sizes = np.array([n for document in lengths for n in document])
     of = np.repeat(np.arange(len(lengths)), list(map(len, lengths)))
-    ids = task.words[np.repeat(of, sizes)]
+    ids = task.masker.words[np.repeat(of, sizes)]
     return Passages(Ragged(ids, sizes), np.cumsum([0, *map(len, lengths)]), 0, task.context - 3)
 
 
@@ -93,18 +94,18 @@ def within(count, total, share):
 def test_what_is_hidden_in_a_million_words(tokenizer):
     """15 %; of these 80 % are masks, 10 % any word and 10 % themselves."""
     task = filler(tokenizer, 102, next=False)
-    stream = Stream([np.random.default_rng(5).choice(task.words, 100_003)], 0)
-    samples = task.training(stream, seed=3, rows=1000, tokens=None)
+    stream = Stream([np.random.default_rng(5).choice(task.masker.words, 100_003)], 0)
+    samples = task.samples(stream, seed=3, rows=1000, tokens=None)
     masked = changed = kept = hidden = 0
     drawn, at = np.zeros(tokenizer.vocab), np.zeros(102)
     for step in range(10):
         rows = samples.rows(step)
-        ids, real, segments, label, places, following = task.batch(samples, rows)
-        assert ids.shape == real.shape == segments.shape == (1000, 102)
-        assert real.all()
+        ids, attention_mask, segments, label, places, following = task.batch(samples, rows)
+        assert ids.shape == attention_mask.shape == segments.shape == (1000, 102)
+        assert attention_mask.all()
         assert not segments.any()
         assert (label == IGNORED).all()
-        assert following.shape == places.shape == (1000, task.most) == (1000, 15)
+        assert following.shape == places.shape == (1000, task.masker.limit) == (1000, 15)
         text = ids.scatter(1, places, following)
         assert torch.equal(text[:, 1:-1], torch.from_numpy(samples.batch(rows)[:, :-1]))
         assert (text[:, 0] == task.first).all()
@@ -118,7 +119,7 @@ def test_what_is_hidden_in_a_million_words(tokenizer):
         drawn += np.bincount(shown[other], minlength=tokenizer.vocab)
         at += np.bincount(places.flatten(), minlength=102)
         assert all(len(set(row)) == 15 for row in places.tolist())
-    V = len(task.words)
+    V = len(task.masker.words)
     assert hidden == 150_000
     assert within(masked, hidden, 0.8)
     assert within(kept, hidden, 0.1 + 0.1 / V)
@@ -126,7 +127,7 @@ def test_what_is_hidden_in_a_million_words(tokenizer):
     special = [tokenizer.id(name) for name in SPECIALS]
     assert not drawn[special].any()
     expected = changed / V
-    squares = ((drawn[task.words] - expected) ** 2 / expected).sum()
+    squares = ((drawn[task.masker.words] - expected) ** 2 / expected).sum()
     assert abs(squares - (V - 1)) < 5 * (2 * (V - 1)) ** 0.5
     assert at[0] == at[-1] == 0
     assert all(within(n, 10_000, 0.15) for n in at[1:-1])
@@ -136,27 +137,27 @@ def test_what_is_hidden_in_a_million_words(tokenizer):
 def test_specials_are_never_hidden(tokenizer, whole_words):
     task = filler(tokenizer, whole_words=whole_words)
     special = [tokenizer.id(name) for name in SPECIALS]
-    text = np.array([task.first, *special, *task.words[:3], *special, task.end])
+    text = np.array([task.first, *special, *task.masker.words[:3], *special, task.end])
     for n in range(50):
-        _, chosen = task.masked(text, dice(0, n))
+        _, chosen = task.masker.mask(text, dice(0, n))
         assert len(chosen) == 1
-        assert text[chosen[0]] in task.words[:3]
-    shown, chosen = task.masked(np.array([task.first, *special, task.end]), dice(0, 0))
+        assert text[chosen[0]] in task.masker.words[:3]
+    shown, chosen = task.masker.mask(np.array([task.first, *special, task.end]), dice(0, 0))
     assert len(chosen) == 0
     assert shown.tolist() == [task.first, *special, task.end]
 
 
 @pytest.mark.parametrize(("length", "many"), [(1, 1), (3, 1), (10, 2), (20, 3), (44, 7), (45, 7)])
 def test_a_text_has_so_many_hidden(task, length, many):
-    text = np.array([task.first, *task.words[:length], task.end])
-    assert {len(task.masked(text, dice(0, n))[1]) for n in range(20)} == {many}
+    text = np.array([task.first, *task.masker.words[:length], task.end])
+    assert {len(task.masker.mask(text, dice(0, n))[1]) for n in range(20)} == {many}
 
 
 def test_what_is_hidden_is_drawn_anew_every_epoch(task, data):
-    samples = task.training(data, 5, 4, None)
+    samples = task.samples(data, 5, 4, None)
     count = len(data)
     epochs = [np.arange(count) + epoch * count for epoch in (0, 1)]
-    orders = [samples.at(rows) for rows in epochs]
+    orders = [samples.at(rows).tolist() for rows in epochs]
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(count))
     places = [
@@ -169,20 +170,22 @@ def test_hidden_words_leave_no_trace(task):
     """Where [MASK] stands, nothing depends on what was there: neither what is shown, nor what is foretold."""
     model = build(task)
     for n in range(20):
-        text = np.random.default_rng(n).choice(task.words, 40)
+        text = np.random.default_rng(n).choice(task.masker.words, 40)
         text = np.array([task.first, *text[:17], task.end, *text[17:], task.end])
-        first = task.collated([(text.tolist(), 19, 0)], [dice(3, n)])
-        ids, real, segments, _, places, following = first
+        first = task.collate([(text.tolist(), 19, 0)], [dice(3, n)])
+        ids, attention_mask, segments, _, places, following = first
         masks = places[0][(ids.gather(1, places) == task.mask)[0]]
         assert 2 <= len(masks) <= len(places[0]) == 6 + 1
         other = text.copy()
-        other[masks] = task.words[(np.searchsorted(task.words, text[masks]) + 1 + n) % len(task.words)]
-        second = task.collated([(other.tolist(), 19, 0)], [dice(3, n)])
+        other[masks] = task.masker.words[
+            (np.searchsorted(task.masker.words, text[masks]) + 1 + n) % len(task.masker.words)
+        ]
+        second = task.collate([(other.tolist(), 19, 0)], [dice(3, n)])
         assert all(torch.equal(a, b) for a, b in zip(first[:-1], second[:-1], strict=True))
         changed = following != second[-1]
         assert set(places[changed].tolist()) == set(masks.tolist())
         with torch.no_grad():
-            assert torch.equal(model(ids, real, segments), model(*second[:3]))
+            assert torch.equal(model(ids, attention_mask, segments), model(*second[:3]))
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
@@ -198,7 +201,7 @@ def test_whole_words(kind):
     assert max(map(len, pieces.values())) > 7
     seen, shares = set(), []
     for n in range(300):
-        _, chosen = task.masked(np.array([task.first, *text, task.end]), dice(0, n))
+        _, chosen = task.masker.mask(np.array([task.first, *text, task.end]), dice(0, n))
         assert np.array_equal(np.sort(chosen), chosen)
         hidden = set((chosen - 1).tolist())
         shares.append(len(hidden) / len(text))
@@ -214,14 +217,14 @@ def test_whole_words(kind):
 
 def test_a_word_that_is_too_long_for_all(tokenizer):
     task = filler(tokenizer, 23, whole_words=True)
-    inside = np.flatnonzero(task.inside & task.usual)
-    begins = np.flatnonzero(~task.inside & task.usual)
+    inside = np.flatnonzero(task.masker.inside & task.masker.ordinary)
+    begins = np.flatnonzero(~task.masker.inside & task.masker.ordinary)
     text = np.array([task.first, begins[0], *inside[:4], begins[1], inside[5], task.end])
     for n in range(20):
-        assert task.masked(text, dice(0, n))[1].tolist() == [6, 7]  # the shortest
+        assert task.masker.mask(text, dice(0, n))[1].tolist() == [6, 7]  # the shortest
     text = np.array([task.first, begins[0], *inside[:9], task.end])
-    _, chosen = task.masked(text, dice(0, 0))
-    assert len(chosen) == task.most == 3
+    _, chosen = task.masker.mask(text, dice(0, 0))
+    assert len(chosen) == task.masker.limit == 3
 
 
 # Pairs of texts
@@ -251,7 +254,7 @@ def test_half_of_the_pairs_follow(tokenizer):
         ends = (data.ids.offsets[first + 1 : stop] - data.ids.offsets[first]).tolist()
         assert len(a) in ends  # whole sentences
         if label == 0:
-            assert a + b == data.joined(first, stop).tolist()
+            assert a + b == data.sentence_ids(first, stop).tolist()
             follow += 1
         lengths[label].append(len(ids))
         full += len(ids) == CONTEXT
@@ -272,24 +275,24 @@ def test_a_passage_of_one_sentence_is_followed_by_another_document(tokenizer):
             ids, second, label = task.two(data, at, dice(at, n))
             a, b = ids[1 : second - 1], ids[second:-1]
             assert len(ids) <= CONTEXT
-            assert 0 < len(a) <= len(data.joined(first, stop))
+            assert 0 < len(a) <= len(data.sentence_ids(first, stop))
             assert len(b) > 0
             if stop - first == 1:
                 assert label == 1
                 assert a[0] != b[0]
-            if stop - first == 1 and len(a) < len(data.joined(first, stop)):
+            if stop - first == 1 and len(a) < len(data.sentence_ids(first, stop)):
                 assert len(ids) == CONTEXT  # cut because there is no room
                 assert len(a) >= room - room // 2
 
 
 def test_a_batch_of_pairs(task, data):
-    samples = task.training(data, 5, 8, None)
-    ids, real, segments, label, places, following = task.batch(samples, samples.rows(2))
-    assert ids.shape == real.shape == segments.shape == (8, CONTEXT)
+    samples = task.samples(data, 5, 8, None)
+    ids, attention_mask, segments, label, places, following = task.batch(samples, samples.rows(2))
+    assert ids.shape == attention_mask.shape == segments.shape == (8, CONTEXT)
     assert set(label.tolist()) == {0, 1}
     for b in range(8):
-        n = int(real[b].sum())
-        assert real[b, :n].all()
+        n = int(attention_mask[b].sum())
+        assert attention_mask[b, :n].all()
         assert (ids[b, n:] == task.pad).all()
         hidden = following[b] != IGNORED
         text = ids[b].scatter(0, places[b][hidden], following[b][hidden])[:n].tolist()
@@ -306,35 +309,36 @@ def test_a_batch_of_pairs(task, data):
 def test_a_step_has_its_batch_at_any_time(tokenizer, following):
     task = filler(tokenizer, next=following)
     text = Stream([np.array(tokenizer.encode(TEXT))], len(TEXT))
-    data = passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text
-    rows = task.training(data, 5, 3, None).rows(7)
-    one = task.batch(task.training(data, 5, 3, None), rows)
-    again = task.batch(task.training(data, 5, 3, None), rows[1:])
+    data = encode_passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text
+    rows = task.samples(data, 5, 3, None).rows(7)
+    one = task.batch(task.samples(data, 5, 3, None), rows)
+    again = task.batch(task.samples(data, 5, 3, None), rows[1:])
     assert all(torch.equal(a[1:], b) for a, b in zip(one, again, strict=True))
-    assert not torch.equal(one[0], task.batch(task.training(data, 6, 3, None), rows)[0])
-    assert {len(task.training(data, 5, 3, 5 * CONTEXT + 3).rows(step)) for step in range(9)} == {5}
+    assert not torch.equal(one[0], task.batch(task.samples(data, 6, 3, None), rows)[0])
+    assert {len(task.samples(data, 5, 3, 5 * CONTEXT + 3).rows(step)) for step in range(9)} == {5}
     assert {
-        tuple(t.shape for t in task.batch(task.training(data, 5, 3, None), rows + i)) for i in range(9)
-    } == {((3, CONTEXT),) * 3 + ((3,), (3, task.most), (3, task.most))}  # steady
+        tuple(t.shape for t in task.batch(task.samples(data, 5, 3, None), rows + i)) for i in range(9)
+    } == {((3, CONTEXT),) * 3 + ((3,), (3, task.masker.limit), (3, task.masker.limit))}  # steady
 
 
 @pytest.mark.parametrize("following", [True, False])
 def test_everything_is_measured_once_and_always_alike(tokenizer, following):
     task = filler(tokenizer, next=following)
     text = Stream([np.array(tokenizer.encode(TEXT))], len(TEXT))
-    data = passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text
-    batches, again = (list(task.in_order(data, n * CONTEXT + 1)) for n in (1, 5))
+    data = encode_passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text
+    batches, again = (list(task.evaluation_batches(data, n * CONTEXT + 1)) for n in (1, 5))
     assert {len(batch[0]) for batch in batches} == {1}
     assert len(again[0][0]) == 5
     for a, b in zip(zip(*batches, strict=True), zip(*again, strict=True), strict=True):
         assert torch.equal(torch.cat(a), torch.cat(b))
-    assert sum(map(task.covered, again)) == sum(map(task.covered, batches)) == len(data)
+    assert sum(map(task.batch_length, again)) == sum(map(task.batch_length, batches)) == len(data)
     if not following:
-        ids, real, _, _, places, wanted = (torch.cat(part) for part in zip(*again, strict=True))
+        ids, attention_mask, _, _, places, wanted = (torch.cat(part) for part in zip(*again, strict=True))
         wanted = torch.where(wanted == IGNORED, ids.gather(1, places), wanted)
         ids = ids.scatter(1, places, wanted)
         assert (
-            ids[real & (ids != task.first) & (ids != task.end)].tolist() == text.read(0, len(text)).tolist()
+            ids[attention_mask & (ids != task.first) & (ids != task.end)].tolist()
+            == text.read(0, len(text)).tolist()
         )
 
 
@@ -342,26 +346,30 @@ def test_everything_is_measured_once_and_always_alike(tokenizer, following):
 
 
 def read_and_wanted(task, data, rows=7):
-    samples = task.training(data, 5, rows, None)
+    samples = task.samples(data, 5, rows, None)
     return task.batch(samples, samples.rows(0))
 
 
 def test_the_loss_is_torchs(task, data):
     model = build(task)
     batch = read_and_wanted(task, data)
-    ids, real, segments, label, places, following = batch
+    ids, attention_mask, segments, label, places, following = batch
     labels = torch.full_like(ids, IGNORED)
     for b in range(len(ids)):
         hidden = following[b] != IGNORED
         labels[b, places[b][hidden]] = following[b][hidden]
-    logits = model(ids, real, segments)
+    logits = model(ids, attention_mask, segments)
     words = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-    follows = F.cross_entropy(model.follows(model.encode(ids, real, segments)), label, reduction="sum")
-    assert_close(task.loss(model, *batch), words + task.most * follows)
+    follows = F.cross_entropy(
+        model.next_sentence(model.encode(ids, attention_mask, segments)), label, reduction="sum"
+    )
+    assert_close(task.loss(model, *batch), words + task.masker.limit * follows)
     sums = task.measure(model, *batch).tolist()
     right = (logits.argmax(-1) == labels).sum().item()
-    agreed = (model.follows(model.encode(ids, real, segments)).argmax(-1) == label).sum().item()
-    wanted = [(words + task.most * follows).item(), words.item(), follows.item(), right, agreed, 7]
+    agreed = (
+        (model.next_sentence(model.encode(ids, attention_mask, segments)).argmax(-1) == label).sum().item()
+    )
+    wanted = [(words + task.masker.limit * follows).item(), words.item(), follows.item(), right, agreed, 7]
     assert sums == pytest.approx(wanted, rel=1e-5)
     found = task.metrics(sums[0], targets(batch), data, *sums[1:])
     count = targets(batch)
@@ -382,15 +390,17 @@ def test_the_loss_is_hugging_faces(task, data):
     ours = build(task)
     ours.load_state_dict(bert_weights(theirs.state_dict(), ours))
     batch = read_and_wanted(task, data)
-    ids, real, segments, label, places, following = batch
+    ids, attention_mask, segments, label, places, following = batch
     labels = torch.full((7, CONTEXT), IGNORED)
     for b, hidden in enumerate(following != IGNORED):
         labels[b, places[b][hidden]] = following[b][hidden]
     with torch.no_grad():
-        y = theirs(ids, real.long(), segments, labels=labels, next_sentence_label=label)
+        y = theirs(ids, attention_mask.long(), segments, labels=labels, next_sentence_label=label)
         _, words, follows, *_ = task.measure(ours, *batch)
         assert words.item() / targets(batch) + follows.item() / 7 == pytest.approx(y.loss.item(), rel=1e-5)
-        assert task.loss(ours, *batch).item() == pytest.approx((words + task.most * follows).item(), rel=1e-5)
+        assert task.loss(ours, *batch).item() == pytest.approx(
+            (words + task.masker.limit * follows).item(), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("following", [True, False])
@@ -398,7 +408,7 @@ def test_an_idle_batch_counts_for_nothing(tokenizer, following):
     task = filler(tokenizer, next=following)
     model = build(task, segments=2 if following else 0).train()
     text = Stream([np.array(tokenizer.encode(TEXT))], len(TEXT))
-    batch = read_and_wanted(task, passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text)
+    batch = read_and_wanted(task, encode_passages(DOCUMENTS, tokenizer, CONTEXT - 3) if following else text)
     nothing = idle(batch)
     assert targets(nothing) == 0
     loss = task.loss(model, *nothing)
@@ -418,38 +428,38 @@ def replaced(tokenizer, data, **settings):
     """A task, its model, a batch, the texts as they were written and as the generator changes them."""
     task = filler(tokenizer, replaced=True, **settings)
     model, batch = build(task), read_and_wanted(task, data)
-    ids, real, segments, _, places, throws, following = batch
+    ids, attention_mask, segments, _, places, throws, following = batch
     written, shown = ids.clone(), ids.clone()
-    logits = model(ids, real, segments)
+    logits = model(ids, attention_mask, segments)
     for b in range(len(ids)):
-        for m in range(task.most):
+        for m in range(task.masker.limit):
             if following[b, m] != IGNORED:
                 written[b, places[b, m]] = following[b, m]
-                shown[b, places[b, m]] = draw(logits[b, places[b, m]][None], throws[b, m : m + 1])
+                shown[b, places[b, m]] = sample_tokens(logits[b, places[b, m]][None], throws[b, m : m + 1])
     return task, model, batch, written, shown
 
 
 def test_the_loss_of_replaced_words(tokenizer, data):
     """It is over all words, as the generator has left them; where it was right, nothing is replaced."""
     task, model, batch, written, shown = replaced(tokenizer, data)
-    ids, real, segments, label, places, _, following = batch
+    ids, attention_mask, segments, label, places, _, following = batch
     assert isinstance(model, Electra)
-    x = model.model.encode(shown, real, segments)
+    x = model.model.encode(shown, attention_mask, segments)
     wrong = F.binary_cross_entropy_with_logits(
-        model.replaced(x)[real], (shown != written)[real].float(), reduction="sum"
+        model.detect(x)[attention_mask], (shown != written)[attention_mask].float(), reduction="sum"
     )
-    picked = model(ids, real, segments)[torch.arange(7)[:, None], places]
+    picked = model(ids, attention_mask, segments)[torch.arange(7)[:, None], places]
     words = F.cross_entropy(picked.flatten(0, 1), following.flatten(), reduction="sum")
-    follows = F.cross_entropy(model.model.follows(x), label, reduction="sum")
-    loss = words + task.most * follows + SHARP * 0.15 * wrong
+    follows = F.cross_entropy(model.model.next_sentence(x), label, reduction="sum")
+    loss = words + task.masker.limit * follows + REPLACED_WEIGHT * 0.15 * wrong
     assert_close(task.loss(model, *batch), loss)
     sums = task.measure(model, *batch).tolist()
-    right = ((model.replaced(x) > 0) == (shown != written))[real].sum()
+    right = ((model.detect(x) > 0) == (shown != written))[attention_mask].sum()
     assert sums[:3] == pytest.approx([loss.item(), words.item(), follows.item()], rel=1e-5)
-    assert sums[-3:] == pytest.approx([wrong.item(), right.item(), real.sum().item()], rel=1e-5)
+    assert sums[-3:] == pytest.approx([wrong.item(), right.item(), attention_mask.sum().item()], rel=1e-5)
     found = task.metrics(sums[0], targets(batch), data, *sums[1:])
-    assert found["replaced_accuracy"] == pytest.approx(right.item() / real.sum().item())
-    assert found["replaced_loss"] == pytest.approx(wrong.item() / real.sum().item(), rel=1e-5)
+    assert found["replaced_accuracy"] == pytest.approx(right.item() / attention_mask.sum().item())
+    assert found["replaced_loss"] == pytest.approx(wrong.item() / attention_mask.sum().item(), rel=1e-5)
 
 
 def test_replaced_words_do_not_depend_on_company(tokenizer, data):
@@ -490,15 +500,15 @@ def written(path, text):
 def test_reading(tmp_path):
     path = written(tmp_path / "a.txt", TEXT)
     data, config = DataConfig(tokenizer="wordpiece", vocab=200), FillConfig(name="fill")
-    found = Fill.read([path], [], data, config, CONTEXT)
+    found = Fill.read(DataRequest([path], [], data, config, CONTEXT))
     assert len(found.train.firsts) - 1 == 28
     assert len(found.valid.firsts) - 1 == 3
     assert all(found.tokenizer.id(name) is not None for name in SPECIALS)
-    assert max(len(found.train.joined(*cut)) for cut in found.train.cuts.tolist()) <= CONTEXT - 3
-    again = Fill.read([path], [path], data, config, CONTEXT, [found.tokenizer])
+    assert max(len(found.train.sentence_ids(*cut)) for cut in found.train.cuts.tolist()) <= CONTEXT - 3
+    again = Fill.read(DataRequest([path], [path], data, config, CONTEXT, [found.tokenizer]))
     assert again.tokenizer is found.tokenizer
     assert again.train.fingerprint() == again.valid.fingerprint()
-    packed = Fill.read([path], [], data, FillConfig(name="fill", next=False), CONTEXT)
+    packed = Fill.read(DataRequest([path], [], data, FillConfig(name="fill", next=False), CONTEXT))
     assert isinstance(packed.train, Stream)
     task = Fill(config, found.tokenizer, CONTEXT)
     assert task.held_out([path]).fingerprint() == again.train.fingerprint()
@@ -507,10 +517,15 @@ def test_reading(tmp_path):
 def test_one_document_is_not_enough(tmp_path, task):
     one, many = written(tmp_path / "one.txt", DOCUMENTS[4]), written(tmp_path / "many.txt", TEXT)
     data, config = DataConfig(tokenizer="wordpiece"), FillConfig(name="fill")
-    mistake(lambda: Fill.read([one], [], data, config, CONTEXT), one, "one document", "task.next=false")
-    mistake(lambda: Fill.read([many], [one], data, config, CONTEXT), one, "one document")
-    mistake(lambda: task.held_out([one]), one, "one document")
-    assert Fill.read([one], [], data, FillConfig(name="fill", next=False), CONTEXT).train
+    user_error(
+        lambda: Fill.read(DataRequest([one], [], data, config, CONTEXT)),
+        one,
+        "one document",
+        "task.next=false",
+    )
+    user_error(lambda: Fill.read(DataRequest([many], [one], data, config, CONTEXT)), one, "one document")
+    user_error(lambda: task.held_out([one]), one, "one document")
+    assert Fill.read(DataRequest([one], [], data, FillConfig(name="fill", next=False), CONTEXT)).train
 
 
 def test_settings_that_make_no_sense(tokenizer):
@@ -518,7 +533,7 @@ def test_settings_that_make_no_sense(tokenizer):
         with pytest.raises(ValueError, match="hidden"):
             FillConfig(name="fill", hidden=hidden)
     other = train_tokenizer("char", ["abc"], 9, ["[PAD]", "[CLS]"])
-    mistake(lambda: filler(other), "[MASK]", "tokenizer")
+    user_error(lambda: filler(other), "[MASK]", "tokenizer")
 
 
 # Asking
@@ -533,11 +548,11 @@ def test_blanks(kind):
 
     def note(model, read_texts):
         read.extend(read_texts)
-        return Fill._best(task, model, read_texts)
+        return Fill._likeliest(task, model, read_texts)
 
-    task._best = note
+    task._likeliest = note
     questions = ["The ___ fox saw 3 [MASK].", "The fox __", "[MASK] fox"]
-    found = task.answers(model, questions, GREEDY)
+    found = task.answers(model, Request(questions, GREEDY))
     fox = words.encode(" fox")
     assert read == [
         [task.first, *words.encode("The"), task.mask, *words.encode(" fox saw 3"), task.mask,
@@ -548,34 +563,36 @@ def test_blanks(kind):
     for question, (answer,), ids in zip(questions, found, read[:3], strict=True):
         blanks = answer.text.split("; ")
         assert len(blanks) == ids.count(task.mask)
-        assert task.answers(model, [question], GREEDY) == [[answer]]  # alone as with others
+        assert task.answers(model, Request([question], GREEDY)) == [[answer]]  # alone as with others
         probs = model(torch.tensor([ids]))[0].softmax(-1)
         for blank, at in zip(blanks, [i for i, id in enumerate(ids) if id == task.mask], strict=True):
             best = probs[at].topk(BEST)
             spelt = [words.tokens([i])[0].strip() for i in best.indices.tolist()]
             wanted = [f"{word} {p:.2f}" for word, p in zip(spelt, best.values.tolist(), strict=True)]
             assert blank == ", ".join(wanted)
-    assert list(task.ask(model, questions, GREEDY, (), 2)) == [[a.text for (a,) in found for _ in range(2)]]
-    assert task.answers(model, [], GREEDY) == []
-    mistake(lambda: task.answers(model, ["The fox"], GREEDY), "[MASK]", "___")
+    assert list(task.stream(model, Request(questions, GREEDY, (), 2))) == [
+        [a.text for (a,) in found for _ in range(2)]
+    ]
+    assert task.answers(model, Request([], GREEDY)) == []
+    user_error(lambda: task.answers(model, Request(["The fox"], GREEDY)), "[MASK]", "___")
     full = "The" + " fox" * 16 + " ___"
-    assert len(task.answers(model, [full], GREEDY)) == 1
+    assert len(task.answers(model, Request([full], GREEDY))) == 1
     longer = full.replace("The", "The fox")
-    mistake(lambda: task.answers(model, [longer], GREEDY), "20 tokens", "context of 20")
+    user_error(lambda: task.answers(model, Request([longer], GREEDY)), "20 tokens", "context of 20")
 
 
 def test_a_sample_is_a_sentence_with_a_blank(task, data):
     model = build(task).train()
-    shown, told = task.sample(model, data, 0).split("\n  → ")
+    shown, told = task.preview(model, data, 0).split("\n  → ")
     before, after = shown.split(" ___ ")
     assert DOCUMENTS[0].lower().startswith(before)
     assert told.count(", ") == BEST - 1
     assert after
     assert model.training
     long = documents(task, [500], [3])
-    assert "___" in task.sample(model, long, 0)
+    assert "___" in task.preview(model, long, 0)
     packed = filler(task.tokenizer, next=False)
-    assert "___" in packed.sample(model, Stream([np.array(task.tokenizer.encode(TEXT))], 0), 0)
+    assert "___" in packed.preview(model, Stream([np.array(task.tokenizer.encode(TEXT))], 0), 0)
 
 
 # Whole runs
@@ -607,14 +624,14 @@ def test_it_learns(tmp_path, following):
     assert found["words_loss"] < 1.5
     if following:
         assert found["next_accuracy"] > 0.5
-        weight = model.task.most * found["next_loss"]
+        weight = model.task.masker.limit * found["next_loss"]
         assert found["loss"] > found["words_loss"]
         assert found["loss"] <= found["words_loss"] + weight
     else:
         assert found["loss"] == found["words_loss"]
     best = model.ask("The red fox saw 3 grey ___ near the wide river.")
     assert best.startswith("geese ")
-    assert run.load(tmp_path / "out").ask("The red ___ saw 3 grey geese.") == model.ask(
+    assert load(tmp_path / "out").ask("The red ___ saw 3 grey geese.") == model.ask(
         "The red ___ saw 3 grey geese."
     )
     probabilities = [float(word.split()[-1]) for word in best.split(", ")]
@@ -636,5 +653,5 @@ def test_it_learns_to_tell_replaced_words(tmp_path):
     classify = train(
         "classify", out=tmp_path / "head", base=tmp_path / "out", steps=1, set={"train.device": "cpu"}
     )
-    trained, before = classify.model.model.state_dict(), run.load(tmp_path / "out").model.model
+    trained, before = classify.model.model.state_dict(), load(tmp_path / "out").model.model
     assert trained.keys() == before.state_dict().keys()  # without the generator

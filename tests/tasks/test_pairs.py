@@ -6,22 +6,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
 from torch import nn
 from torch.nn import functional as F
 
-from regard import run
-from regard.beam import beam_search
+from helpers.errors import user_error
 from regard.data import PairConfig
-from regard.ensemble import Ensemble
-from regard.generate import Sampling, generate
-from regard.loss import IGNORED
+from regard.decode.beam import beam_search
+from regard.decode.ensemble import Ensemble
+from regard.decode.generate import Sampling, generate
 from regard.models import MODELS
-from regard.sentences import sentences
+from regard.runs.model import Model
 from regard.tasks import Chat, ChatConfig, Translate, TranslateConfig, targets
-from regard.tasks import pairs as pairs_module
-from regard.text import train_tokenizer
-from regard.train import train
+from regard.tasks import source as source_module
+from regard.tasks.loss import IGNORED
+from regard.tasks.request import DataRequest, Request
+from regard.text.sentences import split_sentences
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import train
 
 LETTERS = "abcdefgh .\n"
 CONTEXT = 19
@@ -81,7 +82,9 @@ def build(task, kind="gru", **settings):
 
 def ask(task, model, texts, sampling, **options):
     """Streamed, and joined."""
-    return ["".join(row) for row in zip(*task.ask(model, texts, sampling, **options), strict=True)]
+    return [
+        "".join(row) for row in zip(*task.stream(model, Request(texts, sampling, **options)), strict=True)
+    ]
 
 
 def texts_of(found):
@@ -97,9 +100,11 @@ class Echo(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
         self.sources = []  # all that was read
 
-    def start(self, source, prompt, real=None):
-        real = torch.ones_like(source, dtype=torch.bool) if real is None else real
-        rows = [row[kept].tolist() for row, kept in zip(source, real, strict=True)]
+    def start(self, source, prompt, attention_mask=None):
+        attention_mask = (
+            torch.ones_like(source, dtype=torch.bool) if attention_mask is None else attention_mask
+        )
+        rows = [row[kept].tolist() for row, kept in zip(source, attention_mask, strict=True)]
         self.sources += rows
         return self._next(state := Rows(rows, prompt.shape[1])), state
 
@@ -110,7 +115,7 @@ class Echo(nn.Module):
     def _next(self, state):
         said = [row if self.said is None else [*self.said, self.task.end] for row in state.rows]
         ids = torch.tensor([row[min(state.length, len(row)) - 1] for row in said])
-        return 50.0 * F.one_hot(ids, self.task.writer.vocab)
+        return 50.0 * F.one_hot(ids, self.task.output_tokenizer.vocab)
 
 
 class Rows:
@@ -129,16 +134,16 @@ def test_a_batch_by_hand():
     a, b, c, d = task.tokenizer.encode("abcd")
     begin, end = task.tokenizer.id("<s>"), task.tokenizer.id("</s>")
     assert len({a, b, c, d, begin, end, 0}) == 7
-    pairs = task.encoded([(["ab"], "c"), (["cabd"], "dda"), (["a"], "bc")])
-    source, real, target, following = task.collated(pairs, np.array([2, 0, 1]))
+    pairs = task.encode([(["ab"], "c"), (["cabd"], "dda"), (["a"], "bc")])
+    source, attention_mask, target, following = task.collate(pairs, np.array([2, 0, 1]))
     assert source.tolist() == [[a, end, 0, 0, 0], [a, b, end, 0, 0], [c, a, b, d, end]]
-    assert real.tolist() == [[True, True] + [False] * 3, [True] * 3 + [False] * 2, [True] * 5]
+    assert attention_mask.tolist() == [[True, True] + [False] * 3, [True] * 3 + [False] * 2, [True] * 5]
     no = IGNORED
     assert following.tolist() == [[b, c, end, no], [c, end, no, no], [d, d, a, end]]
     wanted = [[begin, b, c, -1], [begin, c, -1, -1], [begin, d, d, a]]
     assert target.masked_fill(following == no, -1).tolist() == wanted
-    assert targets((source, real, target, following)) == 9
-    assert task.covered((source, real, target, following)) == 3
+    assert targets((source, attention_mask, target, following)) == 9
+    assert task.batch_length((source, attention_mask, target, following)) == 3
 
 
 def test_two_vocabularies_end_each_in_their_own_way():
@@ -148,22 +153,22 @@ def test_two_vocabularies_end_each_in_their_own_way():
         CONTEXT,
         train_tokenizer("char", ["xy"], 0, ["<unk>", "<eos>", "<pad>"]),
     )
-    pairs = task.encoded([(["ab"], "xy")])
-    source, _, target, following = task.collated(pairs, np.array([0]))
+    pairs = task.encode([(["ab"], "xy")])
+    source, _, target, following = task.collate(pairs, np.array([0]))
     assert source[0, -1] == task.tokenizer.id("</s>") == 2
-    assert following[0, -1] == task.writer.id("<eos>") == 1
-    assert target[0, 0] == task.writer.id("<pad>") == 2  # there is no <s>
+    assert following[0, -1] == task.output_tokenizer.id("<eos>") == 1
+    assert target[0, 0] == task.output_tokenizer.id("<pad>") == 2  # there is no <s>
     mute = train_tokenizer("char", ["ab"], 0, [])
-    mistake(lambda: Translate(TranslateConfig(name="translate"), mute, CONTEXT), "</s>")
-    mistake(lambda: Translate(TranslateConfig(name="translate"), tokenizer(), CONTEXT, mute), "</s>")
+    user_error(lambda: Translate(TranslateConfig(name="translate"), mute, CONTEXT), "</s>")
+    user_error(lambda: Translate(TranslateConfig(name="translate"), tokenizer(), CONTEXT, mute), "</s>")
 
 
 def test_what_does_not_fit_is_cut():
     """Only in scoring: the newest of a source, the beginning of a target."""
     task = translator(context=4)
-    pairs = task.encoded([(["abcdefgh"], "hgfedcba"), (["ab"], "c")])
-    source, real, target, following = task.collated(pairs, np.array([0, 1]))
-    assert source.shape == real.shape == target.shape == following.shape == (2, 4)
+    pairs = task.encode([(["abcdefgh"], "hgfedcba"), (["ab"], "c")])
+    source, attention_mask, target, following = task.collate(pairs, np.array([0, 1]))
+    assert source.shape == attention_mask.shape == target.shape == following.shape == (2, 4)
     assert task.tokenizer.decode(source[0, :3]) == "fgh"
     assert task.tokenizer.decode(following[0, :3]) == "hgf"
     assert source[0, 3] == following[0, 3] == task.end
@@ -172,10 +177,10 @@ def test_what_does_not_fit_is_cut():
 @pytest.mark.parametrize("tokens", [1, 23, 10_000])
 def test_in_order_every_pair_comes_once(tokens):
     task = translator()
-    pairs = task.encoded([([text or "a"], text[::-1] or "b") for text in TEXTS])
+    pairs = task.encode([([text or "a"], text[::-1] or "b") for text in TEXTS])
     found = []
-    for source, real, _, following in task.in_order(pairs, tokens):
-        for row, kept, target in zip(source, real, following, strict=True):
+    for source, attention_mask, _, following in task.evaluation_batches(pairs, tokens):
+        for row, kept, target in zip(source, attention_mask, following, strict=True):
             assert row[kept][-1] == target[target != IGNORED][-1] == task.end
             found.append((task.tokenizer.decode(row[kept]), task.tokenizer.decode(target[target != IGNORED])))
     assert sorted(found) == sorted((text or "a", text[::-1] or "b") for text in TEXTS)
@@ -183,8 +188,8 @@ def test_in_order_every_pair_comes_once(tokens):
 
 def test_training_is_by_rows_or_by_tokens():
     task = translator()
-    pairs = task.encoded([(["abcdefgh"[: 1 + n % 7]], "hgf"[: 1 + n % 3]) for n in range(50)])
-    by_rows, by_tokens = task.training(pairs, 3, 7, None), task.training(pairs, 3, 7, 29)
+    pairs = task.encode([(["abcdefgh"[: 1 + n % 7]], "hgf"[: 1 + n % 3]) for n in range(50)])
+    by_rows, by_tokens = task.samples(pairs, 3, 7, None), task.samples(pairs, 3, 7, 29)
     assert sorted(np.concatenate([by_rows.rows(step) for step in range(8)]).tolist()) == list(range(50))
     for step in range(20):
         assert len(by_rows.rows(step)) in (7, 50 % 7)
@@ -199,14 +204,14 @@ def test_the_loss_is_torchs(kind, separate):
     """Smoothed in training, plain otherwise."""
     task = translator(smoothing=0.3, separate=separate)
     model = build(task, kind, **({"heads": 2} if kind == "transformer" else {}))
-    pairs = task.encoded([(["abc"], "zyx."), (["a"], "v w xy"), (["had a bag"], "x")])
-    source, real, target, following = task.collated(pairs, np.arange(3))
-    logits = model(source, target, real).flatten(0, 1).detach()
+    pairs = task.encode([(["abc"], "zyx."), (["a"], "v w xy"), (["had a bag"], "x")])
+    source, attention_mask, target, following = task.collate(pairs, np.arange(3))
+    logits = model(source, target, attention_mask).flatten(0, 1).detach()
     for training, smoothing in ((True, 0.3), (False, 0.0)):
         model.train(training)
         options = {"ignore_index": IGNORED, "reduction": "sum", "label_smoothing": smoothing}
         wanted = F.cross_entropy(logits, following.flatten(), **options)
-        torch.testing.assert_close(task.loss(model, source, real, target, following), wanted)
+        torch.testing.assert_close(task.loss(model, source, attention_mask, target, following), wanted)
     found = task.metrics(float(wanted), targets((following,)), pairs)
     assert found["loss"] == pytest.approx(float(wanted) / (5 + 7 + 2))
     assert found["bits_per_byte"] == pytest.approx(float(wanted) / np.log(2) / (4 + 6 + 1))
@@ -217,11 +222,13 @@ def test_forcing_reaches_recurrent_models(kind):
     """At 0, what the target says after its beginning is not read; outside of training, always."""
     task = translator(forcing=0.0)
     model = build(task, kind)
-    source, real, target, following = task.collated(task.encoded([(["abc"], "face")] * 3), np.arange(3))
+    source, attention_mask, target, following = task.collate(
+        task.encode([(["abc"], "face")] * 3), np.arange(3)
+    )
     other = torch.cat([target[:, :1], target[:, 1:].flip(1)], dim=1)
 
     def change(task):
-        losses = [task.loss(model, source, real, words, following) for words in (target, other)]
+        losses = [task.loss(model, source, attention_mask, words, following) for words in (target, other)]
         return abs(losses[0] - losses[1]).item()
 
     model.train()
@@ -235,11 +242,11 @@ def test_forcing_is_not_for_others(tmp_path):
     (tmp_path / "a.tsv").write_text("a\tb\n" * 7)
     line = {"task.forcing": 0.5, "train.device": "cpu", "model.dim": 8, "model.heads": 2}
     call = lambda: train("translate", str(tmp_path / "a.tsv"), out=tmp_path / "out", steps=1, set=line)  # noqa: E731
-    said = mistake(call, "task.forcing", "recurrent", "model.kind=gru")
+    said = user_error(call, "task.forcing", "recurrent", "model.kind=gru")
     assert said.startswith("task.forcing is for recurrent models; ")
     assert not (tmp_path / "out").exists()
     task = translator(forcing=0.5)  # but a mixed ensemble may have such a task
-    batch = task.collated(task.encoded([(["abc"], "face")]), np.arange(1))
+    batch = task.collate(task.encode([(["abc"], "face")]), np.arange(1))
     models = [build(task, "gru"), build(task, "transformer", heads=2)]
     assert task.loss(Ensemble(models).eval(), *batch) > 0
 
@@ -273,10 +280,10 @@ SEPARATE = replace(JOINT, target_tokenizer="char")
 def test_one_vocabulary_or_two(tmp_path):
     path = written(tmp_path / "a.tsv", PAIRS)
     config = TranslateConfig(name="translate")
-    joint = Translate.read([path], [], JOINT, config, CONTEXT)
+    joint = Translate.read(DataRequest([path], [], JOINT, config, CONTEXT))
     assert joint.target_tokenizer is None
     assert all(joint.tokenizer.id(letter) is not None for letter in "abcxyz")
-    two = Translate.read([path], [], SEPARATE, config, CONTEXT)
+    two = Translate.read(DataRequest([path], [], SEPARATE, config, CONTEXT))
     for side, mine, other in ((two.tokenizer, "abc", "xyz"), (two.target_tokenizer, "xyz", "abc")):
         assert all(side.id(letter) is not None for letter in mine)
         assert all(side.id(letter) is None for letter in other)
@@ -288,7 +295,7 @@ def test_one_vocabulary_or_two(tmp_path):
         own = [found.tokenizer, found.target_tokenizer or found.tokenizer]
         assert own[0].decode(found.train.source(3)) == found.train.sources[3]
         assert own[1].decode(found.train.target(3)) == found.train.targets[3]
-        again = Translate.read([path], [], JOINT, config, CONTEXT, own[: 1 + (found is two)])
+        again = Translate.read(DataRequest([path], [], JOINT, config, CONTEXT, own[: 1 + (found is two)]))
         assert again.tokenizer is found.tokenizer
         assert again.target_tokenizer is found.target_tokenizer
         assert again.train.fingerprint() == found.train.fingerprint()
@@ -296,11 +303,13 @@ def test_one_vocabulary_or_two(tmp_path):
 
 def test_held_out_data_that_are_given(tmp_path):
     paths = [written(tmp_path / name, some) for name, some in (("a.tsv", PAIRS), ("b.tsv", PAIRS[:3]))]
-    found = Translate.read(paths[:1], paths[1:], JOINT, TranslateConfig(name="translate"), CONTEXT)
+    found = Translate.read(
+        DataRequest(paths[:1], paths[1:], JOINT, TranslateConfig(name="translate"), CONTEXT)
+    )
     assert (len(found.train), len(found.valid)) == (40, 3)
     assert found.valid.targets == [target for _, target in PAIRS[:3]]
     nothing = Translate.read(
-        paths[1:], [], replace(JOINT, holdout=0), TranslateConfig(name="translate"), CONTEXT
+        DataRequest(paths[1:], [], replace(JOINT, holdout=0), TranslateConfig(name="translate"), CONTEXT)
     )
     assert (len(nothing.train), nothing.valid) == (3, None)
 
@@ -310,17 +319,17 @@ def test_what_was_dropped_is_told(tmp_path):
     odd = [*PAIRS[:5], ("a", ""), (long, "x"), ("a", long), (long[1:], long[1:])]
     paths = [written(tmp_path / "a.tsv", odd), written(tmp_path / "b.tsv", [*PAIRS, (long, "x")])]
     config = TranslateConfig(name="translate")
-    found = Translate.read(paths[:1], paths[1:], JOINT, config, CONTEXT)
+    found = Translate.read(DataRequest(paths[:1], paths[1:], JOINT, config, CONTEXT))
     assert len(found.train) == 6
     assert len(found.valid) == 40
     first, second, third = found.notes
     assert first == "dropped 1 of 9 pairs: an empty side"
     assert second.startswith("dropped 2 of 9 pairs: longer than 18 tokens")
     assert third.startswith("held out: dropped 1 of 41 pairs: longer than 18 tokens")
-    assert found.found == {"longest": CONTEXT - 1}
-    assert Translate.read(paths[:1], [], replace(JOINT, longest=7, holdout=0), config, CONTEXT).found == {
-        "longest": 4
-    }
+    assert found.task_settings == {"longest": CONTEXT - 1}
+    assert Translate.read(
+        DataRequest(paths[:1], [], replace(JOINT, longest=7, holdout=0), config, CONTEXT)
+    ).task_settings == {"longest": 4}
     task = Translate(config, found.tokenizer, CONTEXT)
     assert len(task.held_out(paths[:1])) == len(odd)  # to be answered all the same
 
@@ -333,13 +342,13 @@ def test_a_conversation_loses_its_oldest_words(tmp_path):
         (2, ["abc", "abc|de", "de|fgh", "had"]),
         (5, ["abc", "abc|de", "abc|de|fgh", "had"]),
     ):
-        found = Chat.read([path], [], data, ChatConfig(name="chat", turns=turns), 99)
+        found = Chat.read(DataRequest([path], [], data, ChatConfig(name="chat", turns=turns), 99))
         shown = ["".join(found.tokenizer.tokens(ids)) for ids in map(found.train.source, range(4))]
         assert [text.replace("<sep>", "|") for text in shown] == wanted
         assert found.train.sources == [text.replace("|", "\n") for text in wanted]
         assert found.train.targets == ["de", "fgh", "a", "bag"]
-        assert found.found == {}
-    short = Chat.read([path], [], data, ChatConfig(name="chat", turns=5), 6)
+        assert found.task_settings == {}
+    short = Chat.read(DataRequest([path], [], data, ChatConfig(name="chat", turns=5), 6))
     shown = ["".join(short.tokenizer.tokens(ids)) for ids in map(short.train.source, range(4))]
     assert shown == ["abc", "bc<sep>de", "e<sep>fgh", "had"]
     assert short.notes[0].startswith("cut 2 of 4 pairs: the last 5 tokens")
@@ -356,12 +365,12 @@ def test_batched_is_alone_cached_is_uncached_streamed_is_whole(kind, settings, s
     texts = [text for text in TEXTS if text.strip()]
     together = ask(task, model, texts, sampling)
     assert together == ask(task, model, texts, sampling, cached=False)
-    assert together == texts_of(task.answers(model, texts, sampling))
+    assert together == texts_of(task.answers(model, Request(texts, sampling)))
     assert together == [ask(task, model, [text], sampling)[0] for text in texts]
-    assert together == [task.answers(model, [text], sampling)[0][0].text for text in texts]
+    assert together == [task.answers(model, Request([text], sampling))[0][0].text for text in texts]
     assert together[0] == together[texts.index("a", 1)]
     assert len(set(together)) > 1
-    with_blank = texts_of(task.answers(model, TEXTS, sampling))
+    with_blank = texts_of(task.answers(model, Request(TEXTS, sampling)))
     assert [answer for answer, text in zip(with_blank, TEXTS, strict=True) if text.strip()] == together
     assert ask(task, model, TEXTS, sampling) == with_blank
 
@@ -370,9 +379,9 @@ def test_batched_is_alone_cached_is_uncached_streamed_is_whole(kind, settings, s
 def test_beams_batched_are_alone(kind, settings):
     task = translator()
     model = build(task, kind, **settings)
-    together = task.answers(model, TEXTS, BEAMS, samples=2)
+    together = task.answers(model, Request(TEXTS, BEAMS, samples=2))
     for text, found in zip(TEXTS, together, strict=True):
-        (alone,) = task.answers(model, [text], BEAMS, samples=2)
+        (alone,) = task.answers(model, Request([text], BEAMS, samples=2))
         assert [answer.text for answer in found] == [answer.text for answer in alone]
         if text.strip():
             assert [a.score for a in found] == pytest.approx([a.score for a in alone], abs=1e-6)
@@ -382,13 +391,13 @@ def test_beams_batched_are_alone(kind, settings):
 def test_groups_do_not_change_answers(monkeypatch):
     task = translator()
     model = build(task, "transformer", heads=2)
-    wanted = [task.answers(model, TEXTS, sampling, samples=2) for sampling in (SAMPLED, BEAMS)]
-    monkeypatch.setattr(pairs_module, "TOKENS_AT_ONCE", 60)
-    assert texts_of(task.answers(model, TEXTS, SAMPLED, samples=2)) == texts_of(wanted[0])
-    assert texts_of(task.answers(model, TEXTS, BEAMS, samples=2)) == texts_of(wanted[1])
-    sizes = [len(group) for group in pairs_module.grouped([3, 50, 2, 7, 200, 5, 4], 2)]
+    wanted = [task.answers(model, Request(TEXTS, sampling, samples=2)) for sampling in (SAMPLED, BEAMS)]
+    monkeypatch.setattr(source_module, "TOKENS_AT_ONCE", 60)
+    assert texts_of(task.answers(model, Request(TEXTS, SAMPLED, samples=2))) == texts_of(wanted[0])
+    assert texts_of(task.answers(model, Request(TEXTS, BEAMS, samples=2))) == texts_of(wanted[1])
+    sizes = [len(group) for group in source_module.group_by_length([3, 50, 2, 7, 200, 5, 4], 2)]
     assert sizes == [1, 1, 4, 1]
-    groups = list(pairs_module.grouped([3, 50, 2, 7, 200, 5, 4], 2))
+    groups = list(source_module.group_by_length([3, 50, 2, 7, 200, 5, 4], 2))
     assert groups == [[4], [1], [3, 5, 6, 0], [2]]
 
 
@@ -397,8 +406,11 @@ def test_many_texts_keep_their_order():
     task = translator()
     draw = np.random.default_rng(0)
     texts = ["".join(draw.choice([*"abcdefgh"], draw.integers(0, CONTEXT))) for _ in range(997)]
-    assert texts_of(task.answers(Echo(task), texts, GREEDY_LONG)) == texts
-    assert texts_of(task.answers(Echo(task), texts[:97], replace(GREEDY_LONG, num_beams=2))) == texts[:97]
+    assert texts_of(task.answers(Echo(task), Request(texts, GREEDY_LONG))) == texts
+    assert (
+        texts_of(task.answers(Echo(task), Request(texts[:97], replace(GREEDY_LONG, num_beams=2))))
+        == texts[:97]
+    )
 
 
 GREEDY_LONG = replace(GREEDY, max_new_tokens=50)
@@ -408,14 +420,14 @@ def test_seeds_and_samples():
     task = translator()
     model = build(task)
     texts = ["a", "bad cab"]
-    several = task.answers(model, texts, SAMPLED, samples=5)
-    assert several == task.answers(model, texts, SAMPLED, samples=5)
+    several = task.answers(model, Request(texts, SAMPLED, samples=5))
+    assert several == task.answers(model, Request(texts, SAMPLED, samples=5))
     assert [len(some) for some in several] == [5, 5]
     assert len({answer.text for answer in several[0]}) > 2
     assert ask(task, model, texts, SAMPLED, samples=5) == texts_of(several)
     assert [some[0].text for some in several] == ask(task, model, texts, SAMPLED)
-    assert several != task.answers(model, texts, replace(SAMPLED, seed=8), samples=5)
-    assert several[1] == task.answers(model, texts[1:], SAMPLED, samples=5)[0]
+    assert several != task.answers(model, Request(texts, replace(SAMPLED, seed=8), samples=5))
+    assert several[1] == task.answers(model, Request(texts[1:], SAMPLED, samples=5))[0]
     assert all(answer.score is None for answer in several[0])
 
 
@@ -423,7 +435,7 @@ def test_the_best_answers_come_first_with_their_scores():
     """As beam search finds them, and as likely as the model says when it reads them at once."""
     task = translator()
     model = build(task, "transformer", heads=2)
-    (found,) = task.answers(model, ["bad cab"], replace(BEAMS, num_beams=4), samples=3)
+    (found,) = task.answers(model, Request(["bad cab"], replace(BEAMS, num_beams=4), samples=3))
     source = torch.tensor([[*task.tokenizer.encode("bad cab"), task.end]])
     options = {"beams": 4, "end": task.end, "max_new_tokens": 7, "length_penalty": 0.6}
     start = model.start(source, torch.tensor([[task.begin]]))
@@ -437,7 +449,9 @@ def test_the_best_answers_come_first_with_their_scores():
         logits = model(source, target[None])[0]
         likely = -F.cross_entropy(logits, ids, reduction="sum").item()
         assert h.score == pytest.approx(likely / len(ids) ** 0.6, abs=1e-5)
-    mistake(lambda: task.answers(model, ["a"], BEAMS, samples=4), "num_return_sequences=4", "num_beams=3")
+    user_error(
+        lambda: task.answers(model, Request(["a"], BEAMS, samples=4)), "num_return_sequences=4", "num_beams=3"
+    )
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -445,13 +459,20 @@ def test_an_answer_ends_where_the_context_does(beams):
     task = translator(context=7)
     loop = Echo(task, task.tokenizer.encode("abcdefgh" * 3))
     endless = Sampling(max_new_tokens=500, temperature=0, num_beams=beams)
-    assert texts_of(task.answers(loop, ["a", "bed"], endless)) == ["abcdefg"] * 2
-    assert texts_of(task.answers(loop, ["a"], endless, prefix="abc")) == ["abcdefg"]
-    assert ask(task, loop, ["a"], endless, prefix="abcdef") == ["abcdefg"]
-    mistake(
-        lambda: task.answers(loop, ["a"], endless, prefix="abcdefg"), "prefix", "7 tokens", "context of 7"
+    assert texts_of(task.answers(loop, Request(["a", "bed"], endless))) == ["abcdefg"] * 2
+    assert texts_of(task.answers(loop, Request(["a"], endless, options={"prefix": "abc"}))) == ["abcdefg"]
+    assert ask(task, loop, ["a"], endless, options={"prefix": "abcdef"}) == ["abcdefg"]
+    user_error(
+        lambda: task.answers(loop, Request(["a"], endless, options={"prefix": "abcdefg"})),
+        "prefix",
+        "7 tokens",
+        "context of 7",
     )
-    assert texts_of(task.answers(build(task), ["a"], replace(endless, max_new_tokens=3), prefix="abcd"))
+    assert texts_of(
+        task.answers(
+            build(task), Request(["a"], replace(endless, max_new_tokens=3), options={"prefix": "abcd"})
+        )
+    )
 
 
 SENTENCES = ["the cat sat on the mat.", "the cats sat, and the mats sat!", "a dog is on the mats of cats."]
@@ -467,13 +488,21 @@ def test_prefix(kind, beams):
     whole = "the cats sat on the mat."
     model = Echo(task, words.encode(whole))
     for prefix in ("the", "the cats", "the cats sat on the mat"):
-        assert texts_of(task.answers(model, ["a dog", "a"], how, prefix=prefix)) == [whole] * 2
-        assert ask(task, model, ["a dog", "a"], how, prefix=prefix) == [whole] * 2
+        assert (
+            texts_of(task.answers(model, Request(["a dog", "a"], how, options={"prefix": prefix})))
+            == [whole] * 2
+        )
+        assert ask(task, model, ["a dog", "a"], how, options={"prefix": prefix}) == [whole] * 2
     for prefix in ["the cats "] if kind != "bpe" else []:  # there, a space belongs to the word that follows
-        assert texts_of(task.answers(model, ["a dog"], how, prefix=prefix)) == [whole]
-        assert ask(task, model, ["a dog"], how, prefix=prefix) == [whole]
-    assert texts_of(task.answers(model, ["a"], how, prefix=whole)) == [whole]
-    assert texts_of(task.answers(model, ["a", ""], how, samples=beams, prefix="the"))[beams:] == [""] * beams
+        assert texts_of(task.answers(model, Request(["a dog"], how, options={"prefix": prefix}))) == [whole]
+        assert ask(task, model, ["a dog"], how, options={"prefix": prefix}) == [whole]
+    assert texts_of(task.answers(model, Request(["a"], how, options={"prefix": whole}))) == [whole]
+    assert (
+        texts_of(task.answers(model, Request(["a", ""], how, samples=beams, options={"prefix": "the"})))[
+            beams:
+        ]
+        == [""] * beams
+    )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
@@ -488,12 +517,17 @@ def test_prefix_with_a_model(kind):
         steps = generate(model, [[task.begin, *begun]], sampling, sources=[source], end=task.end)
         wanted = words.decode([*begun, *(step[0] for step in steps)])
         assert wanted.startswith("the cat")
-        assert texts_of(task.answers(model, ["a dog"], sampling, prefix="the cat")) == [wanted]
-        assert ask(task, model, ["a dog", "a"], sampling, prefix="the cat")[0] == wanted
+        assert texts_of(task.answers(model, Request(["a dog"], sampling, options={"prefix": "the cat"}))) == [
+            wanted
+        ]
+        assert ask(task, model, ["a dog", "a"], sampling, options={"prefix": "the cat"})[0] == wanted
     start = model.start(torch.tensor([source]), torch.tensor([[task.begin, *begun]]))
     (best,) = beam_search(model.step, *start, beams=3, end=task.end, max_new_tokens=7, length_penalty=0.6)
     wanted = [words.decode([*begun, *h.tokens]) for h in best[:2]]
-    assert texts_of(task.answers(model, ["a dog"], BEAMS, samples=2, prefix="the cat")) == wanted
+    assert (
+        texts_of(task.answers(model, Request(["a dog"], BEAMS, samples=2, options={"prefix": "the cat"})))
+        == wanted
+    )
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, BEAMS], ids=["greedy", "sampled", "beams"])
@@ -501,11 +535,11 @@ def test_every_row_ends_before_its_stop(sampling):
     task = translator()
     model = build(task, "transformer", heads=2)
     texts = ["bad cab", "a", "hedge"]
-    free = texts_of(task.answers(model, texts, sampling))
+    free = texts_of(task.answers(model, Request(texts, sampling)))
     long = max(free, key=len)
     for stop in ([long[2]], [long[1:3], long[3]]):
         wanted = [row[: min((row.find(s) for s in stop if s in row), default=None)] for row in free]
-        assert texts_of(task.answers(model, texts, sampling, stop=stop)) == wanted != free
+        assert texts_of(task.answers(model, Request(texts, sampling, stop=stop))) == wanted != free
         assert ask(task, model, texts, sampling, stop=stop) == wanted
 
 
@@ -527,7 +561,7 @@ def test_a_long_text_goes_part_by_part(longest, beams):
     model = Echo(task)
     how = replace(GREEDY_LONG, num_beams=beams)
     texts = ["A bag.", LONG, "", LONG[::-1]]
-    found = task.answers(model, texts, how, samples=2 if beams > 1 else 1)
+    found = task.answers(model, Request(texts, how, samples=2 if beams > 1 else 1))
     if longest != 5:  # there, words fall apart
         assert [a[0].text.split() for a in found] == [text.split() for text in texts]
     assert [a[0].text.replace(" ", "") for a in found] == ["".join(text.split()) for text in texts]
@@ -537,7 +571,7 @@ def test_a_long_text_goes_part_by_part(longest, beams):
     assert len(model.sources) > 8
     assert ask(task, model, texts, how) == [some[0].text for some in found]
     if beams > 1:
-        single = [task.answers(model, [part], how)[0][0].score for part in task_parts(task, LONG)]
+        single = [task.answers(model, Request([part], how))[0][0].score for part in task_parts(task, LONG)]
         assert found[1][0].score == pytest.approx(sum(single), abs=1e-5)
         assert len(found[1]) == 2
 
@@ -549,7 +583,9 @@ def task_parts(task, text):
 def test_parts_are_sentences():
     task = long_translator(28)
     assert (
-        task_parts(task, LONG)[:2] == sentences(LONG)[:2] == ["A bed had a bag.", "Each cab faced a hedge."]
+        task_parts(task, LONG)[:2]
+        == split_sentences(LONG)[:2]
+        == ["A bed had a bag.", "Each cab faced a hedge."]
     )
     assert task_parts(task, " A bag. A bed. ") == ["A bag. A bed."]  # as the data are: no space around
     assert task.parts(" \n ") == task.parts("") == []
@@ -560,8 +596,10 @@ def test_a_long_answer_begins_with_the_prefix_once(beams):
     task = long_translator(28)
     how = replace(GREEDY_LONG, num_beams=beams)
     wanted = " ".join(LONG.split())
-    assert texts_of(task.answers(Echo(task), [LONG, "A bed."], how, prefix="A bed")) == [wanted, "A bed."]
-    assert ask(task, Echo(task), [LONG, "A bed."], how, prefix="A bed") == [wanted, "A bed."]
+    assert texts_of(
+        task.answers(Echo(task), Request([LONG, "A bed."], how, options={"prefix": "A bed"}))
+    ) == [wanted, "A bed."]
+    assert ask(task, Echo(task), [LONG, "A bed."], how, options={"prefix": "A bed"}) == [wanted, "A bed."]
 
 
 # Chat: turns
@@ -570,7 +608,7 @@ def test_a_long_answer_begins_with_the_prefix_once(beams):
 def heard(task, text):
     """What the model reads of it."""
     model = Echo(task)
-    task.answers(model, [text], GREEDY)
+    task.answers(model, Request([text], GREEDY))
     return ["".join(task.tokenizer.tokens(ids)) for ids in model.sources]
 
 
@@ -581,7 +619,7 @@ def test_several_lines_are_turns():
     assert heard(chatter(turns=3), text) == heard(chatter(turns=9), text) == ["abc<sep>de<sep>fgh</s>"]
     assert heard(chatter(turns=3), "had") == ["had</s>"]
     assert heard(chatter(turns=3), "\n \n") == []
-    assert texts_of(chatter().answers(Echo(chatter()), ["", "a", " \n"], GREEDY)) == ["", "a", ""]
+    assert texts_of(chatter().answers(Echo(chatter()), Request(["", "a", " \n"], GREEDY))) == ["", "a", ""]
 
 
 def test_what_is_too_long_loses_its_oldest_words():
@@ -600,7 +638,7 @@ def test_a_turn_with_several_lines_is_one(tmp_path):
     assert pairs.targets == ["ef\ngh", "a"]
     read = [[*pairs.source(row).tolist(), task.end] for row in range(2)]
     model = Echo(task)
-    task.answers(model, pairs.sources, GREEDY)
+    task.answers(model, Request(pairs.sources, GREEDY))
     assert sorted(model.sources) == sorted(read)
 
 
@@ -610,8 +648,8 @@ def test_chat_batched_is_alone(kind, settings):
     model = build(task, kind, **settings)
     texts = ["abc\nde", "a", "", "bad cab\nface a bed\nhedge had", "d" * 50]
     for sampling in (GREEDY, BEAMS):
-        together = texts_of(task.answers(model, texts, sampling))
-        assert together == [texts_of(task.answers(model, [text], sampling))[0] for text in texts]
+        together = texts_of(task.answers(model, Request(texts, sampling)))
+        assert together == [texts_of(task.answers(model, Request([text], sampling)))[0] for text in texts]
         assert together == ask(task, model, texts, sampling)
 
 
@@ -623,31 +661,31 @@ def test_chat_batched_is_alone(kind, settings):
 def test_sources_longer_than_the_context_are_scored(tmp_path, cls, kind):
     task = translator() if cls is Translate else chatter(turns=2)
     settings = {"heads": 2} if kind == "transformer" else {}
-    model = run.Model(build(task, kind, **settings), task, task.generation | {"max_new_tokens": 5})
+    model = Model(build(task, kind, **settings), task, task.generation | {"max_new_tokens": 5})
     path = written(tmp_path / "a.tsv", [("a bed. " * 19, "cab"), ("a", "face " * 19), ("", "a"), ("b", "")])
     found = model.score(path)
     assert found["loss"] > 0
     assert 0 <= found["bleu"] <= 100
     assert ("distinct_1" in found) == (cls is Chat)
-    count = sum(targets(batch) for batch in task.in_order(task.held_out([path]), 100))
+    count = sum(targets(batch) for batch in task.evaluation_batches(task.held_out([path]), 100))
     assert count == 4 + CONTEXT + 2 + 1
-    mistake(lambda: model.score(path, num_return_sequences=2), "num_return_sequences=2", "one answer")
-    mistake(lambda: model.score(path, num_beam=2), "num_beam", "num_beams?")
+    user_error(lambda: model.score(path, num_return_sequences=2), "num_return_sequences=2", "one answer")
+    user_error(lambda: model.score(path, num_beam=2), "num_beam", "num_beams?")
 
 
 def test_an_echo_scores_perfectly(tmp_path):
     task = translator()
 
     class Sure(Echo):
-        def hidden(self, source, target, real):
+        def hidden(self, source, target, attention_mask):
             logits = torch.zeros(*target.shape, task.tokenizer.vocab)
             logits.scatter_(2, source[:, : target.shape[1], None], 50.0)
             return logits
 
-        output = None
+        output = output_bias = None
 
     pairs = [("bad cab", "bad cab"), ("a face had beg", "a face had beg"), ("hedge had a", "hedge had a")]
-    found = run.Model(Sure(task).eval(), task, {"temperature": 0}).score(written(tmp_path / "a.tsv", pairs))
+    found = Model(Sure(task).eval(), task, {"temperature": 0}).score(written(tmp_path / "a.tsv", pairs))
     assert found["loss"] == pytest.approx(0, abs=1e-6)
     assert found["exact"] == 1
     assert found["bleu"] == pytest.approx(100)
@@ -658,5 +696,5 @@ def test_an_echo_scores_perfectly(tmp_path):
 
 def test_a_sample_shows_sources_and_answers():
     task = translator()
-    pairs = task.encoded([([text], "a") for text in ("bad", "cab", "face", "hedge")])
-    assert task.sample(Echo(task).train(), pairs, 0) == "bad\n  → bad\ncab\n  → cab\nface\n  → face"
+    pairs = task.encode([([text], "a") for text in ("bad", "cab", "face", "hedge")])
+    assert task.preview(Echo(task).train(), pairs, 0) == "bad\n  → bad\ncab\n  → cab\nface\n  → face"

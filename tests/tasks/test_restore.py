@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
 
+from helpers.errors import user_error
 from regard.data import DataConfig, Stream
 from regard.models import MODELS
 from regard.tasks import Restore, RestoreConfig
-from regard.text import train_tokenizer
-from regard.train import train
+from regard.tasks.request import DataRequest
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import train
 
 CONTEXT = 31
 TEXT = "".join(
@@ -38,7 +39,7 @@ def stream(task):
 def whole(task, source, following):
     """A torn text put together again."""
     ids = [id for id in following if id != task.tokenizer.end]
-    return task.tokenizer.encode(task.filled([id for id in source if id != task.tokenizer.end], ids))
+    return task.tokenizer.encode(task.fill_in([id for id in source if id != task.tokenizer.end], ids))
 
 
 def test_both_sides_fill_the_context(task):
@@ -52,9 +53,11 @@ def test_both_sides_fill_the_context(task):
 def test_nothing_is_lost(tokenizer, length, missing, span):
     task = Restore(RestoreConfig(name="restore", missing=missing, span=span), tokenizer, 99)
     texts = np.array([tokenizer.encode(TEXT)[i : i + length] for i in range(5)])
-    source, real, target, following = task.torn(texts, [np.random.Philox(key=i) for i in range(5)])
+    source, attention_mask, target, following = task.collate(
+        texts, [np.random.Philox(key=i) for i in range(5)]
+    )
     assert (source.shape[1], following.shape[1]) == task.sizes(length)
-    assert real.all()
+    assert attention_mask.all()
     gone, spans = task.holes(length)
     for text, s, t, f in zip(
         texts.tolist(), source.tolist(), target.tolist(), following.tolist(), strict=True
@@ -75,7 +78,7 @@ def test_nothing_is_lost(tokenizer, length, missing, span):
 
 def test_what_is_missing_over_many_texts(task, stream):
     """15 %, in spans of three, everywhere alike, and anew every time a text is read."""
-    samples = task.training(stream, seed=5, rows=64, tokens=None)
+    samples = task.samples(stream, seed=5, rows=64, tokens=None)
     places = np.zeros(task.length)
     batches = [task.batch(samples, samples.rows(step)) for step in range(30)]
     for source, _, _, following in batches:
@@ -100,17 +103,17 @@ def test_what_is_missing_over_many_texts(task, stream):
 
 
 def test_a_step_has_its_batch_at_any_time(task, stream):
-    rows = task.training(stream, 5, 3, None).rows(7)
-    one = task.batch(task.training(stream, 5, 3, None), rows)
-    again = task.batch(task.training(stream, 5, 3, None), rows[1:])
+    rows = task.samples(stream, 5, 3, None).rows(7)
+    one = task.batch(task.samples(stream, 5, 3, None), rows)
+    again = task.batch(task.samples(stream, 5, 3, None), rows[1:])
     assert all(torch.equal(a[1:], b) for a, b in zip(one, again, strict=True))
-    other = task.batch(task.training(stream, 6, 3, None), rows)
+    other = task.batch(task.samples(stream, 6, 3, None), rows)
     assert not torch.equal(one[0], other[0])
 
 
 def test_all_of_a_text_is_measured_once(task, stream):
-    batches = list(task.in_order(stream, 100))
-    again = list(task.in_order(stream, 1000))
+    batches = list(task.evaluation_batches(stream, 100))
+    again = list(task.evaluation_batches(stream, 1000))
     ids = [
         i
         for source, _, _, following in batches
@@ -119,7 +122,7 @@ def test_all_of_a_text_is_measured_once(task, stream):
     ]
     assert task.tokenizer.decode(ids) == TEXT[: len(task.tokenizer.decode(ids))]
     assert len(stream) - len(ids) <= 1  # a lone last token has nothing to go with
-    assert sum(map(task.covered, batches)) == sum(map(task.covered, again))
+    assert sum(map(task.batch_length, batches)) == sum(map(task.batch_length, again))
 
 
 def test_blanks(task):
@@ -128,12 +131,12 @@ def test_blanks(task):
     for text in ("The ___ fox __", "The [MASK] fox ____", "The <extra_id_0> fox <extra_id_1>"):
         assert task.source(text) == want
     assert (
-        task.filled(want[:-1], [a, *task.tokenizer.encode(" red"), b, *task.tokenizer.encode(" ran")])
+        task.fill_in(want[:-1], [a, *task.tokenizer.encode(" red"), b, *task.tokenizer.encode(" ran")])
         == "The red fox ran"
     )
-    mistake(lambda: task.source("The fox"), "___", "none")
-    mistake(lambda: task.source("__ " * 150), "150", "100")
-    mistake(lambda: task.source("fox __ " * 30), "context of 31")
+    user_error(lambda: task.source("The fox"), "___", "none")
+    user_error(lambda: task.source("__ " * 150), "150", "100")
+    user_error(lambda: task.source("fox __ " * 30), "context of 31")
 
 
 def test_settings_that_make_no_sense():
@@ -175,7 +178,7 @@ def test_it_learns_asks_and_goes_on_to_translate(tmp_path):
     assert further.tokenizer.digest == model.tokenizer.digest
     assert further.ask("the old fox", num_beams=1) == "der alte Fuchs"
     wrong = {"base": tmp_path / "t5", "steps": 1, "set": {"model.kind": "gru"}}
-    mistake(
+    user_error(
         lambda: train("translate", str(tmp_path / "pairs.tsv"), out=tmp_path / "no", **wrong), "gru", "t5"
     )
 
@@ -183,13 +186,15 @@ def test_it_learns_asks_and_goes_on_to_translate(tmp_path):
 def test_reading_brings_the_sentinels(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     found = Restore.read(
-        [str(tmp_path / "a.txt")],
-        [],
-        DataConfig(tokenizer="bpe", vocab=500),
-        RestoreConfig(name="restore"),
-        CONTEXT,
+        DataRequest(
+            [str(tmp_path / "a.txt")],
+            [],
+            DataConfig(tokenizer="bpe", vocab=500),
+            RestoreConfig(name="restore"),
+            CONTEXT,
+        )
     )
     assert found.tokenizer.id("<extra_id_99>") is not None
     other = train_tokenizer("bpe", [TEXT], 500, ["</s>"])
-    mistake(lambda: Restore(RestoreConfig(name="restore"), other, CONTEXT), "<extra_id_0>")
+    user_error(lambda: Restore(RestoreConfig(name="restore"), other, CONTEXT), "<extra_id_0>")
     assert MODELS["t5"][0].__name__ == "Transformer"

@@ -6,20 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
 from PIL import Image
-from runs import unmeasured, write_pictures
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from regard import run, scoring
-from regard.data import shapes
-from regard.generate import Sampling
-from regard.loss import IGNORED
+from helpers.errors import user_error
+from helpers.runs import unmeasured, write_pictures
+from regard.data import synthetic as shapes
+from regard.decode.generate import Sampling
 from regard.models import ViT, ViTConfig
+from regard.runs.ensemble import ensemble
 from regard.tasks import See, SeeConfig, idle, targets
+from regard.tasks import metrics as scoring
+from regard.tasks.loss import IGNORED
+from regard.tasks.request import DataRequest, Request
 from regard.tasks.see import PictureConfig
-from regard.train import train
+from regard.training.build import train
 
 TINY = {
     "model.dim": 8,
@@ -50,7 +52,7 @@ def teller(**settings):
 
 def build(task):
     """Weights large enough that answers differ."""
-    model = See.headed(
+    model = See.add_head(
         ViT(ViTConfig(size=6, channels=1, patch=2, dim=8, depth=1, heads=2, pool="mean")), task.config
     )
     with torch.no_grad():
@@ -61,7 +63,7 @@ def build(task):
 
 def read(data, **settings):
     config = SeeConfig(name="see", **settings)
-    return See.read([data], [], PictureConfig(), config, 9), config
+    return See.read(DataRequest([data], [], PictureConfig(), config, 9)), config
 
 
 # Batches
@@ -69,22 +71,22 @@ def read(data, **settings):
 
 def test_what_follows_from_the_data_is_found(data):
     corpus, _ = read(data)
-    assert corpus.found["labels"] == list(NAMES)
-    assert corpus.shape == {"size": 6, "channels": 1}
+    assert corpus.task_settings["labels"] == list(NAMES)
+    assert corpus.model_settings == {"size": 6, "channels": 1}
     assert corpus.tokenizer is None
     held = [row for label in range(3) for row in range(label, 37, 3)[9::10]]  # every tenth of each class
     assert len(corpus.valid) == len(held) == 3
     assert len(corpus.train) == 34
     x = torch.stack(corpus.train.sources[:]).double() / 255
-    assert corpus.found["mean"] == pytest.approx([x.mean().item()])
-    assert corpus.found["std"] == pytest.approx([x.std().item()])
+    assert corpus.task_settings["mean"] == pytest.approx([x.mean().item()])
+    assert corpus.task_settings["std"] == pytest.approx([x.std().item()])
     balanced = read(data, balanced=True)[0]
-    assert balanced.found["weights"] == pytest.approx([34 / 3 / n for n in (12, 11, 11)])
+    assert balanced.task_settings["weights"] == pytest.approx([34 / 3 / n for n in (12, 11, 11)])
 
 
 def test_an_epoch_has_every_picture_once_and_batches_depend_on_their_rows(data):
     task, corpus = teller(operations=2, mixup=0.5, cutmix=0.5, pad=1, erase=0.3), read(data)[0]
-    samples = task.training(corpus.train, seed=3, rows=5, tokens=None)
+    samples = task.samples(corpus.train, seed=3, rows=5, tokens=None)
     first, second = (samples.at(np.arange(k, k + 34)) for k in (0, 34))
     assert sorted(first) == sorted(second) == list(range(34))
     assert list(first) != list(second)
@@ -95,16 +97,16 @@ def test_an_epoch_has_every_picture_once_and_batches_depend_on_their_rows(data):
     assert whole[0].dtype == torch.uint8
     pixels, other, wanted = whole[0], whole[3], whole[4]
     assert torch.equal(pixels[:, 0], corpus.train.sources.read(samples.at(samples.rows(2))))
-    assert torch.equal(wanted, torch.from_numpy(corpus.train.wanted[samples.at(samples.rows(2))]))
+    assert torch.equal(wanted, torch.from_numpy(corpus.train.labels[samples.at(samples.rows(2))]))
     assert len(other) == 5
     assert targets(whole) == 5
-    assert task.training(corpus.train, 3, 5, tokens=63).size == 7  # of nine patches each
+    assert task.samples(corpus.train, 3, 5, tokens=63).size == 7  # of nine patches each
 
 
 def test_without_changes_the_loss_is_the_cross_entropy_of_pixels_made_even(data):
     task, corpus = teller(smoothing=0.1, weights=(1.0, 2.0, 0.5)), read(data)[0]
     model = build(task)
-    batch = task.batch(task.training(corpus.train, 3, 7, None), np.arange(7))
+    batch = task.batch(task.samples(corpus.train, 3, 7, None), np.arange(7))
     assert batch[0].shape[:2] == (7, 1)
     logits = model((batch[0][:, 0] / 255 - 0.3) / 0.2)
     wanted, weight = batch[-1], torch.tensor([1.0, 2.0, 0.5])
@@ -121,7 +123,7 @@ def test_without_changes_the_loss_is_the_cross_entropy_of_pixels_made_even(data)
 def test_classes_of_a_mixed_picture_count_as_much_as_is_seen(data):
     task, corpus = teller(cutmix=1.0, smoothing=0.2), read(data)[0]
     model = build(task)
-    batch = task.batch(task.training(corpus.train, 3, 7, None), np.arange(7))
+    batch = task.batch(task.samples(corpus.train, 3, 7, None), np.arange(7))
     pixels, _, how, other, wanted = batch
     x, shares = [], []
     for row in range(7):
@@ -143,7 +145,7 @@ def test_classes_of_a_mixed_picture_count_as_much_as_is_seen(data):
 
 def test_all_pictures_are_measured_once(data):
     task, corpus = teller(), read(data)[0]
-    batches = list(task.in_order(corpus.train, 9 * 5))
+    batches = list(task.evaluation_batches(corpus.train, 9 * 5))
     assert [len(wanted) for _, wanted in batches] == [5] * 6 + [4]
     assert torch.equal(torch.cat([x for x, _ in batches]), torch.stack(corpus.train.sources[:]))
 
@@ -186,11 +188,11 @@ def test_a_run_is_asked_scored_and_gone_on_from(data, tmp_path, capsys):
     assert more.task.config.size == 8  # the model's positions stretch
     assert more.task.config.mean == model.task.config.mean
     assert more.score(data)["accuracy"] > 0.5
-    mistake(
+    user_error(
         lambda: train("see", data, out=tmp_path / "no", base=out, steps=2, set={"task.channels": 3}),
         "channels",
     )
-    mistake(
+    user_error(
         lambda: train("see", data, out=tmp_path / "no", base=out, steps=2, set={"task.size": 7}), "task.size"
     )
 
@@ -209,7 +211,7 @@ def test_the_command_line_tells_probabilities(data, tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         main(["ask", str(tmp_path / "run"), str(tmp_path / "two.png")])
     assert left.value.code == 2
-    assert "two.png: no such picture" in capsys.readouterr().err
+    assert "two.png: no such image" in capsys.readouterr().err
 
 
 def test_two_runs_are_asked_as_one(data, tmp_path):
@@ -221,7 +223,7 @@ def test_two_runs_are_asked_as_one(data, tmp_path):
     each = [
         [{a.text: a.score for a in row} for row in m.answers(pixels, num_return_sequences=3)] for m in both
     ]
-    found = run.ensemble(both).answers(pixels, num_return_sequences=3)
+    found = ensemble(both).answers(pixels, num_return_sequences=3)
     for a, b, row in zip(*each, found, strict=True):
         assert {x.text: x.score for x in row} == pytest.approx({k: (a[k] + b[k]) / 2 for k in a}, rel=1e-5)
 
@@ -232,8 +234,10 @@ def test_without_data_shapes_are_drawn(tmp_path, monkeypatch):
     model = train("see", out=out, steps=2, set=TINY | {"model.patch": 8})
     assert model.task.config.labels == tuple(sorted(shapes.KINDS))
     assert train("see", out=out, steps=3, resume=True).task.config == model.task.config
-    made = shapes.drawn(seed=5, count=1)
-    assert len(model.task.answers(model.model, [torch.from_numpy(made.pixels[0])], Sampling())[0]) == 1
+    made = shapes.draw_shapes(seed=5, count=1)
+    assert (
+        len(model.task.answers(model.model, Request([torch.from_numpy(made.pixels[0])], Sampling()))[0]) == 1
+    )
 
 
 # Mistakes
@@ -242,7 +246,7 @@ def test_without_data_shapes_are_drawn(tmp_path, monkeypatch):
 def test_what_does_not_do_is_named(data, tmp_path):
     def said(*words, **settings):
         changes = TINY | {k.replace("__", "."): v for k, v in settings.items()}
-        mistake(lambda: train("see", data, out=tmp_path / "no", steps=2, set=changes), *words)
+        user_error(lambda: train("see", data, out=tmp_path / "no", steps=2, set=changes), *words)
         assert not (tmp_path / "no").exists()
 
     said("6 pixels each way must divide by patch=4", model__patch=4)
@@ -253,12 +257,12 @@ def test_what_does_not_do_is_named(data, tmp_path):
     other = write_pictures(tmp_path / "other-images-idx3-ubyte")
     beside = Path(other.replace("images-idx3", "labels-idx1"))
     beside.write_bytes(beside.read_bytes()[:-1] + b"\x07")
-    mistake(
+    user_error(
         lambda: train("see", data, valid=other, out=tmp_path / "no", steps=2, set=TINY),
         "other-images-idx3-ubyte:37",
-        '"7" is not one of those to learn',
+        '"7" is not one of the classes',
     )
 
 
 def test_drawn_shapes_have_their_own_size(tmp_path):
-    mistake(lambda: train("see", out=tmp_path / "no", steps=2, set=TINY | {"task.size": 64}), "task.size")
+    user_error(lambda: train("see", out=tmp_path / "no", steps=2, set=TINY | {"task.size": 64}), "task.size")

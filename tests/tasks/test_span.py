@@ -5,19 +5,20 @@ import json
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
-from runs import unmeasured
 from torch.nn import functional as F
 
-from regard import scoring
+from helpers.errors import user_error
+from helpers.runs import unmeasured
 from regard.data import DataConfig
-from regard.data.labels import Span
-from regard.generate import Sampling
+from regard.data.spans import Span
+from regard.decode.generate import Sampling
 from regard.models import MODELS
-from regard.run import load
+from regard.runs.load import load
 from regard.tasks import SpanTask, SpanTaskConfig, targets
-from regard.text import train_tokenizer
-from regard.train import train
+from regard.tasks import metrics as scoring
+from regard.tasks.request import DataRequest, Request
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import train
 
 TEXT = (
     "Jörg Müller ging 1848 nach Köln.  In Köln, über dem Rhein, blieb Jörg Müller 20 Jahre; "
@@ -61,7 +62,7 @@ def task_of(kind, context=199, **more):
 def tiny_model(task, **more):
     made, config, _ = MODELS["bert"]
     known = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 1, "heads": 2}
-    return SpanTask.headed(made(config(**known, **more)), task.config)
+    return SpanTask.add_head(made(config(**known, **more)), task.config)
 
 
 def all_of(text, word):
@@ -111,7 +112,7 @@ def test_spaces_around_an_answer_are_no_part_of_it():
     task = task_of("char")
     examples, notes = task.examples([Span("Where", "in  Köln now", "  Köln ", 2)])
     assert notes == []
-    assert examples.wanted.tolist() == [[7 + 4, 7 + 7]]  # [CLS], five characters, [SEP]
+    assert examples.places.tolist() == [[7 + 4, 7 + 7]]  # [CLS], five characters, [SEP]
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "char"])
@@ -136,7 +137,7 @@ def test_parts_overlap_by_half_and_cover_the_text(kind, context):
     examples, _ = task.examples([Span("Who lives?", TEXT, "Köln", start)])
     assert len(examples) == len(windows)
     found = 0
-    for window, (first, last) in zip(windows, examples.wanted.tolist(), strict=True):
+    for window, (first, last) in zip(windows, examples.places.tolist(), strict=True):
         seen = [o for o, m in zip(window.offsets, window.may[window.second :], strict=False) if m]
         inside = seen[0][0] <= start and start + 4 <= seen[-1][1]
         assert bool(first) == inside
@@ -155,7 +156,7 @@ def test_what_does_not_fit_is_said():
     examples, notes = task.examples([long, Span("W", "Köln", "Köln", 0)])
     assert "1 of 2 texts" in notes[0]
     assert "1 of 2 answers" in notes[1]
-    assert not examples.wanted[:-1].any()
+    assert not examples.places[:-1].any()
     assert examples.ids.lengths.max() <= 23
     assert examples.describe() == f"2 questions in {len(examples)} parts"
 
@@ -170,28 +171,28 @@ def test_loss_and_measure_are_torchs(segments):
     found = [Span(q, c, a, c.index(a)) for q, c, a in ROWS[:9]] + [Span("Who?", TEXT, "20 Jahre", 77)]
     examples, _ = task.examples(found)
     assert TEXT[77:85] == "20 Jahre"
-    ((ids, real, kinds, may, wanted),) = task.in_order(examples, 10**6)
-    assert not real.all()
+    ((ids, attention_mask, kinds, may, wanted),) = task.evaluation_batches(examples, 10**6)
+    assert not attention_mask.all()
     assert targets((wanted,)) == 2 * len(examples)
     assert wanted.shape == (len(examples), 2)
-    x = model(ids, real, kinds if segments else None)
+    x = model(ids, attention_mask, kinds if segments else None)
     x = x.masked_fill(~may[..., None], -1e9)
     want = sum(F.cross_entropy(x[..., i], wanted[:, i], reduction="sum") for i in (0, 1))
-    torch.testing.assert_close(task.loss(model, ids, real, kinds, may, wanted), want)
-    loss, right, both = task.measure(model, ids, real, kinds, may, wanted).tolist()
+    torch.testing.assert_close(task.loss(model, ids, attention_mask, kinds, may, wanted), want)
+    loss, right, both = task.measure(model, ids, attention_mask, kinds, may, wanted).tolist()
     assert loss == pytest.approx(want.item(), rel=1e-5)
     assert right == (x.argmax(1) == wanted).sum()
     assert both == sum(map(torch.equal, x.argmax(1), wanted))
     assert task.metrics(6.0, 4, examples, 3, 1) == {"loss": 1.5, "accuracy": 0.75, "spans": 0.5}
-    parts = [task.measure(model, *batch) for batch in task.in_order(examples, 40)]
+    parts = [task.measure(model, *batch) for batch in task.evaluation_batches(examples, 40)]
     assert sum(parts).tolist() == pytest.approx([loss, right, both], rel=1e-5)
-    assert sum(task.covered(batch) for batch in task.in_order(examples, 40)) == len(examples)
+    assert sum(task.batch_length(batch) for batch in task.evaluation_batches(examples, 40)) == len(examples)
     idle = torch.full_like(wanted, -100)
-    assert task.loss(model, ids, real, kinds, may, idle) == 0
+    assert task.loss(model, ids, attention_mask, kinds, may, idle) == 0
     for name, p in model.named_parameters():
         p.grad = None
         assert p.requires_grad != any(part in name for part in ("transform", "pooler", "next", "model.bias"))
-    task.loss(model, ids, real, kinds, may, wanted).backward()
+    task.loss(model, ids, attention_mask, kinds, may, wanted).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
 
 
@@ -203,7 +204,7 @@ def test_the_best_span_is_the_best_of_all():
     task = task_of("wordpiece", 17, longest=3)
     model = tiny_model(task).eval()
     torch.nn.init.normal_(model.head.weight)
-    ((answer, *more),) = task.answers(model, [("Who lives?", TEXT)], Sampling(), samples=7)
+    ((answer, *more),) = task.answers(model, Request([("Who lives?", TEXT)], Sampling(), samples=7))
     found = {}
     for window in task.windows([("Who lives?", TEXT)])[0]:
         n, second = len(window.ids), window.second
@@ -223,7 +224,7 @@ def test_an_answer_is_in_the_text_letter_by_letter(kind):
     task = task_of(kind, 37)
     model = tiny_model(task)
     texts = [f"Who lives?\t{TEXT}", "Who?\tKo\u0308ln\tin 1848", ("a\tb", " Bonn "), "W\t🙂🙂"]
-    told = task.answers(model, texts, Sampling(), samples=3)
+    told = task.answers(model, Request(texts, Sampling(), samples=3))
     for text, some in zip([TEXT, "Ko\u0308ln\tin 1848", "Bonn", "🙂🙂"], told, strict=True):
         assert some
         for answer in some:
@@ -231,7 +232,7 @@ def test_an_answer_is_in_the_text_letter_by_letter(kind):
             assert answer.text in text
             assert answer.text == answer.text.strip()
     assert model.training
-    alone = [task.answers(model, [text], Sampling(), samples=3)[0] for text in texts]
+    alone = [task.answers(model, Request([text], Sampling(), samples=3))[0] for text in texts]
     assert [[a.text for a in some] for some in alone] == [[a.text for a in some] for some in told]
 
 
@@ -241,17 +242,17 @@ def test_an_answer_is_in_the_text_letter_by_letter(kind):
 def test_reading(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", ROWS)
     config, data = SpanTaskConfig(name="span"), DataConfig(tokenizer="wordpiece", vocab=300)
-    found = SpanTask.read([path], [], data, config, 41)
+    found = SpanTask.read(DataRequest([path], [], data, config, 41))
     assert (len(found.train), len(found.valid)) == (36, 4)
     assert not {text for _, text in found.train.sources} & {text for _, text in found.valid.sources}
     assert found.notes == []
-    again = SpanTask.read([path], [path], data, config, 41, [found.tokenizer])
+    again = SpanTask.read(DataRequest([path], [path], data, config, 41, [found.tokenizer]))
     assert again.train.fingerprint() == again.valid.fingerprint() != found.train.fingerprint()
     gone = jsonl(tmp_path / "gone.jsonl", [("Who?", "Anna sings.", "Kim")])
-    mistake(lambda: SpanTask.read([gone], [], data, config, 41), "gone.jsonl:1", "Kim")
-    mistake(lambda: SpanTask.read([path], [], data, config, 4), "context=4")
+    user_error(lambda: SpanTask.read(DataRequest([gone], [], data, config, 41)), "gone.jsonl:1", "Kim")
+    user_error(lambda: SpanTask.read(DataRequest([path], [], data, config, 4)), "context=4")
     plain = train_tokenizer("char", [TEXT], 300, ["<unk>"])
-    mistake(lambda: SpanTask(config, plain, 41), "[CLS]")
+    user_error(lambda: SpanTask(config, plain, 41), "[CLS]")
     with pytest.raises(ValueError, match="longest=0"):
         SpanTaskConfig(name="span", longest=0)
 
@@ -277,7 +278,7 @@ def test_it_learns_is_kept_and_scored(tmp_path):
     assert 0 < answer.score <= 1
     assert len(loaded.ask("Who lives there?\tAnna lives", num_return_sequences=2)) == 2
     for wrong in ("Who lives?", "", "\tAnna", "Who?\t "):
-        mistake(lambda wrong=wrong: loaded.ask(wrong), "question", "tab")
+        user_error(lambda wrong=wrong: loaded.ask(wrong), "question", "tab")
 
 
 def test_from_scratch_and_no_gpt(tmp_path):
@@ -286,5 +287,5 @@ def test_from_scratch_and_no_gpt(tmp_path):
     model = train("span", data, valid=data, out=tmp_path / "a", steps=60, set=settings)
     assert model.score(data)["exact"] > 0.9
     no = {"model.kind": "gpt"}
-    mistake(lambda: train("span", data, out=tmp_path / "b", steps=1, set=no), "gpt", "span", "bert")
+    user_error(lambda: train("span", data, out=tmp_path / "b", steps=1, set=no), "gpt", "span", "bert")
     assert np.isfinite(model.score(data)["loss"])

@@ -7,22 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
-from runs import unmeasured
 from torch.nn import functional as F
 
 import regard
-from regard import scoring
+from helpers.errors import user_error
+from helpers.runs import unmeasured
 from regard.data import DataConfig
-from regard.data.labels import tagged
-from regard.generate import Sampling
-from regard.loss import IGNORED
+from regard.data.tags import read_tags
+from regard.decode.generate import Sampling
 from regard.models import MODELS
-from regard.run import load
+from regard.runs.load import load
 from regard.tasks import Tag, TagConfig, targets
-from regard.tasks.tag import tags_of, words_of, written
-from regard.text import train_tokenizer
-from regard.train import train
+from regard.tasks import metrics as scoring
+from regard.tasks.loss import IGNORED
+from regard.tasks.request import DataRequest, Request
+from regard.tasks.tag import format_tags, parse_tags, split_words
+from regard.text.tokenizer import train_tokenizer
+from regard.training.build import train
 
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 PEOPLE = [(["Anna"], ["B-PER"]), (["Björn", "Ruiz-Hart"], ["B-PER", "I-PER"]), (["Kim"], ["B-PER"])]
@@ -61,7 +62,7 @@ def task_of(kind, context=31):
 def tiny_model(kind, task):
     made, config, _ = MODELS[kind]
     known = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 1, "heads": 2}
-    return Tag.headed(made(config(**known)), task.config)
+    return Tag.add_head(made(config(**known)), task.config)
 
 
 # Where tags stand
@@ -94,7 +95,7 @@ def test_a_tag_stands_at_the_first_piece_of_its_word(kind, pieces, begins):
         assert place == 1 or whole.offsets[place - 2][1] <= start
     examples, notes = task.examples([(words, ["B-PER", "O", "O", "B-LOC", "O"])])
     assert notes == []
-    ((_, _, wanted),) = task.in_order(examples, 100)
+    ((_, _, wanted),) = task.evaluation_batches(examples, 100)
     assert {i: LABELS[n] for i, n in enumerate(wanted[0].tolist()) if n != IGNORED} == dict(
         zip(at, ["B-PER", "O", "O", "B-LOC", "O"], strict=True)
     )
@@ -117,12 +118,14 @@ def test_long_sentences_are_read_in_parts_and_no_word_is_lost(kind, context):
     examples, notes = task.examples([(words, tags), (["Kim"], ["B-PER"])])
     assert "1 of 2" in notes[0]
     assert examples.ids.lengths.max() <= context
-    batches = list(task.in_order(examples, 50))
-    assert sum(map(targets, batches)) == sum(map(task.covered, batches)) == len(words) + 1 == len(examples)
+    batches = list(task.evaluation_batches(examples, 50))
+    assert (
+        sum(map(targets, batches)) == sum(map(task.batch_length, batches)) == len(words) + 1 == len(examples)
+    )
     windows = task.windows([words])[0]
     assert sum(len(begins) for _, begins in windows) == len(words)
     assert all(begins for _, begins in windows)
-    numbers = [n for row in range(len(windows)) for n in examples.wanted[row].tolist() if n != IGNORED]
+    numbers = [n for row in range(len(windows)) for n in examples.labels[row].tolist() if n != IGNORED]
     assert [LABELS[n] for n in numbers] == tags
     told = task.tags(tiny_model("bert", task), [words, [], ["Kim"]])
     assert list(map(len, told)) == [len(words), 0, 1]
@@ -138,14 +141,14 @@ def test_long_sentences_are_read_in_parts_and_no_word_is_lost(kind, context):
     ],
 )
 def test_words_of_a_line(text, words):
-    assert "|".join(words_of(text)) == words
+    assert "|".join(split_words(text)) == words
 
 
 def test_what_is_written_is_read():
     words, tags = ["a/b", "/", "a\u00a0b", "c"], ["O", "B-PER", "I-PER", "X"]
-    assert written(words, tags) == "a/b/O //B-PER a\u00a0b/I-PER c/X"
-    assert tags_of(written(words, tags)) == tags
-    assert tags_of("") == []
+    assert format_tags(words, tags) == "a/b/O //B-PER a\u00a0b/I-PER c/X"
+    assert parse_tags(format_tags(words, tags)) == tags
+    assert parse_tags("") == []
 
 
 # Loss and figures
@@ -156,23 +159,23 @@ def test_loss_and_measure_are_torchs(kind):
     task = task_of("wordpiece")
     model = tiny_model(kind, task).eval()
     examples, _ = task.examples(SENTENCES[:7])
-    ((ids, real, wanted),) = task.in_order(examples, 10**6)
-    assert not real.all()
-    logits = model(ids, real)
+    ((ids, attention_mask, wanted),) = task.evaluation_batches(examples, 10**6)
+    assert not attention_mask.all()
+    logits = model(ids, attention_mask)
     some = wanted != IGNORED
     want = -logits.log_softmax(-1)[some].gather(1, wanted[some][:, None]).sum()
-    torch.testing.assert_close(task.loss(model, ids, real, wanted), want)
+    torch.testing.assert_close(task.loss(model, ids, attention_mask, wanted), want)
     torch.testing.assert_close(want, F.cross_entropy(logits[some], wanted[some], reduction="sum"))
-    loss, right, *entities = sums = task.measure(model, ids, real, wanted).tolist()
+    loss, right, *entities = sums = task.measure(model, ids, attention_mask, wanted).tolist()
     assert loss == pytest.approx(want.item(), rel=1e-5)
     assert right == (logits[some].argmax(-1) == wanted[some]).sum()
     assert task.metrics(6.0, 3, examples, 2, 1, 3, 4) == {"loss": 2.0, "accuracy": 2 / 3, "f1": 2 / 7}
     told = task.tags(model, examples.sources)
-    judged = scoring.entity_f1(told, [tags for _, tags in SENTENCES[:7]])
+    score_answers = scoring.entity_f1(told, [tags for _, tags in SENTENCES[:7]])
     assert min(entities[1:]) > 0
-    assert task.metrics(loss, 3, examples, right, *entities)["f1"] == judged["f1"]
+    assert task.metrics(loss, 3, examples, right, *entities)["f1"] == score_answers["f1"]
     # in parts it is the same, and padding changes nothing
-    parts = [task.measure(model, *batch) for batch in task.in_order(examples, 20)]
+    parts = [task.measure(model, *batch) for batch in task.evaluation_batches(examples, 20)]
     assert len(parts) > 1
     assert sum(parts).tolist() == pytest.approx(sums, rel=1e-5)
 
@@ -191,9 +194,9 @@ def test_only_tags_of_entities_are_judged_as_such():
     entities = Tag(TagConfig(name="tag", labels=LABELS), tokens, 31)
     told = ["Anna/B-PER in/O Bonn/O", "Kim/I-LOC"]
     true = ["Anna/B-PER in/O Bonn/B-LOC", "Kim/I-LOC"]
-    assert entities.judged(told, true) == {"precision": 1.0, "recall": 2 / 3, "f1": pytest.approx(0.8)}
+    assert entities.score_answers(told, true) == {"precision": 1.0, "recall": 2 / 3, "f1": pytest.approx(0.8)}
     parts = Tag(TagConfig(name="tag", labels=("NOUN", "VERB")), tokens, 31)
-    assert parts.judged(["Anna/NOUN"], ["Anna/VERB"]) == {}
+    assert parts.score_answers(["Anna/NOUN"], ["Anna/VERB"]) == {}
 
 
 # Data
@@ -202,32 +205,40 @@ def test_only_tags_of_entities_are_judged_as_such():
 def test_reading(tmp_path):
     path = conll(tmp_path / "a.conll", SENTENCES)
     config, data = TagConfig(name="tag"), DataConfig(tokenizer="wordpiece", vocab=300)
-    found = Tag.read([path], [], data, config, 31)
-    assert found.found == {"labels": list(LABELS)}
+    found = Tag.read(DataRequest([path], [], data, config, 31))
+    assert found.task_settings == {"labels": list(LABELS)}
     assert (len(found.train.sources), len(found.valid.sources)) == (25, 2)
     assert found.valid.sources == [SENTENCES[9][0], SENTENCES[19][0]]
     assert found.train.describe() == f"{len(found.train):,} words"
-    again = Tag.read([path], [path], data, config, 31, [found.tokenizer])
+    again = Tag.read(DataRequest([path], [path], data, config, 31, [found.tokenizer]))
     assert again.train.fingerprint() == again.valid.fingerprint() != found.train.fingerprint()
     for holdout, held in ((0.0, 0), (0.9, 13)):
-        some = Tag.read([path], [], dataclasses.replace(data, holdout=holdout), config, 31)
+        some = Tag.read(DataRequest([path], [], dataclasses.replace(data, holdout=holdout), config, 31))
         assert len(some.valid.sources if some.valid else ()) == held
     rare = conll(tmp_path / "rare.conll", [(["x"], ["B-RARE"])])
-    assert "B-RARE" in Tag.read([path], [rare], data, config, 31).found["labels"]
+    assert "B-RARE" in Tag.read(DataRequest([path], [rare], data, config, 31)).task_settings["labels"]
     chosen = TagConfig(name="tag", labels=("O", "B-PER", "I-PER"))
-    mistake(lambda: Tag.read([path], [], data, chosen, 31), "sentence 1", "Anna lives", "B-LOC", "O, B-PER")
+    user_error(
+        lambda: Tag.read(DataRequest([path], [], data, chosen, 31)),
+        "sentence 1",
+        "Anna lives",
+        "B-LOC",
+        "O, B-PER",
+    )
     slash = conll(tmp_path / "slash.conll", [(["x", "y"], ["A/B", "C"])])
-    mistake(lambda: Tag.read([slash], [], data, config, 31), "A/B", "slash")
+    user_error(lambda: Tag.read(DataRequest([slash], [], data, config, 31)), "A/B", "slash")
     one = conll(tmp_path / "one.conll", [(["x"], ["A"])])
-    mistake(lambda: Tag.read([one], [], data, config, 31), '"A"', "two or more")
-    mistake(lambda: Tag.read([str(tmp_path / "none.conll")], [], data, config, 31), "none.conll")
-    mistake(lambda: Tag.read([path], [], data, config, 2), "context=2")
+    user_error(lambda: Tag.read(DataRequest([one], [], data, config, 31)), '"A"', "two or more")
+    user_error(
+        lambda: Tag.read(DataRequest([str(tmp_path / "none.conll")], [], data, config, 31)), "none.conll"
+    )
+    user_error(lambda: Tag.read(DataRequest([path], [], data, config, 2)), "context=2")
 
 
 def test_a_step_has_its_batch_at_any_time():
     task = task_of("bpe")
     examples, _ = task.examples(SENTENCES)
-    one, again = (task.training(examples, 5, 4, None) for _ in range(2))
+    one, again = (task.samples(examples, 5, 4, None) for _ in range(2))
     again.rows(30)
     for step in (0, 3, 19):
         assert all(
@@ -263,9 +274,9 @@ def test_it_learns_is_kept_and_scored(tmp_path, kind, tokens):
     assert {k: found[k] for k in ("precision", "recall", "f1")} == scoring.entity_f1(told, true)
     assert found["accuracy"] == pytest.approx(scoring.accuracy([*chain(*told)], [*chain(*true)]))
     assert found["f1"] > (0.95 if kind == "bert" else 0.8)
-    mistake(lambda: loaded.ask(text, num_return_sequences=2), "num_return_sequences=2")
+    user_error(lambda: loaded.ask(text, num_return_sequences=2), "num_return_sequences=2")
     new = conll(tmp_path / "new.conll", [(["Kim", "runs"], ["B-ORG", "O"])])
-    mistake(lambda: loaded.score(new), "sentence 1", "B-ORG")
+    user_error(lambda: loaded.score(new), "sentence 1", "B-ORG")
 
 
 def alone_tag(model, word):
@@ -294,7 +305,7 @@ def test_asking_leaves_a_model_as_it_was():
     task = task_of("wordpiece")
     model = tiny_model("bert", task)
     assert model.training
-    (answers,) = task.ask(model, ["Anna, Bonn", ""], Sampling())
+    (answers,) = task.stream(model, Request(["Anna, Bonn", ""], Sampling()))
     assert model.training
     assert [word.rpartition("/")[0] for word in answers[0].split(" ")] == ["Anna", ",", "Bonn"]
     assert answers[1] == ""
@@ -302,7 +313,7 @@ def test_asking_leaves_a_model_as_it_was():
 
 def test_the_built_in_set_reads():
     here = [str(Path(regard.__file__).parent / "builtin" / name) for (name,) in Tag.builtin]
-    found = Tag.read(here[:1], here[1:], DataConfig(tokenizer="bpe"), TagConfig(name="tag"), 128)
+    found = Tag.read(DataRequest(here[:1], here[1:], DataConfig(tokenizer="bpe"), TagConfig(name="tag"), 128))
     assert found.notes == []
-    assert len(found.found["labels"]) == 9
-    assert [tags_of(text) for text in found.valid.targets] == [tags for _, tags in tagged(here[1:])]
+    assert len(found.task_settings["labels"]) == 9
+    assert [parse_tags(text) for text in found.valid.targets] == [tags for _, tags in read_tags(here[1:])]

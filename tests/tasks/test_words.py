@@ -10,21 +10,22 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
-from runs import at_step, rows, stopped, unmeasured
-from runs import same as same_runs
 from torch import Tensor
 
+from helpers.errors import user_error
+from helpers.runs import at_step, rows, stopped, unmeasured
+from helpers.runs import same as same_runs
 from regard.data import Stream
-from regard.generate import Sampling
-from regard.loss import IGNORED
-from regard.models import Words, WordsConfig
+from regard.decode.generate import Sampling
+from regard.models import Word2Vec, WordsConfig
 from regard.tasks import idle, targets
 from regard.tasks import words as module
-from regard.tasks.words import Chances, WordsDataConfig, WordsTask, WordsTaskConfig, table
-from regard.text import word_tokenizer
-from regard.train import train
-from regard.trainer import Trainer
+from regard.tasks.loss import IGNORED
+from regard.tasks.request import DataRequest, Request
+from regard.tasks.words import Chances, WordsDataConfig, WordsTask, WordsTaskConfig, read_table
+from regard.text.tokenizer import word_tokenizer
+from regard.training.build import train
+from regard.training.trainer import Trainer
 
 CONTEXT, DIM = 3, 5
 LETTERS = "abcdefghijk"
@@ -57,8 +58,8 @@ def stream(task: WordsTask) -> Stream:
 
 
 @pytest.fixture
-def model(task: WordsTask) -> Words:
-    model = Words(WordsConfig(vocab=task.tokenizer.vocab, context=CONTEXT, dim=DIM))
+def model(task: WordsTask) -> Word2Vec:
+    model = Word2Vec(WordsConfig(vocab=task.tokenizer.vocab, context=CONTEXT, dim=DIM))
     for p in model.parameters():
         torch.nn.init.normal_(p)
     return model
@@ -73,24 +74,24 @@ def same(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> bool:
 
 def test_a_batch_depends_on_seed_and_rows_alone(task: WordsTask, stream: Stream) -> None:
     rows = np.array([17, 4, 251])
-    batch = task.batch(task.training(stream, 3, 5, None), rows)
+    batch = task.batch(task.samples(stream, 3, 5, None), rows)
     again = task_of(subsample=0.0)
-    samples = again.training(stream, 3, 2, None)
+    samples = again.samples(stream, 3, 2, None)
     for _ in range(3):
         again.batch(samples, np.arange(5))  # what came before does not matter
     assert same(again.batch(samples, rows), batch)
-    assert not same(again.batch(again.training(stream, 4, 2, None), rows), batch)
+    assert not same(again.batch(again.samples(stream, 4, 2, None), rows), batch)
 
 
 def test_a_row_draws_the_same_in_any_company() -> None:
     task = task_of(subsample=0.05)
-    samples = task.training(stream_of(task, text_of(9973)), 3, 5, None)
+    samples = task.samples(stream_of(task, text_of(9973)), 3, 5, None)
     together = task.batch(samples, np.arange(5))
     for i in range(5):
         ids, negatives, reach = task.batch(samples, np.array([i]))
-        real = reach[0] != IGNORED
-        assert torch.equal(ids[0][real], together[0][i][together[2][i] != IGNORED])
-        assert torch.equal(reach[0][real], together[2][i][together[2][i] != IGNORED])
+        attention_mask = reach[0] != IGNORED
+        assert torch.equal(ids[0][attention_mask], together[0][i][together[2][i] != IGNORED])
+        assert torch.equal(reach[0][attention_mask], together[2][i][together[2][i] != IGNORED])
         assert torch.equal(negatives[0], together[1][i])
     (everything, *_), (later, *_) = together, task.batch(samples, np.arange(5, 10))
     assert everything.shape[1] % module.STEP == 0
@@ -98,29 +99,29 @@ def test_a_row_draws_the_same_in_any_company() -> None:
 
 
 def test_a_step_reads_so_many_rows_or_words(task: WordsTask, stream: Stream) -> None:
-    assert len(task.training(stream, 3, 5, None).rows(7)) == 5
-    assert len(task.training(stream, 3, 5, 3 * module.STRETCH + 1).rows(7)) == 3
-    assert len(task.training(stream, 3, 5, 1).rows(7)) == 1
+    assert len(task.samples(stream, 3, 5, None).rows(7)) == 5
+    assert len(task.samples(stream, 3, 5, 3 * module.STRETCH + 1).rows(7)) == 3
+    assert len(task.samples(stream, 3, 5, 1).rows(7)) == 1
 
 
 def test_without_sub_sampling_nothing_is_lost(task: WordsTask, stream: Stream) -> None:
-    task.training(stream, 3, 5, None)
-    batches = list(task.in_order(stream, 700))
+    task.samples(stream, 3, 5, None)
+    batches = list(task.evaluation_batches(stream, 700))
     words = torch.cat([ids[reach != IGNORED] for ids, _, reach in batches])
     assert words.tolist() == stream.read(0, len(stream) - 1).tolist()
-    assert sum(map(targets, batches)) == sum(map(task.covered, batches)) == len(words)
-    assert all(same(a, b) for a, b in zip(batches, task.in_order(stream, 700), strict=True))
+    assert sum(map(targets, batches)) == sum(map(task.batch_length, batches)) == len(words)
+    assert all(same(a, b) for a, b in zip(batches, task.evaluation_batches(stream, 700), strict=True))
 
 
 def test_frequent_words_are_passed_over_as_word2vec_does() -> None:
     t = 0.02
     task = task_of(subsample=t)
     stream = stream_of(task, text_of(99_991))
-    task.training(stream, 3, 5, None)
+    task.samples(stream, 3, 5, None)
     there = np.bincount(stream.read(0, len(stream)), minlength=task.tokenizer.vocab)
     seen = sum(
         np.bincount(ids[reach != IGNORED].numpy(), minlength=len(there))
-        for ids, _, reach in task.in_order(stream, 10**4)
+        for ids, _, reach in task.evaluation_batches(stream, 10**4)
     )
     for n, kept in zip(there[SPECIALS:], seen[SPECIALS:], strict=True):
         f = n / there.sum()
@@ -130,7 +131,7 @@ def test_frequent_words_are_passed_over_as_word2vec_does() -> None:
 
 
 def test_negatives_follow_the_counts_to_three_fourths(task: WordsTask, stream: Stream) -> None:
-    samples = task.training(stream, 3, 1000, None)
+    samples = task.samples(stream, 3, 1000, None)
     _, negatives, _ = task.batch(samples, np.arange(1000))
     assert negatives.shape == (1000, module.SHARED)
     counts = Counter(stream.read(0, len(stream)).tolist())
@@ -143,7 +144,7 @@ def test_negatives_follow_the_counts_to_three_fourths(task: WordsTask, stream: S
 
 
 def test_a_word_looks_one_to_context_far(task: WordsTask, stream: Stream) -> None:
-    samples = task.training(stream, 3, 300, None)
+    samples = task.samples(stream, 3, 300, None)
     *_, reach = task.batch(samples, np.arange(300))
     found = Counter(reach[reach != IGNORED].tolist())
     n, p = sum(found.values()), 1 / CONTEXT
@@ -156,8 +157,8 @@ def test_unknown_words_leave_no_gap_and_documents_one_as_wide_as_the_context(tas
     a, b, c = (task.tokenizer.id(letter) for letter in "abc")
     unknown, end = task.tokenizer.id("<unk>"), task.tokenizer.end
     ids = np.array([[a, unknown, b, end, c, unknown, unknown, a, b]])
-    task.training(Stream([ids[0]], 1), 3, 5, None)
-    words, _, reach = task.drawn(ids, np.array([5], dtype=np.uint64))
+    task.samples(Stream([ids[0]], 1), 3, 5, None)
+    words, _, reach = task.collate(ids, np.array([5], dtype=np.uint64))
     gap = [-1] * CONTEXT
     found = torch.where(reach != IGNORED, words, -1)[0].tolist()
     assert found[: 5 + CONTEXT] == [a, b, *gap, c, a, b]
@@ -169,13 +170,13 @@ def test_chances_of_what_is_not_there() -> None:
     assert chances.keep[[0, 1, 4, 5]].tolist() == [0, 0, 0, 0]
     assert 0 < chances.keep[2] < chances.keep[3] < 1
     assert set(chances.draw(np.linspace(0, 1 - 1e-9, 99)).tolist()) == {2, 3}
-    mistake(lambda: Chances.of(Stream([np.array([0])], 1), 6, [0], 0.0), "data.least")
+    user_error(lambda: Chances.of(Stream([np.array([0])], 1), 6, [0], 0.0), "data.least")
 
 
 # The loss
 
 
-def slowly(model: Words, ids: Tensor, negatives: Tensor, reach: Tensor, mode: str, k: int) -> float:
+def slowly(model: Word2Vec, ids: Tensor, negatives: Tensor, reach: Tensor, mode: str, k: int) -> float:
     """Mikolov et al. 2013, eq. 4, pair by pair, where the expectation is the mean over what the row drew."""
     v, u = model.embed.weight.detach().double(), model.near.weight.detach().double()
     total = 0.0
@@ -201,20 +202,20 @@ def slowly(model: Words, ids: Tensor, negatives: Tensor, reach: Tensor, mode: st
 
 
 @pytest.mark.parametrize("mode", ["skipgram", "cbow"])
-def test_the_loss_is_that_of_the_paper(model: Words, mode: str) -> None:
+def test_the_loss_is_that_of_the_paper(model: Word2Vec, mode: str) -> None:
     task = task_of(subsample=0.1, mode=mode, negative=7)
     text = stream_of(task, text_of(2003))
     text.parts[0][::31] = task.tokenizer.end
-    batch = task.batch(task.training(text, 3, 2, None), np.arange(2))
+    batch = task.batch(task.samples(text, 3, 2, None), np.arange(2))
     assert (batch[-1] == IGNORED).any()
     expected = slowly(model, *batch, mode, 7)
     assert float(task.loss(model, *batch).detach()) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["skipgram", "cbow"])
-def test_parts_of_a_batch_add_up_and_an_idle_one_is_nothing(model: Words, mode: str) -> None:
+def test_parts_of_a_batch_add_up_and_an_idle_one_is_nothing(model: Word2Vec, mode: str) -> None:
     task = task_of(subsample=0.1, mode=mode)
-    samples = task.training(stream_of(task, text_of(2003)), 3, 5, None)
+    samples = task.samples(stream_of(task, text_of(2003)), 3, 5, None)
     whole = task.loss(model, *task.batch(samples, np.arange(5)))
     parts = sum(task.loss(model, *task.batch(samples, np.array([i]))) for i in range(5))
     torch.testing.assert_close(parts, whole)
@@ -247,14 +248,18 @@ def groups(lines: int) -> str:
 def test_words_of_the_same_company_come_together(tmp_path: Path, mode: str) -> None:
     (tmp_path / "a.txt").write_text(groups(1500))
     config = WordsTaskConfig(name="words", mode=mode, subsample=0.05)  # type: ignore[arg-type]
-    found = WordsTask.read([str(tmp_path / "a.txt")], [], WordsDataConfig(holdout=0.1), config, 2)
+    found = WordsTask.read(
+        DataRequest([str(tmp_path / "a.txt")], [], WordsDataConfig(holdout=0.1), config, 2)
+    )
     task = WordsTask(config, found.tokenizer, 2)
-    model = Words(WordsConfig(vocab=found.tokenizer.vocab, context=2, dim=11))
-    samples = task.training(found.train, 3, 32, None)
+    model = Word2Vec(WordsConfig(vocab=found.tokenizer.vocab, context=2, dim=11))
+    samples = task.samples(found.train, 3, 32, None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.0)
 
     def measured() -> float:
-        return sum(float(task.loss(model, *batch).detach()) for batch in task.in_order(found.valid, 4096))
+        return sum(
+            float(task.loss(model, *batch).detach()) for batch in task.evaluation_batches(found.valid, 4096)
+        )
 
     before = measured()
     for step in range(80):
@@ -264,9 +269,9 @@ def test_words_of_the_same_company_come_together(tmp_path: Path, mode: str) -> N
         optimizer.zero_grad()
     assert measured() < before
     for word, others in (("cat", {"dog", "cow", "hen"}), ("Red", {"blue", "green", "pink"})):
-        (answers,) = task.answers(model, [word], Sampling(), samples=3)
+        (answers,) = task.answers(model, Request([word], Sampling(), samples=3))
         assert {answer.text for answer in answers} == others
-    assert "\n  → " in task.sample(model, found.train, 1)
+    assert "\n  → " in task.preview(model, found.train, 1)
 
 
 # Reading
@@ -275,18 +280,18 @@ def test_words_of_the_same_company_come_together(tmp_path: Path, mode: str) -> N
 def test_reading_counts_lower_cases_and_holds_out(tmp_path: Path, task: WordsTask) -> None:
     (tmp_path / "a.txt").write_text("The the THE\ncat Cat dog\n" + "the cat " * 20)
     paths, config = [str(tmp_path / "a.txt")], task.config
-    found = WordsTask.read(paths, [], WordsDataConfig(holdout=0.25, least=2), config, CONTEXT)
+    found = WordsTask.read(DataRequest(paths, [], WordsDataConfig(holdout=0.25, least=2), config, CONTEXT))
     assert found.tokenizer.vocab == SPECIALS + 2
     assert found.tokenizer.id("the") < found.tokenizer.id("cat")
     assert len(found.train) + len(found.valid) >= 46
     as_they_are = WordsDataConfig(holdout=0.0, least=1, lower=False)
-    found = WordsTask.read(paths, [], as_they_are, config, CONTEXT)
+    found = WordsTask.read(DataRequest(paths, [], as_they_are, config, CONTEXT))
     assert found.valid is None
     assert found.tokenizer.vocab == SPECIALS + len({"the", "The", "THE", "cat", "Cat", "dog"})
-    again = WordsTask.read(paths, [], as_they_are, config, CONTEXT, [task.tokenizer])
+    again = WordsTask.read(DataRequest(paths, [], as_they_are, config, CONTEXT, [task.tokenizer]))
     assert again.tokenizer is task.tokenizer
-    mistake(
-        lambda: WordsTask.read(paths, [], WordsDataConfig(least=99), config, CONTEXT),
+    user_error(
+        lambda: WordsTask.read(DataRequest(paths, [], WordsDataConfig(least=99), config, CONTEXT)),
         paths[0],
         "99 times",
         "data.least",
@@ -296,7 +301,7 @@ def test_reading_counts_lower_cases_and_holds_out(tmp_path: Path, task: WordsTas
 def test_signs_are_no_part_of_a_word(tmp_path: Path, task: WordsTask) -> None:
     (tmp_path / "a.txt").write_text("The bear. A Bear, (bears) and the bear's bear-skin: <unk> bear! @-@ b")
     data = WordsDataConfig(holdout=0.0, least=1)
-    found = WordsTask.read([str(tmp_path / "a.txt")], [], data, task.config, CONTEXT)
+    found = WordsTask.read(DataRequest([str(tmp_path / "a.txt")], [], data, task.config, CONTEXT))
     count = Counter(found.tokenizer.tokens(found.train.read(0, len(found.train))))
     assert count["bear"] == 4
     assert count["<unk>"] == count["bears"] == count["bear-skin"] == count["'s"] == count["@-@"] == 1
@@ -315,9 +320,9 @@ def test_settings_that_make_no_sense(name: str) -> None:
 
 
 @pytest.fixture
-def plane(task: WordsTask) -> Words:
+def plane(task: WordsTask) -> Word2Vec:
     """a to f lie around its origin; the others far away, on the other side."""
-    model = Words(WordsConfig(vocab=task.tokenizer.vocab, context=CONTEXT, dim=2))
+    model = Word2Vec(WordsConfig(vocab=task.tokenizer.vocab, context=CONTEXT, dim=2))
     places = {"a": (1, 0), "b": (3, 0.3), "c": (1, 0.9), "d": (0, 1), "e": (0.1, 2), "f": (2, 2.1)}
     with torch.no_grad():
         model.embed.weight[:] = torch.tensor([-9.0, -9.0])
@@ -326,46 +331,48 @@ def plane(task: WordsTask) -> Words:
     return model
 
 
-def asked(task: WordsTask, model: Words, text: str, **options: str) -> str:
-    return "".join(piece for (piece,) in task.ask(model, [text], Sampling(top_k=2), **options))
+def asked(task: WordsTask, model: Word2Vec, text: str, **options: str) -> str:
+    return "".join(
+        piece for (piece,) in task.stream(model, Request([text], Sampling(top_k=2), options=options))
+    )
 
 
-def test_neighbours_by_angle_and_by_distance(task: WordsTask, plane: Words) -> None:
+def test_neighbours_by_angle_and_by_distance(task: WordsTask, plane: Word2Vec) -> None:
     cosine = 3 / math.hypot(3, 0.3)
     assert asked(task, plane, "a") == f"b {cosine:.2f}, c {1 / math.hypot(1, 0.9):.2f}"
     assert asked(task, plane, "a", distance="euclidean") == f"c 0.90, d {math.sqrt(2):.2f}"
-    mistake(lambda: asked(task, plane, "a", distance="manhattan"), "distance=manhattan", "euclidean")
+    user_error(lambda: asked(task, plane, "a", distance="manhattan"), "distance=manhattan", "euclidean")
 
 
-def test_sums_and_differences(task: WordsTask, plane: Words) -> None:
+def test_sums_and_differences(task: WordsTask, plane: Word2Vec) -> None:
     assert asked(task, plane, "b - a + d").startswith("e ")
     assert asked(task, plane, "a + d") == asked(task, plane, "d a")
     assert asked(task, plane, "a + d").startswith("f 1.00, c ")  # and neither a nor d
     assert asked(task, plane, "a \N{MINUS SIGN} d") == asked(task, plane, "a - d")
 
 
-def test_answers_with_their_scores(task: WordsTask, plane: Words) -> None:
-    (found, other) = task.answers(plane, ["a", "d"], Sampling(), samples=2)
+def test_answers_with_their_scores(task: WordsTask, plane: Word2Vec) -> None:
+    (found, other) = task.answers(plane, Request(["a", "d"], Sampling(), samples=2))
     assert [answer.text for answer in found] == ["b", "c"]
     assert found[1].score == pytest.approx(1 / math.hypot(1, 0.9))
     assert len(other) == 2
-    ((line,),) = task.answers(plane, ["a"], Sampling())
+    ((line,),) = task.answers(plane, Request(["a"], Sampling()))
     assert line.text.count(",") == 9  # ten of them
-    assert len(task.answers(plane, ["a"], Sampling(), samples=99)[0]) == len(LETTERS) - 1
+    assert len(task.answers(plane, Request(["a"], Sampling(), samples=99))[0]) == len(LETTERS) - 1
 
 
-def test_words_that_have_no_vector(task: WordsTask, plane: Words) -> None:
-    mistake(lambda: asked(task, plane, "aa"), "aa: not among", "did you mean a?")
-    mistake(lambda: asked(task, plane, "zzz"), "zzz: not among", "11")
-    mistake(lambda: asked(task, plane, " - "), "king - man + woman")
-    mistake(lambda: asked(task, plane, "<unk>"), "<unk>: not among")
+def test_words_that_have_no_vector(task: WordsTask, plane: Word2Vec) -> None:
+    user_error(lambda: asked(task, plane, "aa"), "aa: not among", "did you mean a?")
+    user_error(lambda: asked(task, plane, "zzz"), "zzz: not among", "11")
+    user_error(lambda: asked(task, plane, " - "), "king - man + woman")
+    user_error(lambda: asked(task, plane, "<unk>"), "<unk>: not among")
 
 
 # Judging
 
 
 def test_similarities_and_analogies_are_known_by_their_columns(
-    task: WordsTask, plane: Words, tmp_path: Path
+    task: WordsTask, plane: Word2Vec, tmp_path: Path
 ) -> None:
     likeness, tagged, analogies = (tmp_path / f"{name}.csv" for name in ("likeness", "tagged", "analogies"))
     likeness.write_text(",word1,word2,similarity\n0,a,b,9\n1,a,c,8.5\n2,a,d,3\n3,a,zebra,10\n4,e,d,9\n5,,,\n")
@@ -373,15 +380,15 @@ def test_similarities_and_analogies_are_known_by_their_columns(
     analogies.write_text(",type,word1,word2,word3,target\n0,x,a,b,d,e\n1,x,a,b,d,f\n2,x,a,b,d,zoo\n")
     with gzip.open(tmp_path / "likeness.csv.gz", "wt") as file:
         file.write(likeness.read_text())
-    judged = lambda *paths: task.scored(plane, task.held_out([str(path) for path in paths]))  # noqa: E731
+    score_answers = lambda *paths: task.score(plane, task.held_out([str(path) for path in paths]))  # noqa: E731
     # cosines: ab .995, ac .743, ad 0, ed .9988; people: 9, 8.5, 3, 9. Ranks 3 2 1 4 and 3.5 2 1 3.5
     x, y = np.array([3, 2, 1, 4]), np.array([3.5, 2, 1, 3.5])
     expected = {"spearman": np.corrcoef(x, y)[0, 1], "covered": 4 / 5}
-    assert judged(likeness) == judged(tmp_path / "likeness.csv.gz") == pytest.approx(expected)
-    assert judged(tagged) == pytest.approx({"spearman": 1, "covered": 1})
-    assert judged(analogies) == pytest.approx({"accuracy": 1 / 2, "covered": 2 / 3})
+    assert score_answers(likeness) == score_answers(tmp_path / "likeness.csv.gz") == pytest.approx(expected)
+    assert score_answers(tagged) == pytest.approx({"spearman": 1, "covered": 1})
+    assert score_answers(analogies) == pytest.approx({"accuracy": 1 / 2, "covered": 2 / 3})
     (tmp_path / "likeness.csv.gz").unlink()
-    assert set(judged(tmp_path)) == {
+    assert set(score_answers(tmp_path)) == {
         f"{name}_{what}"
         for name, what in [
             ("analogies", "accuracy"),
@@ -397,20 +404,20 @@ def test_similarities_and_analogies_are_known_by_their_columns(
         ("a,b\n1,2\n", ["a.csv:1", "a, b", "word1,word2,similarity"]),
         ("word1,word2,similarity\n", ["a.csv: empty"]),
         ("", ["a.csv:1", "missing"]),
-        ("word1,word2,similarity\na,b,1\na,b,x\n", ["a.csv:3", "x is no number"]),
+        ("word1,word2,similarity\na,b,1\na,b,x\n", ["a.csv:3", "similarity", "x is not a number"]),
         ("word1,word2,similarity\na,b\n", ["a.csv:2", "fewer cells"]),
     ],
 )
 def test_sets_that_are_none(tmp_path: Path, text: str, words: list[str]) -> None:
     (tmp_path / "a.csv").write_text(text)
-    mistake(lambda: table(str(tmp_path / "a.csv")), *words)
-    mistake(lambda: table(str(tmp_path / "a.txt")), "a.txt: no .csv")
+    user_error(lambda: read_table(str(tmp_path / "a.csv")), *words)
+    user_error(lambda: read_table(str(tmp_path / "a.txt")), "a.txt", ".csv")
 
 
 # Keeping
 
 
-def test_vectors_are_written_as_everybody_reads_them(task: WordsTask, model: Words, tmp_path: Path) -> None:
+def test_vectors_are_written_in_the_common_format(task: WordsTask, model: Word2Vec, tmp_path: Path) -> None:
     task.finish(tmp_path, model.state_dict())
     first, *rows = (tmp_path / "vectors.txt").read_text("utf-8").splitlines()
     assert first == f"{len(LETTERS)} {DIM}"
@@ -423,10 +430,11 @@ def test_vectors_are_written_as_everybody_reads_them(task: WordsTask, model: Wor
         )
 
 
-def test_a_map_is_kept_beside_them(task: WordsTask, model: Words, tmp_path: Path) -> None:
+def test_a_map_is_kept_beside_them(task: WordsTask, model: Word2Vec, tmp_path: Path) -> None:
     task.finish(tmp_path, model.state_dict())
     shown = [
-        text.text for text in ElementTree.parse(tmp_path / "map.svg").iterfind(".//{*}text[@class='word']")
+        text.text
+        for text in ElementTree.parse(tmp_path / "map.svg").iterfind(".//{*}text[@text-anchor='middle']")
     ]
     assert sorted(shown) == list(LETTERS)
 

@@ -5,14 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from mistakes import mistake
 
-from regard.beam import beam_search
+from helpers.errors import user_error
 from regard.data import DataConfig, Stream
-from regard.generate import Sampling
+from regard.decode.beam import beam_search
+from regard.decode.generate import Sampling
 from regard.models import GPT, GPTConfig
 from regard.tasks import TASKS, Write, WriteConfig, idle, targets
-from regard.text import train_tokenizer
+from regard.tasks.request import DataRequest, Request
+from regard.text.tokenizer import train_tokenizer
 
 TEXT = "abcdefghij" * 7 + "\n"
 CONTEXT = 7
@@ -39,7 +40,7 @@ def test_a_task_has_its_name():
 
 
 def test_a_batch_asks_for_what_follows(task, stream):
-    ids, following = task.batch(task.training(stream, 3, 5, None), np.arange(5))
+    ids, following = task.batch(task.samples(stream, 3, 5, None), np.arange(5))
     assert ids.shape == following.shape == (5, CONTEXT)
     assert torch.equal(ids[:, 1:], following[:, :-1])
     for row in torch.cat([ids, following[:, -1:]], dim=1):
@@ -48,9 +49,9 @@ def test_a_batch_asks_for_what_follows(task, stream):
 
 
 def test_a_position_has_its_sample_at_any_time(task, stream):
-    samples = task.training(stream, 3, 5, None)
+    samples = task.samples(stream, 3, 5, None)
     ids, _ = task.batch(samples, np.array([17, 4]))
-    again, _ = task.batch(task.training(stream, 3, 2, None), np.array([4]))
+    again, _ = task.batch(task.samples(stream, 3, 2, None), np.array([4]))
     assert torch.equal(ids[1:], again)
 
 
@@ -58,21 +59,21 @@ def test_a_position_has_its_sample_at_any_time(task, stream):
     ("rows", "tokens", "expected"), [(5, None, 5), (5, 3 * CONTEXT, 3), (5, 3 * CONTEXT + 6, 3), (5, 1, 1)]
 )
 def test_a_step_has_so_many_rows_or_tokens(task, stream, rows, tokens, expected):
-    samples = task.training(stream, 3, rows, tokens)
+    samples = task.samples(stream, 3, rows, tokens)
     assert [len(samples.rows(step)) for step in range(40)] == [expected] * 40
 
 
 @pytest.mark.parametrize(("tokens", "most"), [(1, 1), (CONTEXT, 1), (3 * CONTEXT + 1, 3), (700, 100)])
 def test_in_order_asks_for_everything_once(task, stream, tokens, most):
-    batches = list(task.in_order(stream, tokens))
+    batches = list(task.evaluation_batches(stream, tokens))
     asked = torch.cat([following.flatten() for _, following in batches])
     assert asked.tolist() == stream.read(1, len(stream)).tolist()
     assert max(len(ids) for ids, _ in batches) == min(most, len(stream) // CONTEXT)
-    assert sum(map(task.covered, batches)) == len(stream) - 1
+    assert sum(map(task.batch_length, batches)) == len(stream) - 1
 
 
 def test_an_idle_batch_asks_for_nothing(task, stream, model):
-    ids, following = task.batch(task.training(stream, 3, 5, None), np.arange(5))
+    ids, following = task.batch(task.samples(stream, 3, 5, None), np.arange(5))
     nothing = idle((ids, following))
     assert torch.equal(nothing[0], ids)
     assert targets(nothing) == 0
@@ -84,7 +85,7 @@ def test_an_idle_batch_asks_for_nothing(task, stream, model):
 
 
 def test_the_loss_is_the_sum_of_cross_entropies(task, stream, model):
-    ids, following = task.batch(task.training(stream, 3, 5, None), np.arange(5))
+    ids, following = task.batch(task.samples(stream, 3, 5, None), np.arange(5))
     wanted = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), following.flatten(), reduction="sum")
     torch.testing.assert_close(task.loss(model, ids, following), wanted)
 
@@ -98,10 +99,10 @@ def test_metrics(task, stream):
 def test_reading_holds_out_and_brings_the_tokenizer(tmp_path, task):
     (tmp_path / "a.txt").write_text(TEXT)
     paths = [str(tmp_path / "a.txt")]
-    found = Write.read(paths, [], DataConfig(holdout=0.25), task.config, CONTEXT)
+    found = Write.read(DataRequest(paths, [], DataConfig(holdout=0.25), task.config, CONTEXT))
     assert len(found.train) + len(found.valid) == len(TEXT)
     assert found.tokenizer.end is not None
-    given = Write.read(paths, [], DataConfig(), task.config, CONTEXT, [task.tokenizer])
+    given = Write.read(DataRequest(paths, [], DataConfig(), task.config, CONTEXT, [task.tokenizer]))
     assert given.tokenizer is task.tokenizer
 
 
@@ -109,20 +110,20 @@ def test_all_of_a_text_is_scored_on(tmp_path, task):
     (tmp_path / "a.txt").write_text(TEXT)
     assert len(task.held_out([str(tmp_path / "a.txt")])) == len(TEXT)
     (tmp_path / "short.txt").write_text("a")
-    mistake(lambda: task.held_out([str(tmp_path / "short.txt")]), tmp_path / "short.txt")
+    user_error(lambda: task.held_out([str(tmp_path / "short.txt")]), tmp_path / "short.txt")
 
 
 def test_a_sample_goes_on_from_the_data(task, stream, model):
-    sample = task.sample(model, stream, seed=4)
+    sample = task.preview(model, stream, seed=4)
     opening = TEXT[:8]
     assert sample.startswith(opening)
     options = Write.generation | {"max_new_tokens": 120, "seed": 4}
     assert sample[len(opening) :] == answers(task, model, [opening], **options)[0] != ""
-    assert task.sample(model, stream, seed=5) != sample
+    assert task.preview(model, stream, seed=5) != sample
 
 
 def answers(task, model, texts, stop=(), samples=1, **options):
-    pieces = task.ask(model, texts, Sampling(**options), stop, samples)
+    pieces = task.stream(model, Request(texts, Sampling(**options), stop, samples))
     return ["".join(row) for row in zip(*pieces, strict=True)]
 
 
@@ -165,7 +166,7 @@ def test_the_best_answer_by_beams(task, model):
     assert answers(task, model, texts[::2], samples=3, **options) == texts[1][:3] + texts[3][:3]
     stop = texts[1][0][1]
     assert answers(task, model, texts[:1], stop=[stop], **options) == [texts[1][0].split(stop)[0]]
-    mistake(lambda: answers(task, model, ["a"], num_beams=4), "max_new_tokens=200", "context of 7")
-    mistake(
+    user_error(lambda: answers(task, model, ["a"], num_beams=4), "max_new_tokens=200", "context of 7")
+    user_error(
         lambda: answers(task, model, ["a"], samples=5, **options), "num_return_sequences=5", "num_beams=4"
     )

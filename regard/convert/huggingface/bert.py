@@ -1,0 +1,120 @@
+"""BERT: Devlin et al. 2019."""
+
+from typing import Any
+
+import torch
+
+from regard.convert.huggingface.config import Config
+from regard.convert.huggingface.family import ACTIVATIONS, Family, require_settings
+from regard.errors import UserError
+from regard.files.tensors import Tensors
+
+LAYER = {  # our names: theirs, also in a RoBERTa
+    "blocks.*.attn.f.q": "encoder.layer.*.attention.self.query",
+    "blocks.*.attn.f.k": "encoder.layer.*.attention.self.key",
+    "blocks.*.attn.f.v": "encoder.layer.*.attention.self.value",
+    "blocks.*.attn.f.out": "encoder.layer.*.attention.output.dense",
+    "blocks.*.attn.norm": "encoder.layer.*.attention.output.LayerNorm",
+    "blocks.*.ffn.f.up": "encoder.layer.*.intermediate.dense",
+    "blocks.*.ffn.f.down": "encoder.layer.*.output.dense",
+    "blocks.*.ffn.norm": "encoder.layer.*.output.LayerNorm",
+    "embed_norm": "embeddings.LayerNorm",
+    "embed": "embeddings.word_embeddings",
+    "segments": "embeddings.token_type_embeddings",
+    "positions.table": "embeddings.position_embeddings",
+    "pooler": "pooler.dense",
+}
+NAMES = LAYER | {
+    "next": "cls.seq_relationship",
+    "transform": "cls.predictions.transform.dense",
+    "transform_norm": "cls.predictions.transform.LayerNorm",
+    "bias": "cls.predictions.bias",
+}
+EMBEDDING, SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
+DECODER = "cls.predictions.decoder"
+BARE = "BertModel"  # the only class whose names have no prefix
+
+
+def settings(c: Config, state: Tensors) -> dict[str, Any]:
+    c.require(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+    c.require(tie_word_embeddings=True)
+    c.ignore(*(key for key in c.unread if key.startswith("pooler_")))  # in the first folders, never used
+    return {
+        "vocab": c.size("vocab_size"),
+        "context": c.size("max_position_embeddings"),
+        "dim": c.size("hidden_size"),
+        "depth": c.size("num_hidden_layers"),
+        "heads": c.size("num_attention_heads"),
+        "hidden": c.size("intermediate_size"),
+        "segments": c.size("type_vocab_size", default=2),
+        "eps": c.number("layer_norm_eps", default=1e-12),
+        "ffn": c.choice("hidden_act", ACTIVATIONS, "gelu"),
+        "dropout": c.dropout("hidden_dropout_prob"),
+    }
+
+
+def unpack(state: Tensors, c: Config) -> Tensors:
+    """Remove the prefix, if there is one, and rename norms from TensorFlow."""
+    tensors: Tensors = {}
+    for name, t in state.items():
+        name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
+        tensors[name.replace("LayerNorm.beta", "LayerNorm.bias")] = t
+    remove_decoder(tensors, DECODER, "cls.predictions.bias", c)
+    tensors.pop("embeddings.position_ids", None)
+    return tensors
+
+
+def remove_decoder(state: Tensors, decoder: str, bias: str, c: Config) -> None:
+    """Remove the copy of the embedding that a head for masked words may come with, and rename its bias."""
+    copy = state.pop(f"{decoder}.weight", None)
+    if copy is not None and EMBEDDING in state and not torch.equal(copy, state[EMBEDDING]):
+        raise UserError(
+            f"{c.weights}: {decoder}.weight is not the embedding; only models that tie them are supported"
+        )
+    if (t := state.pop(f"{decoder}.bias", None)) is not None:
+        state.setdefault(bias, t)
+
+
+def pack(state: Tensors, architecture: str) -> Tensors:
+    """The tensors that their class has."""
+    if SEGMENTS not in state:  # zeros change nothing
+        state[SEGMENTS] = torch.zeros(2, state[EMBEDDING].shape[1])
+    heads = {"BertForMaskedLM": ("cls.predictions.",), "BertForPreTraining": ("cls.", "pooler.")}
+    pooled = architecture in (BARE, "BertForSequenceClassification")
+    own_heads = heads.get(architecture, ("pooler.",) if pooled else ())
+    tensors: Tensors = {}
+    for name, t in state.items():
+        if name.startswith(("pooler.", "cls.")) and not name.startswith(own_heads):
+            continue
+        if architecture == BARE or name.startswith(("cls.", "classifier.", "qa_outputs.")):
+            tensors[name] = t
+        else:
+            tensors[f"bert.{name}"] = t
+    return tensors
+
+
+def describe(model: Any) -> dict[str, Any]:
+    c = model.config
+    acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
+    require_settings(
+        c, "BERT", positions="learned", norm="layer", ffn=tuple(acts), bias=True, pre=False, window=None
+    )
+    require_settings(c, "BERT", pooler="tanh")
+    return {
+        "model_type": "bert",
+        "vocab_size": c.vocab,
+        "max_position_embeddings": c.context,
+        "hidden_size": c.dim,
+        "num_hidden_layers": c.depth,
+        "num_attention_heads": c.heads,
+        "intermediate_size": c.hidden or 4 * c.dim,
+        "type_vocab_size": c.segments or 2,
+        "layer_norm_eps": c.eps,
+        "hidden_act": acts[c.ffn],
+        "hidden_dropout_prob": c.dropout,
+        "attention_probs_dropout_prob": c.dropout,
+    }
+
+
+HEADS = ("pooler.", "cls.seq_relationship.", "cls.predictions.")
+FAMILY = Family("bert", NAMES, settings, unpack, describe, pack, heads=HEADS)

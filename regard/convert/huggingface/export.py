@@ -1,0 +1,185 @@
+"""Export a model in Hugging Face's layout."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from regard.convert.export import ExportRequest
+from regard.convert.huggingface import (
+    bert,
+    distilbert,
+    gpt2,
+    llama,
+    marian,
+    pegasus,
+    roberta,
+    siglip,
+    t5,
+    vit,
+)
+from regard.convert.huggingface.family import Family, export_weights
+from regard.convert.huggingface.files import CONFIG, GENERATION, PREPROCESSOR, TOKENIZER, WEIGHTS
+from regard.convert.huggingface.generation import generation_config
+from regard.convert.huggingface.load import HEAD_NAMES, TASK_OF_CLASS
+from regard.convert.huggingface.sentence_transformers import write_modules
+from regard.convert.huggingface.tokenizer_json import (
+    add_template,
+    rename_special_tokens,
+    special_token_ids,
+    tokenizer_config,
+)
+from regard.convert.model_card import huggingface_card
+from regard.errors import UserError
+from regard.files.atomic import atomic_folder
+from regard.files.tensors import Tensors, write_tensors
+from regard.files.untrusted import write_json
+from regard.models import GPT, Bert, ModelWithHead, Transformer, ViT
+
+CLASS_OF_TASK = {task: end for end, task in TASK_OF_CLASS.items()} | {"fill": "ForMaskedLM", "embed": "Model"}
+CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
+
+
+def export_folder(folder: str | Path, request: ExportRequest) -> str:
+    """Write a folder in Hugging Face's layout, or nothing."""
+    model, task = request.model, str(request.task["name"])
+    head: Any = None
+    if isinstance(model, ModelWithHead):
+        if model.mean:
+            raise UserError(
+                "task.mean=true has no place in transformers, whose heads read the first token; train without"
+            )
+        model, head = model.model, model.head
+    if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
+        raise UserError(
+            f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers"
+        )
+    family = FAMILIES[type(model), task](model.config, request)
+    config = describe(family, model, request)
+    if config["model_type"] == "roberta":
+        names = {ours: theirs for theirs, ours in roberta.TOKEN_NAMES.items()}
+        request = replace(request, tokenizer=rename_special_tokens(request.tokenizer or "", names))
+    tensors = family.pack(
+        export_weights(family, model) | head_weights(head, task), config["architectures"][0]
+    )
+    ids = special_ids(request)
+    with atomic_folder(Path(folder)) as temporary:
+        write_json(temporary / CONFIG, config | ids | {"dtype": "float32", "torch_dtype": "float32"})
+        write_tensors(temporary / WEIGHTS, {name: t.float() for name, t in tensors.items()})
+        if request.tokenizer is not None:
+            write_tokenizer(temporary, request, family, config["model_type"], model.config.context)
+        if request.generates:
+            write_json(temporary / GENERATION, generation_config(request.generation, ids))
+        if task == "see":
+            write_json(temporary / PREPROCESSOR, vit.preprocessor(request.task))
+        if task == "embed":
+            write_modules(temporary, request.task, model.config.dim)
+        (temporary / "README.md").write_text(huggingface_card(task, config), encoding="utf-8")
+    return ""  # no check: transformers need not be installed
+
+
+# The family of a model
+
+
+def gpt_family(c: Any, request: ExportRequest) -> Family:
+    return gpt2.FAMILY if c.positions == "learned" else llama.FAMILY
+
+
+def transformer_family(c: Any, request: ExportRequest) -> Family:
+    if c.positions == "rotary":
+        raise UserError(
+            "model.positions=rotary beside an encoder has no shape in transformers; train with "
+            "model.positions=relative (a T5), or use --to ctranslate2 or --to onnx"
+        )
+    return t5.FAMILY if c.positions == "relative" else pegasus.FAMILY if c.pre else marian.FAMILY
+
+
+def vit_family(c: Any, request: ExportRequest) -> Family:
+    return siglip.FAMILY if c.pool == "mean" else vit.FAMILY
+
+
+def bert_family(c: Any, request: ExportRequest) -> Family:
+    family = distilbert.FAMILY if c.pooler == "relu" else bert.FAMILY
+    pad = roberta.padding_id(request.tokenizer, c)
+    return family if pad is None or predicts_next(family, request) else roberta.family_with_padding(pad)
+
+
+def predicts_next(family: Family, request: ExportRequest) -> bool:
+    """Whether a head for the next sentence is exported, too."""
+    return request.task["name"] == "fill" and bool(request.task.get("next")) and family is bert.FAMILY
+
+
+FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Family]] = {  # by model and task
+    (GPT, "write"): gpt_family,
+    **{(Transformer, task): transformer_family for task in ("translate", "chat", "restore")},
+    **{(Bert, task): bert_family for task in ("fill", "embed", "classify", "tag", "span")},
+    (ViT, "see"): vit_family,
+}
+
+
+def describe(family: Family, model: Any, request: ExportRequest) -> dict[str, Any]:
+    """The content of config.json, but for the ids of special tokens."""
+    config, task = family.describe(model), str(request.task["name"])
+    if task in ("classify", "tag", "see"):
+        config |= label_names(request.task)
+    if family.kind == "bert":
+        end = "ForPreTraining" if predicts_next(family, request) else CLASS_OF_TASK[task]
+        config["architectures"] = [CLASSES[config["model_type"]] + end]
+    return config
+
+
+def label_names(task: dict[str, Any]) -> dict[str, Any]:
+    labels = task.get("labels")
+    if not labels:
+        raise UserError(
+            "a model that predicts scores, not classes, has no equal in transformers; use --to onnx"
+        )
+    return {
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+        "problem_type": "single_label_classification",
+    }
+
+
+def head_weights(head: nn.Linear | None, task: str) -> Tensors:
+    name = HEAD_NAMES[task == "span"]
+    return {} if head is None else {f"{name}.{end}": t for end, t in head.state_dict().items()}
+
+
+# The tokenizer
+
+
+def special_ids(request: ExportRequest) -> dict[str, Any]:
+    """The ids of special tokens, by their names in config.json."""
+    if request.tokenizer is None:
+        return {}
+    known = special_token_ids(request.tokenizer)
+    pad = next((known[name] for name in ("[PAD]", "<pad>") if name in known), request.end)
+    ids: dict[str, Any] = {"pad_token_id": pad}
+    if request.generates:
+        ends = list(request.ends) if len(request.ends) > 1 else request.end
+        ids |= {"eos_token_id": ends, "decoder_start_token_id": request.begin}
+    return {name: id for name, id in ids.items() if id is not None}
+
+
+def write_tokenizer(
+    folder: Path, request: ExportRequest, family: Family, model_type: str, context: int
+) -> None:
+    assert request.tokenizer is not None
+    ids = special_token_ids(request.tokenizer)
+    first, last = ("[CLS]", "[SEP]") if family.kind == "bert" else (None, None)
+    if model_type == "roberta":
+        first, last = "<s>", "</s>"
+    elif family.kind in ("transformer", "t5"):
+        last = next((name for name, id in ids.items() if id == request.end), None)
+    (folder / TOKENIZER).write_text(add_template(request.tokenizer, first, last) + "\n", encoding="utf-8")
+    config = tokenizer_config(request.tokenizer, request.end if request.generates else None, context)
+    if model_type == "roberta":
+        config |= {role: name for role, name in roberta.ROLES.items() if name in ids}
+    if request.chat_template is not None:
+        config |= {**request.special_tokens, "chat_template": request.chat_template}
+    write_json(folder / "tokenizer_config.json", config)
+    special_tokens = {role: name for role, name in config.items() if role.endswith("_token")}
+    write_json(folder / "special_tokens_map.json", special_tokens)

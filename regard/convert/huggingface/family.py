@@ -1,0 +1,179 @@
+"""A family of models in Hugging Face's layout: its settings, and its weights by a table of names.
+
+A table maps our names to theirs, with * for a layer's number, and without `.weight` or `.bias` at the end.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard.convert.huggingface.config import Config, shorten
+from regard.errors import UserError
+from regard.files.tensors import Tensors
+from regard.models import MODELS
+
+ACTIVATIONS = {  # their names: ours
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+MAX_CONTEXT = 2**20  # of computed positions, for which a table is made
+MAX_TABLES = 2**23  # numbers in such tables, if the model has fewer weights than that
+
+
+def unchanged(name: str, t: Tensor, config: Any) -> Tensor:
+    return t
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one family of models is loaded and exported."""
+
+    kind: str  # a name in MODELS
+    names: dict[str, str]  # our names of weights: theirs
+    settings: Callable[[Config, Tensors], dict[str, Any]]  # of our model's configuration
+    unpack: Callable[[Tensors, Config], Tensors]  # split and clean their tensors, to one for each of ours
+    describe: Callable[[Any], dict[str, Any]]  # our model's config.json; UserError if theirs differs
+    pack: Callable[[Tensors, str], Tensors] = lambda state, architecture: state  # the inverse of `unpack`
+    from_theirs: Callable[[str, Tensor, Any], Tensor] = unchanged  # convert a tensor, by our name and config
+    to_theirs: Callable[[str, Tensor, Any], Tensor] = unchanged
+    heads: tuple[str, ...] = ()  # prefixes of their names that a folder may lack
+    extra_tensors: Callable[[Any], Tensors] = lambda model: {}  # in their files, but no weights of ours
+
+
+def their_name(names: dict[str, str], ours: str) -> str:
+    """Their name of a tensor."""
+    if ours in names:
+        return names[ours]
+    stem, _, end = ours.rpartition(".")
+    number = next((part for part in stem.split(".") if part.isdigit()), "*")
+    pattern = ".".join("*" if part == number else part for part in stem.split("."))
+    return f"{names[pattern].replace('*', number)}.{end}"
+
+
+# Loading
+
+
+class EmptyWeights(TorchFunctionMode):
+    """Make new parameters without memory, since a file's weights replace them: this saves the time to
+    initialise them and half of the memory. Buffers, such as tables of positions, are computed as usual."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}) | ({"device": "meta"} if func is torch.empty else {}))
+
+
+def build_model(
+    family: Family, settings: dict[str, Any], state: Tensors, config_path: Path, weights_path: Path
+) -> nn.Module:
+    """The model with a file's weights; heads that the file lacks are new.
+
+    All shapes are compared before anything is built, so that no file can ask for more memory than it fills.
+    Tensors are removed from `state` as they are used.
+    """
+    if settings["depth"] > len(state) or settings.get("decoder_depth", 1) > len(state):
+        raise UserError(f"{config_path}: more layers than {weights_path.name} has tensors")
+    if settings.get("context", 1) > MAX_CONTEXT and settings.get("positions") != "learned":
+        raise UserError(
+            f"{config_path}: {settings['context']} positions are more than {MAX_CONTEXT}; make them fewer"
+        )
+    model_class, config_class, _ = MODELS[family.kind]
+    try:
+        config = config_class(**settings)
+        with torch.device("meta"):
+            empty = model_class(config)
+        check_tables(empty, state)
+        shapes = {name: t.shape for name, t in empty.state_dict().items()}
+    except (TypeError, ValueError, RuntimeError, OverflowError) as e:
+        raise UserError(f"{config_path}: {str(e).splitlines()[0]}") from None
+    weights = take_weights(family, config, shapes, state, config_path, weights_path)
+    with EmptyWeights() if len(weights) == len(shapes) else nullcontext():
+        model: nn.Module = model_class(config)
+    model.load_state_dict(weights, strict=False, assign=True)
+    return model.eval()
+
+
+def take_weights(
+    family: Family,
+    config: Any,
+    shapes: dict[str, torch.Size],
+    state: Tensors,
+    config_path: Path,
+    weights_path: Path,
+) -> Tensors:
+    """Our weights, by our names; raise UserError for a tensor that is missing, misshapen or left over."""
+    own_heads = tuple(head for head in family.heads if any(name.startswith(head) for name in state))
+    weights = Tensors()
+    for ours, shape in shapes.items():
+        name = their_name(family.names, ours)
+        if name not in state:
+            if name.startswith(family.heads) and not name.startswith(own_heads):
+                continue
+            raise UserError(
+                f"{weights_path}: {name} is missing, but {config_path.name} asks for it; copy the model again"
+            )
+        t = state.pop(name)
+        try:
+            weights[ours] = (
+                family.from_theirs(ours, t.float(), config).contiguous() if t.is_floating_point() else t
+            )
+        except (RuntimeError, IndexError):  # of another shape, as is said below
+            weights[ours] = t
+        if weights[ours].shape != shape or not t.is_floating_point():
+            actual = f"{str(t.dtype).removeprefix('torch.')} of shape {list(t.shape)}"
+            raise UserError(
+                f"{weights_path}: {name} is {actual}, but {config_path.name} asks for floats of shape "
+                f"{list(shape)}; copy the model again"
+            )
+    for name in state:
+        raise UserError(f"{weights_path}: {name} has no place in a {family.kind} of this {config_path.name}")
+    return weights
+
+
+def check_tables(model: nn.Module, state: Tensors) -> None:
+    """Raise ValueError if a long context needs larger tables than a file has weights, which takes memory."""
+    if sum(t.numel() for t in model.buffers()) > max(MAX_TABLES, sum(t.numel() for t in state.values())):
+        raise ValueError("the tables of positions are larger than the weights; make the context shorter")
+
+
+def remove_prefix(state: Tensors, prefix: str) -> Tensors:
+    return {name.removeprefix(prefix): t for name, t in state.items()}
+
+
+def remove_tied_copy(state: Tensors, copy: str, embedding: str, path: Path) -> None:
+    """Remove a copy of the embedding that tied weights may be saved with."""
+    t = state.pop(copy, None)
+    if t is not None and embedding in state and not torch.equal(t, state[embedding]):
+        raise UserError(
+            f"{path}: {copy} is not the embedding, but tie_word_embeddings says so; set it to false"
+        )
+
+
+# Exporting
+
+
+def export_weights(family: Family, model: Any) -> Tensors:
+    """Our weights by their names."""
+    weights = {
+        their_name(family.names, name): family.to_theirs(name, t, model.config)
+        for name, t in model.state_dict().items()
+    }
+    return weights | family.extra_tensors(model)
+
+
+def require_settings(config: Any, target: str, **expected: Any) -> None:
+    """Raise UserError for a setting of our model that the target cannot represent; a tuple lists several
+    possible values."""
+    for name, value in expected.items():
+        values = value if isinstance(value, tuple) else (value,)
+        if (actual := getattr(config, name)) not in values:
+            possible = " or ".join(str(v).lower() for v in values if v is not None)
+            fix = f"with model.{name}={possible}" if possible else "without"
+            raise UserError(f"model.{name}={shorten(actual)} has no place in {target}; train {fix}")

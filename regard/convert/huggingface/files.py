@@ -1,0 +1,50 @@
+"""File names of Hugging Face's folders, and their weights: safetensors only, never pickles."""
+
+from pathlib import Path
+
+from regard.errors import UserError
+from regard.files.tensors import Tensors, read_tensors
+from regard.files.untrusted import read_json
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+TARGET_TOKENIZER = "target_tokenizer.json"  # only in our exports for other programs
+INDEX = "model.safetensors.index.json"  # maps tensors to files, if there are several
+GENERATION = "generation_config.json"
+PREPROCESSOR = "preprocessor_config.json"  # how images are prepared
+
+
+def find_weights(folder: Path) -> Path:
+    """The file with a folder's tensors, or the index of several."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such model folder")
+    path = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: no {WEIGHTS}; save it again with save_pretrained(safe_serialization=True)"
+        )
+    return path
+
+
+def read_weights(path: Path) -> Tensors:
+    return read_tensors(path) if path.name == WEIGHTS else _read_shards(path)
+
+
+def _read_shards(index: Path) -> Tensors:
+    """All tensors that an index lists, each from the file that it names."""
+    file_of = read_json(index).get("weight_map")
+    if not isinstance(file_of, dict) or not all(isinstance(file, str) for file in file_of.values()):
+        raise UserError(f"{index}: weight_map should name the file of every tensor")
+    tensors: Tensors = {}
+    for file in sorted(set(file_of.values())):
+        if Path(file).name != file or not file.isprintable() or len(file) > 255:
+            raise UserError(f"{index}: the file {file} would be outside of the folder; remove it")
+        if not (index.parent / file).is_file():
+            raise UserError(f"{index}: the file {file} is not there; copy it, too")
+        shard = read_tensors(index.parent / file)
+        for name in shard.keys() | {name for name, place in file_of.items() if place == file}:
+            if file_of.get(name) != file or name not in shard:
+                raise UserError(
+                    f"{index}: weight_map and {file} do not agree about {name}; copy all files again"
+                )
+        tensors |= shard
+    return tensors

@@ -1,0 +1,201 @@
+"""The README.md of an exported folder: what it is, and how to use it in other programs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+AUTO_CLASSES = {  # transformers' class for a task, and its result
+    "write": ("AutoModelForCausalLM", "generate"),
+    "translate": ("AutoModelForSeq2SeqLM", "generate"),
+    "chat": ("AutoModelForSeq2SeqLM", "generate"),
+    "restore": ("AutoModelForSeq2SeqLM", "generate"),
+    "fill": ("AutoModelForMaskedLM", "logits"),
+    "classify": ("AutoModelForSequenceClassification", "logits"),
+    "tag": ("AutoModelForTokenClassification", "logits"),
+    "span": ("AutoModelForQuestionAnswering", "start_logits"),
+    "see": ("AutoModelForImageClassification", "logits"),
+}
+
+
+# Hugging Face
+
+
+def huggingface_card(task: str, config: dict[str, Any]) -> str:
+    library = "sentence-transformers" if task == "embed" else "transformers"
+    parts = [
+        f"---\nlibrary_name: {library}\n---",
+        f"# A {config['model_type']} made with Regard",
+        f"Task: {task}. Class: `{config['architectures'][0]}`. The folder holds no code and no pickles.",
+        "## Use",
+        f"```python\n{transformers_example(task)}\n```",
+    ]
+    if task in AUTO_CLASSES and AUTO_CLASSES[task][1] == "generate":
+        parts += ["## Serve", *serving_programs(task)]
+    parts += ["## Back in Regard", "```\nregard ask . INPUT\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def serving_programs(task: str) -> list[str]:
+    """Programs that serve such a model."""
+    convert = "ct2-transformers-converter --model . --output_dir ct2 --quantization int8"
+    own = "or, from the run itself, `regard export RUN ct2 --to ctranslate2`"
+    ctranslate2 = f"With CTranslate2:\n```\n{convert}\n```\n{own}."
+    if task != "write":
+        return [ctranslate2]
+    lines = ["python convert_hf_to_gguf.py . --outfile model.gguf", "llama-server -m model.gguf"]
+    note = (
+        "It supports the tokenizers of well-known models only: use it for models trained further from these."
+    )
+    llamacpp = "With llama.cpp:\n```\n" + "\n".join(lines) + f"\n```\n{note}"
+    return ["With vLLM:\n```\nvllm serve .\n```", ctranslate2, llamacpp]
+
+
+def transformers_example(task: str) -> str:
+    if task == "embed":
+        lines = ["from sentence_transformers import SentenceTransformer", ""]
+        return "\n".join([*lines, 'SentenceTransformer(".").encode(["A text."])'])
+    auto_class, result = AUTO_CLASSES[task]
+    if task == "see":
+        lines = [
+            "from PIL import Image",
+            f"from transformers import AutoImageProcessor, {auto_class}",
+            "",
+            'processor = AutoImageProcessor.from_pretrained(".")',
+            f'model = {auto_class}.from_pretrained(".")',
+            'inputs = processor(Image.open("a.png").convert("RGB"), return_tensors="pt")',
+        ]
+    else:
+        texts = {"fill": "The fox [MASK] over the dog.", "restore": "The fox <extra_id_0> over the dog."}
+        types = ", return_token_type_ids=False" if result == "generate" else ""
+        lines = [
+            f"from transformers import AutoTokenizer, {auto_class}",
+            "",
+            'tokenizer = AutoTokenizer.from_pretrained(".")',
+            f'model = {auto_class}.from_pretrained(".")',
+            f'inputs = tokenizer("{texts.get(task, "A text.")}", return_tensors="pt"{types})',
+        ]
+    generate = "tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)"
+    return "\n".join([*lines, generate if result == "generate" else f"model(**inputs).{result}"])
+
+
+# CTranslate2
+
+
+def ctranslate2_card(task: str, layout: str, two_tokenizers: bool, context: int) -> str:
+    """`layout` is encoder-decoder, decoder or encoder."""
+    lines = ["import ctranslate2", "import tokenizers", "", *load_tokenizers(two_tokenizers)]
+    target = target_name(two_tokenizers)
+    note = f"Texts have at most {context} tokens."
+    if layout == "encoder-decoder":
+        lines += [
+            'model = ctranslate2.Translator(".", compute_type="auto")  # or int8, float16 ...',
+            'tokens = tokenizer.encode("A text.").tokens',
+            "options = {'beam_size': 4, 'patience': 4, 'min_decoding_length': 0}",
+            f"options['max_decoding_length'] = {context}",
+            "result = model.translate_batch([tokens], **options)[0].hypotheses[0]",
+            f"{target}.decode([{target}.token_to_id(token) for token in result])",
+        ]
+        note = (
+            "Greedily (`beam_size` 1) it writes what Regard writes. Its beam search stops as soon as "
+            "`beam_size` texts have ended, Regard's when no other can win: a `patience` as large as "
+            "`beam_size` comes near. "
+            f"`length_penalty` is the same. Sources have at most {context} tokens."
+        )
+    elif layout == "decoder":
+        lines += [
+            'model = ctranslate2.Generator(".", compute_type="auto")  # or int8, float16 ...',
+            'tokens = tokenizer.encode("Once upon a time").tokens',
+            "options = {'max_length': 50, 'sampling_topk': 40, 'include_prompt_in_result': False}",
+            "tokenizer.decode(model.generate_batch([tokens], **options)[0].sequences_ids[0])",
+        ]
+    else:
+        lines += [
+            'model = ctranslate2.Encoder(".", compute_type="auto")  # or int8, float16 ...',
+            'output = model.forward_batch([tokenizer.encode("A text.").tokens])',
+            "output.last_hidden_state  # a vector for each token; pooler_output is one for the text",
+        ]
+        if task != "embed":
+            lines.append(
+                "# head.safetensors has the weight and the bias that turn these into logits of classes"
+            )
+    return card(task, "CTranslate2's model", lines, note)
+
+
+# ONNX
+
+
+def onnx_card(
+    task: str,
+    graphs: dict[str, Any],
+    *,
+    two_tokenizers: bool,
+    labels: Sequence[str],
+    tokens: dict[str, int],
+    context: int,
+) -> str:
+    """`tokens`: the ids that begin and end a generated text."""
+    only_images = "decoder" not in graphs and "pixels" in graphs["model"]["inputs"]
+    lines = ["import numpy as np", "import onnxruntime"]
+    lines += [""] if only_images else ["import tokenizers", "", *load_tokenizers(two_tokenizers)]
+    if "decoder" not in graphs:
+        inputs, (output, *_) = graphs["model"]["inputs"], graphs["model"]["outputs"]
+        lines += ['model = onnxruntime.InferenceSession("model.onnx")', *example_inputs(inputs, "ids")]
+        lines += [f'result = model.run(["{output}"], inputs)[0]']
+    else:
+        lines += greedy_decoding(graphs["encoder"], graphs["decoder"], tokens, context)
+        lines.append(f"{target_name(two_tokenizers)}.decode(target)")
+    notes = [f"Classes, in the order of the logits: {', '.join(labels)}."] if labels else []
+    if task == "write":
+        notes.append(
+            "`logits[:, t]` predicts token t + 1. Pad several texts on the right: no token attends to it."
+        )
+    elif any("mask" in graph["inputs"] for graph in graphs.values()):
+        notes.append("`mask` is true for tokens of the text, and false for padding, on the right.")
+    return card(task, "ONNX graphs", lines, " ".join(notes))
+
+
+def greedy_decoding(
+    encoder: dict[str, Any], decoder: dict[str, Any], tokens: dict[str, int], context: int
+) -> list[str]:
+    values = {"memory": "memory", "mask": 'inputs["mask"]', "state": "state[0]"}
+    target = "target[-1:]" if "state" in decoder["inputs"] else "target"
+    step = [f'"target": np.array([{target}])']
+    step += [f'"{name}": {values[name]}' for name in decoder["inputs"] if name != "target"]
+    return [
+        *(f'{name} = onnxruntime.InferenceSession("{name}.onnx")' for name in ("encoder", "decoder")),
+        *example_inputs(encoder["inputs"], "source"),
+        "memory, *state = encoder.run(None, inputs)",
+        f"target = [{tokens['decoder_start_token_id']}]",
+        f"for _ in range({context}):",
+        f"    step = {{{', '.join(step)}}}",
+        "    logits, *state = decoder.run(None, step)",
+        "    target.append(int(logits[0, -1].argmax()))",
+        f"    if target[-1] == {tokens['eos_token_id']}:",
+        "        break",
+    ]
+
+
+def example_inputs(names: list[str], ids: str) -> list[str]:
+    """Lines that define one row of a graph's inputs."""
+    if "pixels" in names:
+        return ['inputs = {"pixels": pixels}  # bytes (1, channels, size, size) of an image of this size']
+    values = {ids: "ids", "mask": "np.ones_like(ids, bool)", "segments": "np.zeros_like(ids)"}
+    row = ", ".join(f'"{name}": {value}' for name, value in values.items() if name in names)
+    return ['ids = np.array([tokenizer.encode("A text.").ids])', f"inputs = {{{row}}}"]
+
+
+# Shared
+
+
+def load_tokenizers(two: bool) -> list[str]:
+    files = {"tokenizer": "tokenizer.json"} | ({"target_tokenizer": "target_tokenizer.json"} if two else {})
+    return [f'{name} = tokenizers.Tokenizer.from_file("{file}")' for name, file in files.items()]
+
+
+def target_name(two: bool) -> str:
+    return "target_tokenizer" if two else "tokenizer"
+
+
+def card(task: str, title: str, lines: list[str], note: str) -> str:
+    parts = [f"# {title} made with Regard", f"Task: {task}. The folder holds no code and no pickles."]
+    parts += ["## Use", "```python\n" + "\n".join(lines) + "\n```", *([note] if note else [])]
+    return "\n\n".join(parts) + "\n"

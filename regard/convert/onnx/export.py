@@ -1,0 +1,137 @@
+"""ONNX: the graphs that a model declares, each in a file, checked against the model itself.
+
+A model that encodes and then decodes has two graphs. The decoder's returns the logits of the whole target so
+far; a recurrent one's returns those of one token, and the next state.
+
+Shapes: B batch, T tokens, D width.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.convert.export import ExportRequest, import_extra, write_tokenizers
+from regard.convert.huggingface.files import CONFIG, GENERATION
+from regard.convert.huggingface.generation import generation_config
+from regard.convert.model_card import onnx_card
+from regard.convert.onnx.check import check_graphs, random_inputs
+from regard.convert.onnx.recurrent import OPSET, encoder_graph
+from regard.describe.export import Graph
+from regard.errors import UserError
+from regard.files.atomic import atomic_folder
+from regard.files.untrusted import write_json
+
+LARGE = 2**30  # bytes: larger weights go into a separate file
+
+
+class GraphModule(nn.Module):
+    """A graph's function as a module, with the model's weights."""
+
+    def __init__(self, model: nn.Module, f: Callable[..., Any]):
+        super().__init__()
+        self.model, self.f = model, f
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.f(*inputs)
+
+
+def export_onnx(folder: str | Path, request: ExportRequest) -> str:
+    """Write a folder of ONNX graphs, or nothing; return how far they are from the model, as one line."""
+    import_extra("onnx", "onnxscript")
+    model, task = request.model, request.task
+    graphs = task_graphs(model, task)
+    with atomic_folder(Path(folder)) as temporary:
+        for graph in graphs:
+            write_graph(temporary / f"{graph.name}.onnx", graph, model)
+        ids = {"eos_token_id": request.end, "decoder_start_token_id": request.begin}
+        tokens = {name: id for name, id in ids.items() if id is not None and request.generates}
+        if request.tokenizer is not None:
+            write_tokenizers(temporary, request)
+        if request.generates:
+            write_json(temporary / GENERATION, generation_config(request.generation, tokens))
+        names = {
+            graph.name: {"inputs": list(graph.inputs), "outputs": list(graph.outputs)} for graph in graphs
+        }
+        config: dict[str, Any] = {"task": task, "graphs": names, **tokens}
+        config |= {name: size for name in ("context", "size") if (size := getattr(model.config, name, None))}
+        write_json(temporary / CONFIG, config)
+        card = onnx_card(
+            str(task["name"]),
+            names,
+            two_tokenizers=request.target_tokenizer is not None,
+            labels=task.get("labels") or (),
+            tokens=tokens,
+            context=model.config.context,
+        )
+        (temporary / "README.md").write_text(card, encoding="utf-8")
+        return check_graphs(temporary, graphs, model)
+
+
+def task_graphs(model: Any, task: dict[str, Any]) -> list[Graph]:
+    """The model's graphs, with what the task does before or after them."""
+    if not hasattr(model, "graphs"):
+        raise UserError(f"a model of kind {type(model).__name__} declares no graphs for ONNX; use --to hf")
+    graphs: list[Graph] = model.graphs()
+    if task["name"] == "embed":
+        return [pool_vectors(graph, model.encode, task) for graph in graphs]
+    return [normalize_pixels(graph, task) for graph in graphs] if task["name"] == "see" else graphs
+
+
+def pool_vectors(graph: Graph, encode: Callable[..., Tensor], task: dict[str, Any]) -> Graph:
+    """One vector for each text."""
+
+    def vectors(ids: Tensor, mask: Tensor) -> Tensor:
+        x = encode(ids, mask)  # (B, T, D)
+        y = (
+            x[:, 0]
+            if task["pooling"] == "first"
+            else (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        )
+        return F.normalize(y, dim=1) if task["normalize"] else y
+
+    inputs = {name: axes for name, axes in graph.inputs.items() if name in ("ids", "mask")}
+    return replace(graph, f=vectors, inputs=inputs, outputs=("vectors",))
+
+
+def normalize_pixels(graph: Graph, task: dict[str, Any]) -> Graph:
+    """Images go in as bytes."""
+    mean, std = (torch.tensor(task[name])[:, None, None] for name in ("mean", "std"))
+    inputs = {"pixels": ("batch", task["channels"], task["size"], task["size"])}
+    return replace(graph, f=lambda pixels: graph.f((pixels / 255 - mean) / std), inputs=inputs)
+
+
+@torch.no_grad()
+def write_graph(path: Path, graph: Graph, model: Any) -> None:
+    if graph.recurrent:
+        import_extra("onnx").save_model(encoder_graph(model), str(path))
+        return
+    inputs = random_inputs(graph, model, 0, batch=3, lengths=(7, 5))
+    shapes = tuple(
+        {i: axis for i, axis in enumerate(axes) if isinstance(axis, str)} for axes in graph.inputs.values()
+    )
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # the exporter logs every step, and packages that it can do without
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                GraphModule(model, graph.f).eval(),
+                inputs,
+                str(path),
+                input_names=list(graph.inputs),
+                output_names=list(graph.outputs),
+                dynamic_shapes=(shapes,),
+                opset_version=OPSET,
+                dynamo=True,
+                external_data=sum(p.numel() * p.element_size() for p in model.parameters()) > LARGE,
+                verbose=False,
+            )
+    finally:
+        logging.disable(disabled)

@@ -1,0 +1,1 @@
+"""What every model is made of: attention, positions, blocks, recurrent layers, caches."""

@@ -1,0 +1,296 @@
+"""Attention: compare queries with keys, turn the scores into weights by softmax, average the values.
+
+Shapes: B batch, H heads, G key/value heads, T queries, S keys, D width, d = D / H.
+Attention in a window has N blocks of w queries, and g global tokens.
+A score is a callable (q (..., T, d), k (..., S, d)) -> (..., T, S).
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.core.cache import KeysValues, KVCache, Mask
+from regard.core.positions import Rotation, rotate
+from regard.describe import parts
+
+Score = Callable[[Tensor, Tensor], Tensor]
+Bias = Tensor | None  # added to the scores
+Records = list[dict[str, Tensor]] | None  # a list while watch.py watches, else None, which costs nothing
+
+
+# Scores
+
+
+def dot(q: Tensor, k: Tensor) -> Tensor:
+    """q·k, Luong et al. 2015, eq. 8."""
+    return q @ k.mT
+
+
+def scaled_dot(q: Tensor, k: Tensor) -> Tensor:
+    """q·k / √d, Vaswani et al. 2017, eq. 1."""
+    return q @ k.mT / math.sqrt(q.shape[-1])
+
+
+class Additive(nn.Module):
+    """wᵀ tanh(W q + U k), Bahdanau et al. 2015, A.1.2."""
+
+    def __init__(self, q_dim: int, k_dim: int, hidden: int):
+        super().__init__()
+        self.W, self.U = nn.Linear(q_dim, hidden, bias=False), nn.Linear(k_dim, hidden, bias=False)
+        self.w = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.compare(q, self.U(k))
+
+    def compare(self, q: Tensor, Uk: Tensor) -> Tensor:
+        """The score, given U k, which is the same for all queries."""
+        return self.w(torch.tanh(self.W(q)[..., :, None, :] + Uk[..., None, :, :]))[..., 0]
+
+
+class Bilinear(nn.Module):
+    """qᵀ W k, "general" in Luong et al. 2015, eq. 8."""
+
+    def __init__(self, q_dim: int, k_dim: int):
+        super().__init__()
+        self.W = nn.Linear(k_dim, q_dim, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ self.W(k).mT
+
+
+# Kernels of Nadaraya-Watson regression. A score is the kernel's logarithm, since softmax(log K) = K / Σ K.
+
+
+def squared_distance(q: Tensor, k: Tensor) -> Tensor:
+    return (q[..., :, None, :] - k[..., None, :, :]).square().sum(-1)
+
+
+def gaussian(q: Tensor, k: Tensor, width: float = 1.0) -> Tensor:
+    """K(u) = exp(-u²/2), u = |q - k| / width."""
+    return -squared_distance(q, k) / (2 * width**2)
+
+
+def boxcar(q: Tensor, k: Tensor, width: float = 1.0) -> Tensor:
+    """K(u) = 1 where u <= 1, else 0: the mean of the neighbours."""
+    near = squared_distance(q, k) <= width**2
+    return torch.zeros_like(near, dtype=q.dtype).masked_fill(~near, -math.inf)
+
+
+def epanechnikov(q: Tensor, k: Tensor, width: float = 1.0) -> Tensor:
+    """K(u) = 1 - u² where u < 1, else 0."""
+    u2 = squared_distance(q, k) / width**2
+    far = u2 >= 1
+    return torch.log1p(-u2.masked_fill(far, 0.0)).masked_fill(far, -math.inf)
+
+
+KERNELS = {"gaussian": gaussian, "boxcar": boxcar, "epanechnikov": epanechnikov}
+
+
+# Masks
+
+
+def padding_mask(lengths: Tensor, S: int) -> Tensor:
+    """The real tokens of rows padded on the right, as a mask (B, 1, 1, S) over keys."""
+    return (torch.arange(S, device=lengths.device) < lengths[:, None])[:, None, None, :]
+
+
+def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
+    """No query attends to a later key (T, S); the T queries are the last T of S positions."""
+    return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+
+
+def window_mask(T: int, S: int, window: int, globals: int, device: torch.device | None = None) -> Tensor:
+    """|i - j| <= window (T, S), for the last T of S positions; the first `globals` attend to all, and all to
+    them."""
+    i, j = torch.arange(S - T, S, device=device)[:, None], torch.arange(S, device=device)
+    return ((i - j).abs() <= window) | (i < globals) | (j < globals)
+
+
+def combine_masks(mask: Mask, other: Tensor) -> Tensor:
+    return other if mask is None else mask & other
+
+
+def add_causal_mask(mask: Mask, T: int, S: int, causal: bool, device: torch.device) -> Mask:
+    """The mask, and the causal one if there is more than one query: the last may attend to every key."""
+    return combine_masks(mask, causal_mask(T, S, device)) if causal and T > 1 else mask
+
+
+# Attention
+
+
+def masked_softmax(scores: Tensor) -> Tensor:
+    """softmax: exp(s) / Σ exp(s); where every score is -inf, the weights are 0, not NaN."""
+    blind = scores.detach().amax(-1, keepdim=True) == -math.inf
+    return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, bias: Bias = None, causal: bool = False,
+    dropout: float = 0.0, score: Score = scaled_dot, records: Records = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The definition: the average of the values by weights (..., T, d), and the weights (..., T, S).
+
+    All intermediate results are appended to `records`, if given.
+    """
+    scores = raw_scores = score(q, k)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    mask = add_causal_mask(mask, q.shape[-2], k.shape[-2], causal, q.device)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = masked_softmax(scores)
+    heads = F.dropout(weights, dropout) @ v
+    if records is not None:
+        records.append({"q": q, "k": k, "v": v, "scores": raw_scores, "weights": weights, "heads": heads})
+        records[-1] |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
+    return heads, weights
+
+
+def self_attention(x: Tensor) -> Tensor:
+    """Self-attention without weights: each token becomes an average of all, by their dot products."""
+    return attend(x, x, x, score=dot)[0]
+
+
+def repeat_heads(kv: Tensor, heads: int) -> Tensor:
+    """A key/value head for each query head: (B, G, S, d) -> (B, H, S, d)."""
+    return kv.repeat_interleave(heads // kv.shape[-3], dim=-3)
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, bias: Bias = None, causal: bool = False,
+    dropout: float = 0.0
+) -> Tensor:  # fmt: skip
+    """`attend` with scaled_dot in one kernel, without storing the weights; k and v may have fewer heads."""
+    T, S = q.shape[-2], k.shape[-2]
+    # The kernel aligns its causal mask to the upper left, which is right only when T == S.
+    is_causal = causal and T == S and mask is None and bias is None
+    if not is_causal:
+        mask = add_causal_mask(mask, T, S, causal, q.device)
+    attn_mask = mask
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        attn_mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+    if q.dtype == torch.bfloat16 and not q.is_cuda and S <= 512:  # here the kernel's backward pass is slow
+        k, v = repeat_heads(k, q.shape[-3]), repeat_heads(v, q.shape[-3])
+        return attend(q, k, v, mask, bias, causal, dropout)[0]
+    gqa = q.shape[-3] != k.shape[-3]
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal, enable_gqa=gqa)
+    if mask is not None and q.is_cuda:  # some kernels don't give 0 where a query may attend to nothing
+        y = y.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    return y
+
+
+def windowed_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, window: int, globals: int, dropout: float = 0.0
+) -> Tensor:
+    """fused_attention with a window_mask, in time and memory linear in the length, Beltagy et al. 2020, 3.1.
+
+    Queries are in blocks as long as the window. They attend to the keys of their own block, of the one before
+    and the one after, and to the global ones. The mask is over keys only, (B, 1, 1, T).
+    """
+    assert mask is None or mask.shape[-2] == 1
+    B, T, g, w = len(q), q.shape[-2], globals, window
+    S = g + 3 * w
+    if T <= S:  # a block would cover everything
+        if T - g > w + 1:
+            mask = combine_masks(mask, window_mask(T, T, w, g, q.device))
+        return fused_attention(q, k, v, mask, dropout=dropout)
+    N = math.ceil((T - g) / w)
+    fill = N * w - (T - g)
+
+    def around(x: Tensor) -> Tensor:
+        """The entries of x, one for each key, that a block attends to: (B, G, T, d) -> (B * N, G, S, d)."""
+        first = x[:, None, :, :g].expand(-1, N, -1, -1, -1)
+        blocks = F.pad(x[:, :, g:], (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
+        return torch.cat([first, blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], dim=3).flatten(0, 1)
+
+    row, column = torch.arange(w, device=q.device)[:, None], torch.arange(S, device=q.device) - g
+    near = (column < 0) | ((row <= column) & (column <= row + 2 * w))
+    attention_mask = torch.ones(1, 1, 1, T, dtype=torch.bool, device=q.device) if mask is None else mask
+    near = around(attention_mask.expand(B, -1, 1, T).mT).mT & near  # (B * N, 1, w, S)
+    blocks = F.pad(q[:, :, g:], (0, 0, 0, fill)).unflatten(2, (N, w))
+    blocks = blocks.transpose(1, 2).flatten(0, 1)  # (B * N, H, w, d)
+    y = fused_attention(blocks, around(k), around(v), near, dropout=dropout)  # (B * N, H, w, d)
+    y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, : T - g]  # (B, H, T - g, d)
+    if g:
+        y = torch.cat([fused_attention(q[:, :, :g], k, v, mask, dropout=dropout), y], dim=2)  # (B, H, T, d)
+    return y
+
+
+class HeadNorm(nn.RMSNorm):
+    """The norm of each head's queries or keys, in the precision of its weights, also under autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Multi-head attention of x over itself, or over `source` when given (cross-attention).
+
+    MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_out, Vaswani et al. 2017, section 3.2.2. With fewer
+    key/value heads than heads, neighbouring heads share them, Ainslie et al. 2023. With a `window`, tokens
+    attend no farther away than that, but for the first `globals`, Beltagy et al. 2020 (without their extra
+    projections for global tokens). `qk_norm` is the ε of a norm of queries and keys, Henry et al. 2020.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, kv_heads: int | None = None, *, causal: bool = False,
+        head_dim: int | None = None, bias: bool = True, qkv_bias: bool | None = None,
+        qk_norm: float | None = None, dropout: float = 0.0, window: int | None = None, globals: int = 1
+    ):  # fmt: skip
+        super().__init__()
+        self.window, self.globals = window, globals
+        if window is not None and (window < (not causal) or globals < 0):
+            raise ValueError(f"{window=} must be more than 0 (causal: 0 or more), and {globals=} 0 or more")
+        self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads or heads, causal, dropout
+        if (dim % heads and head_dim is None) or heads % self.kv_heads:
+            raise ValueError(f"{dim=} must divide by {heads=}, and heads by kv_heads={self.kv_heads}")
+        d, biased = head_dim or dim // heads, bias if qkv_bias is None else qkv_bias
+        self.q, self.out = nn.Linear(dim, heads * d, biased), nn.Linear(heads * d, dim, bias)
+        self.k, self.v = (nn.Linear(dim, self.kv_heads * d, biased) for _ in "kv")
+        self.q_norm, self.k_norm = (HeadNorm(d, qk_norm) if qk_norm else nn.Identity() for _ in "qk")
+        self.records: Records = None
+
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, *, mask: Mask = None, bias: Bias = None,
+        rotary: Rotation | None = None, cache: KVCache | None = None
+    ) -> Tensor:  # fmt: skip
+        def keys_values() -> KeysValues:
+            s = x if source is None else source
+            k, v = split(self.k(s), self.kv_heads), split(self.v(s), self.kv_heads)
+            return rotate(self.k_norm(k), rotary), v
+
+        both_ways = self.window is not None and not self.causal
+        if both_ways and any(t is not None for t in (source, bias, cache)):
+            raise ValueError(f"attention with window={self.window} takes no source, bias or cache")
+        q = rotate(self.q_norm(split(self.q(x), self.heads)), rotary)  # (B, H, T, d)
+        k, v = keys_values() if cache is None else cache.extend(keys_values)  # (B, G, S, d)
+        if self.records is None:
+            heads = self.fused(q, k, v, mask, bias)  # (B, H, T, d)
+        else:
+            k, v = repeat_heads(k, self.heads), repeat_heads(v, self.heads)  # (B, H, S, d)
+            mask, p = self.add_window(mask, q, k), self.dropout * self.training
+            heads, _ = attend(q, k, v, mask, bias, self.causal, p, records=self.records)
+        return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
+
+    def add_window(self, mask: Mask, q: Tensor, k: Tensor) -> Mask:
+        if self.window is None:
+            return mask
+        return combine_masks(mask, window_mask(q.shape[-2], k.shape[-2], self.window, self.globals, q.device))
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias) -> Tensor:
+        """The heads' outputs (B, H, T, d), by kernels that do not store the weights."""
+        p = self.dropout * self.training
+        if self.window is not None and not self.causal:
+            return windowed_attention(q, k, v, mask, self.window, self.globals, p)
+        return fused_attention(q, k, v, self.add_window(mask, q, k), bias, self.causal, p)
+
+    describe = parts.attention
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """(B, T, heads * d) -> (B, heads, T, d)"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)

@@ -1,0 +1,93 @@
+"""What a model remembers between two steps of generation.
+
+Shapes: B batch, G key/value heads, T new tokens, S positions read so far, d width of a head.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Mask = Tensor | None  # boolean, True means "may attend"; of tokens (B, S), or broadcast to (B, H, T, S)
+KeysValues = tuple[Tensor, Tensor]
+
+
+class KVCache:
+    """The past of self-attention: keys and values of every position read so far."""
+
+    def __init__(self) -> None:
+        self.kv: KeysValues | None = None
+
+    @property
+    def length(self) -> int:
+        return 0 if self.kv is None else self.kv[0].shape[2]
+
+    def extend(self, new: Callable[[], KeysValues]) -> KeysValues:
+        k, v = new()
+        if self.kv is not None:
+            k, v = torch.cat([self.kv[0], k], dim=2), torch.cat([self.kv[1], v], dim=2)  # (B, G, S, d)
+        self.kv = k, v
+        return self.kv
+
+    def reorder(self, rows: Tensor) -> None:
+        if self.kv is not None:
+            self.kv = self.kv[0][rows], self.kv[1][rows]
+
+
+class CrossKVCache(KVCache):
+    """The source of cross-attention: keys and values computed at the first step, then kept."""
+
+    def extend(self, new: Callable[[], KeysValues]) -> KeysValues:
+        self.kv = self.kv or new()
+        return self.kv
+
+
+@dataclass
+class State:
+    """The caches of every layer, and masks (B, S) that are False where a row is padded; None: nowhere."""
+
+    layers: Sequence[KVCache]
+    attention_mask: Mask = None
+    source: Sequence[CrossKVCache] = ()
+    source_attention_mask: Mask = None
+    encoded: Tensor | None = None  # the source's hidden states, until the first step has filled the caches
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].length
+
+    def of_layer(self, i: int) -> dict[str, Any]:
+        """The arguments of a block that are its own."""
+        own = {"cache": self.layers[i]}
+        if not self.source:
+            return own
+        source_mask = over_keys(self.source_attention_mask)
+        return own | {"source": self.encoded, "source_mask": source_mask, "source_cache": self.source[i]}
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i continues from what row rows[i] was: for choosing beams, or dropping finished rows."""
+        for layer in (*self.layers, *self.source):
+            layer.reorder(rows)
+        if self.attention_mask is not None:
+            self.attention_mask = self.attention_mask[rows]
+        if self.source_attention_mask is not None:
+            self.source_attention_mask = self.source_attention_mask[rows]
+
+
+def over_keys(attention_mask: Mask) -> Mask:
+    """(B, S) -> (B, 1, 1, S)"""
+    return None if attention_mask is None else attention_mask[:, None, None, :]
+
+
+def next_positions(state: State | None, T: int, device: torch.device) -> tuple[Tensor, Mask]:
+    """The positions of the next T tokens, counted from each row's first real one, and a mask over keys."""
+    past = state.length if state else 0
+    if state is None or state.attention_mask is None:
+        return torch.arange(past, past + T, device=device), None
+    new = past + T - state.attention_mask.shape[1]
+    state.attention_mask = F.pad(state.attention_mask, (0, new), value=True)
+    pos = (state.attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]  # (B, T)
+    return pos, over_keys(state.attention_mask)

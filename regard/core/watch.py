@@ -1,0 +1,29 @@
+"""Record what attention computes while a model runs: `with watch(model) as records: model(ids)`."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+Record = dict[str, Tensor]
+
+
+@contextmanager
+def watch(model: nn.Module, only: Collection[nn.Module] | None = None) -> Iterator[dict[str, list[Record]]]:
+    """{module's name: [one record per call]} of every attention in the model, or of `only` some modules.
+
+    A record holds q, k, v, scores, weights and heads (before they are concatenated); and the bias and the
+    mask, if there were any. They are part of the graph, so they have gradients.
+    """
+    chosen = [(name, m) for name, m in model.named_modules() if only is None or m in only]
+    watched: dict[str, Any] = {name: m for name, m in chosen if hasattr(m, "records")}
+    before = {name: m.records for name, m in watched.items()}
+    records: dict[str, list[Record]] = {name: [] for name in watched}
+    for name, m in watched.items():
+        m.records = records[name]
+    try:
+        yield records
+    finally:  # watches may be nested
+        for name, m in watched.items():
+            m.records = before[name]

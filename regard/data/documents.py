@@ -1,0 +1,87 @@
+"""Read documents from files, folders, standard input and the Hugging Face hub."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from regard.data.files import (
+    COMPRESSED,
+    check_surrogates,
+    content_suffix,
+    decode_utf8,
+    empty_file,
+    expand_folders,
+    read_hub_columns,
+    read_jsonl,
+    read_lines,
+)
+from regard.errors import UserError
+
+T = TypeVar("T")
+
+
+def read_documents(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the documents in files, folders, standard input ("-") and datasets on the hub ("hf:...").
+
+    A file is one document; a .jsonl has one on each line, and blank documents are skipped.
+    """
+    for file in expand_folders(paths):
+        read = _hub if file.startswith("hf:") else _jsonl if content_suffix(file) == ".jsonl" else _plain
+        is_empty = True
+        for text in read(file):
+            if text and not text.isspace():
+                is_empty = False
+                yield text
+        if is_empty:
+            raise empty_file(file)
+
+
+def _plain(path: str) -> Iterator[str]:
+    content = bytearray()
+    for line in read_lines(path):
+        content += line
+    yield decode_utf8(content, path)
+
+
+def _jsonl(path: str) -> Iterator[str]:
+    for where, row in read_jsonl(path):
+        if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+            raise UserError(f'{where}: no string under "text"; write each line as {{"text": "..."}}')
+        yield check_surrogates(row["text"], where)
+
+
+def _hub(path: str) -> Iterator[str]:
+    for (text,) in read_hub_columns(path, ["text"]):
+        yield text
+
+
+class Reiterable(Generic[T]):
+    """Calls a function for a new iterator each time it is iterated over."""
+
+    def __init__(self, start: Callable[[], Iterator[T]]) -> None:
+        self.start = start
+
+    def __iter__(self) -> Iterator[T]:
+        return self.start()
+
+
+def reiterable_documents(paths: Sequence[str]) -> Iterable[str]:
+    """Return the documents, to be read any number of times; those of pipes are held in memory."""
+    paths = [str(path) for path in paths]
+    pipes = [p for p in paths if not (p.startswith("hf:") or os.path.isfile(p) or os.path.isdir(p))]
+    cached = {path: list(read_documents([path])) for path in pipes}
+    return Reiterable(
+        lambda: chain.from_iterable(cached.get(path) or read_documents([path]) for path in paths)
+    )
+
+
+def text_size(paths: Sequence[str]) -> int | None:
+    """Return the size of plain text files and folders in bytes; None if that would take reading them."""
+    total = 0
+    for file in expand_folders(paths):
+        if not os.path.isfile(file) or Path(file.lower()).suffix in {".jsonl", *COMPRESSED}:
+            return None
+        total += os.path.getsize(file)
+    return total

@@ -1,0 +1,232 @@
+"""Find and read text files, plain or compressed, with errors that name the file and the line."""
+
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Set
+from pathlib import Path
+from typing import IO, Any
+
+from regard.errors import UserError, first_line, os_reason
+
+MAX_LINE = 10_000_000  # bytes
+TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}
+COMPRESSED = {".gz", ".xz", ".zst"}
+
+
+# Paths
+
+
+def list_files(folder: str, suffixes: Set[str] = TEXT_SUFFIXES, what: str = "text") -> list[str]:
+    """Return all files below a folder that have one of these suffixes, sorted, without hidden ones."""
+
+    def fail(error: OSError) -> None:
+        raise UserError(f"{error.filename}: cannot be read ({os_reason(error)}); check its permissions")
+
+    paths = []
+    for root, folders, files in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        names = [name for name in files if not name.startswith(".") and content_suffix(name) in suffixes]
+        paths += [os.path.join(root, name) for name in names]
+    if not paths:
+        raise UserError(
+            f"{folder}: no {what} in this folder; add files with the suffix {' '.join(sorted(suffixes))}"
+        )
+    return sorted(paths)
+
+
+def expand_folders(paths: Iterable[str], suffixes: Set[str] = TEXT_SUFFIXES) -> Iterator[str]:
+    """Yield the paths, with each folder replaced by the files in it."""
+    for path in map(str, paths):
+        yield from list_files(path, suffixes) if os.path.isdir(path) else [path]
+
+
+def content_suffix(path: str) -> str:
+    """Return the suffix that names the format, below the one that names the compression: a.TSV.gz -> .tsv"""
+    name = Path(path.lower())
+    return Path(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
+
+
+def display_name(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def missing_file(path: str) -> UserError:
+    return UserError(f"{path}: no such file or folder; check the path")
+
+
+def empty_file(path: str) -> UserError:
+    return UserError(f"{display_name(path)}: empty, it has no text; remove it or give another file")
+
+
+# Bytes
+
+
+class _ZstdReader(io.RawIOBase):
+    """The content of a .zst file. Unlike zstandard's own reader, it notices that a file was cut short."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.ready = file, b""
+        self.frame: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        import zstandard  # only such files need it
+
+        while not self.ready:
+            chunk = self.file.read(2**12)  # small, because it may expand a thousandfold
+            if not chunk:
+                if self.frame is not None:
+                    raise EOFError("it ends too early")
+                return 0
+            while chunk:  # a chunk may hold several frames
+                self.frame = self.frame or zstandard.ZstdDecompressor().decompressobj()
+                try:
+                    self.ready += self.frame.decompress(chunk)
+                except zstandard.ZstdError as error:
+                    raise EOFError(first_line(error)) from None
+                chunk = self.frame.unused_data
+                if self.frame.eof:
+                    self.frame = None
+        data, self.ready = self.ready[: len(buffer)], self.ready[len(buffer) :]
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@contextlib.contextmanager
+def _open_decompressed(path: str) -> Iterator[IO[bytes]]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    with open(path, "rb") as file:
+        match Path(path).suffix.lower():
+            case ".gz":
+                yield io.BufferedReader(gzip.GzipFile(fileobj=file))  # faster than GzipFile's own readline
+            case ".xz":
+                yield io.BufferedReader(lzma.LZMAFile(file))  # noqa: SIM115 - only `file` needs closing
+            case ".zst":
+                yield io.BufferedReader(_ZstdReader(file))
+            case _:
+                yield file
+
+
+@contextlib.contextmanager
+def open_file(path: str) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed according to its suffix; "-" is standard input."""
+    name = display_name(path)
+    try:
+        with _open_decompressed(path) as file:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"{name}: damaged compressed file ({first_line(error)}); get it again") from None
+    except FileNotFoundError:
+        raise missing_file(path) from None
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read ({os_reason(error)}); check its permissions") from None
+
+
+# Text
+
+
+def read_lines(path: str) -> Iterator[bytes]:
+    """Yield the lines of a file, newlines included; raise UserError at a line that cannot be text."""
+    name = display_name(path)
+    with open_file(path) as file:
+        number = 0
+        # One byte more than allowed, for the newline; an endless line is never held in memory.
+        while line := file.readline(MAX_LINE + 1):
+            number += 1
+            if len(line) > MAX_LINE and not line.endswith(b"\n"):
+                raise UserError(f"{name}:{number}: the line has over {MAX_LINE:,} bytes; break it up")
+            if b"\0" in line:
+                raise UserError(
+                    f"{name}:{number}: a zero byte, so this is not a text file; "
+                    "if it is UTF-16, convert it with: iconv -f utf-16 -t utf-8"
+                )
+            yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+
+
+def decode_utf8(data: bytes | bytearray, path: str, number: int = 1) -> str:
+    """Decode bytes of a file; `number` is that of their first line."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = number + data.count(b"\n", 0, error.start)
+        raise UserError(
+            f"{display_name(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
+            "if the file is Latin-1, convert it with: iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def check_surrogates(text: str, where: str) -> str:
+    """Return the text; raise UserError if it has an unpaired surrogate, which JSON allows."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: half a surrogate pair (\\ud800 to \\udfff); remove it") from None
+    return text
+
+
+# Rows
+
+
+def read_tsv(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the location (file:line) and the cells of every line, blank ones included."""
+    for number, line in enumerate(read_lines(path), 1):
+        cells = decode_utf8(line, path, number).rstrip("\r\n").split("\t")
+        yield f"{display_name(path)}:{number}", cells
+
+
+def read_jsonl(path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the location (file:line) and the value of every line that is not blank."""
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        where = f"{display_name(path)}:{number}"
+        json_text = decode_utf8(line, path, number)
+        try:
+            value = json.loads(json_text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{where}: not JSON ({first_line(error)}); write one JSON object on each line"
+            ) from None
+        yield where, value
+
+
+def load_hub_dataset(path: str) -> tuple[Any, list[str]]:
+    """Load hf:NAME, hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, each with an optional :SPLIT (else train).
+
+    Return the dataset and the names of its columns.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(f"{path}: needs the datasets package: pip install 'regard[datasets]'") from None
+    name, _, split = path.removeprefix("hf:").partition(":")
+    owner_and_name, config = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:]) or None
+    try:
+        dataset = datasets.load_dataset(owner_and_name, config, split=split or "train")
+        return dataset, list(dataset.column_names)
+    except Exception as error:  # the network, the hub and the package raise all kinds of errors
+        raise UserError(
+            f"{path}: cannot be loaded ({first_line(error)}); write it as hf:OWNER/NAME/CONFIG:SPLIT"
+        ) from None
+
+
+def read_hub_columns(path: str, columns: list[str]) -> Iterator[list[Any]]:
+    """Yield these columns of each row of a dataset on the hub; an empty text where a value is missing."""
+    dataset, names = load_hub_dataset(path)
+    for column in columns:
+        if column not in names:
+            raise UserError(
+                f'{path}: no column "{column}", only {", ".join(names)}; write the texts to a .jsonl'
+            )
+    for row in dataset:
+        yield [row[column] or "" for column in columns]

@@ -1,0 +1,195 @@
+"""Read images with classes or captions: class folders, IDX files and tables."""
+
+import os
+import struct
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from regard.data.files import content_suffix, empty_file, list_files, missing_file, open_file, read_tsv
+from regard.data.images import (
+    DEFAULT_WIDTH,
+    ImageDataset,
+    ImageSource,
+    default_size,
+    load_images,
+    resize_image,
+)
+from regard.errors import UserError, first_line
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
+
+
+def read_image_classes(
+    paths: Sequence[str],
+    size: int | None = None,
+    channels: int | None = None,
+    max_size: int = DEFAULT_WIDTH,
+) -> tuple[ImageDataset, list[str]]:
+    """Read images and the class of each: folders of class folders; IDX files of images, with their labels
+    beside them; tables (.tsv) of `image` and `label`."""
+    idx_paths = [path for path in paths if is_idx(path)]
+    if idx_paths and len(idx_paths) < len(paths):
+        raise UserError(f"{idx_paths[0]}: IDX files and others cannot be mixed; give one kind")
+    if idx_paths:
+        return read_idx_images(idx_paths, size, channels, max_size)
+    sources, labels = [], []
+    for path in map(str, paths):
+        for source, label in read_class_folders(path) if os.path.isdir(path) else read_table(path, "label"):
+            sources.append(source)
+            labels.append(label)
+    return load_images(sources, size, channels, max_size), labels
+
+
+def read_captions(
+    paths: Sequence[str], size: int | None = None, channels: int | None = None
+) -> tuple[ImageDataset, list[list[str]]]:
+    """Read images and the captions of each: tables (.tsv) of `image` and `caption`, a line per caption."""
+    captions: dict[ImageSource, list[str]] = {}
+    for path in map(str, paths):
+        if os.path.isdir(path):
+            raise UserError(
+                f"{path}: a folder; give a .tsv with the columns image and caption, beside this folder"
+            )
+        for source, caption in read_table(path, "caption"):
+            captions.setdefault(source, []).append(caption)
+    return load_images(list(captions), size, channels), list(captions.values())
+
+
+# Folders and tables
+
+
+def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
+    """Yield each image of FOLDER/CLASS/any/where.png, and its class."""
+    if any(is_idx(name) for name in os.listdir(folder)):
+        raise UserError(f"{folder}: a folder of IDX files; give {folder}/...images-idx3-ubyte")
+    for path in list_files(folder, SUFFIXES, "image"):
+        name, *below = Path(path).relative_to(folder).parts
+        if not below:
+            raise UserError(f"{path}: in no class; put images in folders named after their classes")
+        yield ImageSource(path, path), name
+
+
+def read_table(path: str, column: str) -> Iterator[tuple[ImageSource, str]]:
+    """Yield each image named in a .tsv, and its cell in this column."""
+    if content_suffix(path) != ".tsv":
+        if not os.path.exists(path):
+            raise missing_file(path)
+        raise UserError(f"{path}: not a table of images; give a .tsv with a header: image, {column}")
+    find = image_finder(path)
+    header: list[str] = []
+    rows = 0
+    for where, raw_cells in read_tsv(path):
+        cells = [cell.strip() for cell in raw_cells]
+        if not header:
+            header = cells
+            if not {"image", column} <= set(header):
+                raise UserError(
+                    f"{where}: the columns are named {', '.join(cells)[:80]}; needed are image, {column}"
+                )
+            continue
+        if cells == [""]:
+            continue
+        if len(cells) != len(header):
+            raise UserError(
+                f"{where}: {len(cells)} columns, but the header has {len(header)}; give one for each"
+            )
+        row = dict(zip(header, cells, strict=True))
+        if not row[column]:
+            raise UserError(f"{where}: an empty {column}; fill it in or remove the line")
+        source = find(row["image"])
+        if source is None:
+            raise UserError(f"{where}: no image {row['image'][:80]!r} beside this file; add it")
+        rows += 1
+        yield source, row[column]
+    if not rows:
+        raise empty_file(path)
+
+
+def image_finder(path: str) -> Callable[[str], ImageSource | None]:
+    """Return a function that finds the images named in a table: in the .tar or the folder of the table's
+    name, or in the table's own folder."""
+    stem = path[: path.lower().rindex(".tsv")]
+    if os.path.isfile(tar := f"{stem}.tar"):
+        try:
+            with tarfile.open(tar, "r:") as file:
+                members = [m for m in file if m.isreg()]
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise UserError(f"{tar}: not a complete .tar ({first_line(error)}); get it again") from None
+        return {m.name: ImageSource(tar, f"{tar}:{m.name}", m.offset_data, m.size) for m in members}.get
+    folder = stem if os.path.isdir(stem) else os.path.dirname(path)
+
+    def find(name: str) -> ImageSource | None:
+        file = os.path.join(folder, name)
+        return ImageSource(file, file) if os.path.isfile(file) else None
+
+    return find
+
+
+# IDX, the format of MNIST
+
+
+def is_idx(path: str) -> bool:
+    return "-idx" in os.path.basename(path) and not os.path.isdir(path)
+
+
+def read_idx_images(
+    paths: Sequence[str], size: int | None, channels: int | None, max_size: int
+) -> tuple[ImageDataset, list[str]]:
+    """Read images from ...images-idx3-ubyte, and their classes from ...labels-idx1-ubyte beside it."""
+    names, labels, parts = [], [], []
+    for path in paths:
+        if "images-idx3" not in os.path.basename(path):
+            raise UserError(f"{path}: not an IDX file of images; give the file ...images-idx3-ubyte")
+        pixels = read_idx(path, 3)
+        classes = read_idx(idx_labels_path(path), 1)
+        if len(classes) != len(pixels):
+            raise UserError(
+                f"{path}: {len(pixels):,} images, but {len(classes):,} labels beside them; get both again"
+            )
+        H, W = pixels.shape[1:]
+        side = size or default_size(min(H, W), max_size)
+        shape = channels or 1, side, side
+        if (1, H, W) == shape:
+            parts.append(torch.from_numpy(pixels)[:, None])
+        else:
+            resized = [resize_image(Image.fromarray(image), shape) for image in pixels]
+            parts.append(torch.from_numpy(np.stack(resized)))
+        names += [f"{path}:{i}" for i in range(1, len(pixels) + 1)]
+        labels += [str(label) for label in classes.tolist()]
+        if parts[-1].shape[1:] != parts[0].shape[1:]:
+            raise UserError(f"{path}: images of another size than in {paths[0]}; set task.size={side}")
+    return ImageDataset(names, torch.cat(parts), [], shape), labels
+
+
+def idx_labels_path(path: str) -> str:
+    """Return the path of the labels that belong to an IDX file of images."""
+    name = os.path.basename(path).replace("images-idx3", "labels-idx1")
+    plain = os.path.join(os.path.dirname(path), name.removesuffix(".gz"))
+    for candidate in (plain, f"{plain}.gz"):
+        if os.path.isfile(candidate):
+            return candidate
+    raise UserError(f"{path}: its labels are missing; put {os.path.basename(plain)} beside it")
+
+
+def read_idx(path: str, dimensions: int) -> np.ndarray:
+    """Read an IDX file: two zero bytes, a type (8: uint8), the number of dimensions, their sizes, data."""
+    with open_file(path) as file:
+        head = file.read(4 + 4 * dimensions)
+        if head[:4] != bytes([0, 0, 8, dimensions]) or len(head) < 4 + 4 * dimensions:
+            raise UserError(f"{path}: not IDX of unsigned bytes in {dimensions} dimensions; get it again")
+        shape = struct.unpack(f">{dimensions}I", head[4:])
+        if (size := int(np.prod(shape, dtype=object))) > 2**36 or min(shape) < 1:
+            raise UserError(
+                f"{path}: its header says {' x '.join(map(str, shape))} bytes, which cannot be; get it again"
+            )
+        data = bytearray(file.read(size + 1))
+    if len(data) != size:
+        raise UserError(
+            f"{path}: {size:,} bytes should follow its header, but {len(data):,} do; get it again"
+        )
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)

@@ -1,0 +1,104 @@
+"""Beam search: the likeliest answers as a whole, not the likeliest next token.
+
+Shapes: B rows still being searched, K beams, C candidates, V vocabulary, t tokens written so far.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.errors import UserError
+
+NO_TOKEN = -1  # after the end of a finished hypothesis
+
+
+# From log-probabilities (B, K, V), the beams' texts (B, K, t) and the numbers of their rows (B,)
+LogitsProcessor = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished text without its end token, and its score: log-probability / length ** length_penalty."""
+
+    tokens: list[int]
+    score: float
+
+
+@torch.inference_mode()
+def beam_search(
+    step: Callable[[Tensor, Any], tuple[Tensor, Any]],
+    logits: Tensor,
+    state: Any,
+    *,
+    beams: int,
+    end: int | Collection[int],
+    max_new_tokens: int,
+    length_penalty: float = 1.0,
+    process: LogitsProcessor | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses for each row of what `model.start` returned, best first; `step` is the model's own.
+
+    A hypothesis' length counts its end token. One that reaches max_new_tokens without an end counts as it is.
+    A row is finished when none of its live beams can still beat the worst of its finished hypotheses.
+    `process` may change the log-probabilities (B, K, V) of what follows texts (B, K, t) of the rows (B,).
+    """
+    end_ids = [end] if isinstance(end, int) else list(end)
+    ends = torch.tensor(end_ids, dtype=torch.long, device=logits.device)
+    B, V = logits.shape
+    K = beams
+    hypotheses: list[list[Hypothesis]] = [[] for _ in range(B)]
+    rows = torch.arange(B, device=logits.device)  # the numbers of the rows that are left
+    state.reorder(rows.repeat_interleave(K))
+    sums = torch.full((B, K), -math.inf, device=logits.device)  # (B, K)
+    sums[:, 0] = 0.0  # at first, all beams are the same
+    log_p = logits.float().log_softmax(-1)[:, None].expand(B, K, V)  # (B, K, V)
+    texts = torch.empty(B, K, 0, dtype=torch.long, device=logits.device)  # (B, K, t)
+    finished, scores = texts, torch.full_like(sums, -math.inf)
+    for t in range(1, max_new_tokens + 1):
+        if process is not None:
+            log_p = process(log_p, texts, rows)
+        # Twice as many candidates as beams, so that enough are left if half of them end here.
+        top, index = (sums[:, :, None] + log_p).flatten(1).topk(min(2 * K, K * V))  # (B, C)
+        parents, tokens = index // V, index % V  # (B, C)
+        candidates = torch.cat([gather_rows(texts, parents), tokens[..., None]], dim=-1)  # (B, C, t)
+        ended = torch.isin(tokens, ends)  # (B, C)
+        if t == max_new_tokens:
+            ended = torch.ones_like(ended)
+
+        new_scores = (top / t**length_penalty).masked_fill(~ended, -math.inf)  # (B, C)
+        new_scores[:, K:] = -math.inf  # the spare candidates may continue, but not finish
+        scores, best = torch.cat([scores, new_scores], dim=1).topk(K)  # (B, K)
+        finished = torch.cat([F.pad(finished, (0, 1), value=NO_TOKEN), candidates], dim=1)
+        finished = gather_rows(finished, best)  # (B, K, t)
+
+        sums, live = top.masked_fill(ended, -math.inf).topk(min(K, top.shape[1]))  # (B, K)
+        texts, parents = gather_rows(candidates, live), parents.gather(1, live)  # (B, K, t)
+        # Sums only fall: at best, a beam keeps its sum until the length at which its score is highest.
+        bound = sums[:, 0] / (max_new_tokens if length_penalty > 0 else t + 1) ** length_penalty
+        over = (bound <= scores[:, -1]) | (t == max_new_tokens)
+        for b in over.nonzero()[:, 0].tolist():
+            hypotheses[int(rows[b])] = [
+                Hypothesis([i for i in text if i not in (*end_ids, NO_TOKEN)], score)
+                for text, score in zip(finished[b].tolist(), scores[b].tolist(), strict=True)
+                if score > -math.inf
+            ]
+        if over.all():
+            break
+        left = (~over).nonzero()[:, 0]
+        state.reorder((left[:, None] * K + parents[left]).flatten())
+        rows, sums, texts, finished, scores = (x[left] for x in (rows, sums, texts, finished, scores))
+        logits, state = step(texts[:, :, -1].reshape(-1, 1), state)
+        log_p = logits.float().log_softmax(-1).view(len(left), K, V)
+    if not all(hypotheses):
+        raise UserError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
+    return hypotheses
+
+
+def gather_rows(x: Tensor, index: Tensor) -> Tensor:
+    """The entries of each row of x (B, M, t) at index (B, N): (B, N, t)."""
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))

@@ -1,0 +1,1 @@
+"""How models describe what they compute, and how they are exported."""

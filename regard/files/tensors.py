@@ -1,0 +1,75 @@
+"""Read and write safetensors files, with a checksum that is verified when a file is read."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.files.atomic import atomic_file
+
+Tensors = dict[str, Tensor]
+
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file, with a SHA-256 of its contents and more `metadata`.
+
+    The safetensors library writes metadata in random order; here the same tensors give the same bytes.
+    """
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "sha256": digest(tensors), **(metadata or {})}}
+    end = 0
+    for name, t in (ordered := sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))):
+        start, end = end, end + t.nbytes
+        header[name] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [start, end]}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    with atomic_file(path) as partial, partial.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for _, t in ordered:
+            file.write(raw_bytes(t))
+
+
+def read_tensors(path: Path) -> Tensors:
+    """Return the tensors of a safetensors file. Raise UserError if the file is missing or damaged."""
+    try:
+        with safe_open(path, framework="pt") as f:
+            tensors, metadata = {name: f.get_tensor(name) for name in f.keys()}, f.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (SafetensorError, OSError) as e:
+        raise UserError(f"{path}: damaged or not safetensors ({e})") from None
+    if "sha256" in metadata and metadata["sha256"] != digest(tensors):
+        raise UserError(
+            f"{path}: damaged, its contents do not match its SHA-256; copy it again, or use a checkpoint"
+        )
+    return tensors
+
+
+def digest(tensors: Tensors) -> str:
+    """Return the SHA-256 of the name, dtype, shape and bytes of each tensor."""
+    sha = hashlib.sha256()
+    for name, t in sorted(tensors.items()):
+        sha.update(f"{name} {t.dtype} {list(t.shape)}\n".encode())
+        sha.update(raw_bytes(t))
+    return sha.hexdigest()
+
+
+def raw_bytes(t: Tensor) -> memoryview:
+    return t.reshape(-1).view(torch.uint8).numpy().data

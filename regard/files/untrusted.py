@@ -1,0 +1,49 @@
+"""Read untrusted configuration files, with a size limit; write our own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+
+MAX_BYTES = 2**23  # of a configuration file
+
+
+def read_text(path: Path, limit: int = MAX_BYTES) -> str:
+    """Return the text of a regular file of at most `limit` bytes."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: not a file; replace or remove it")
+    if path.stat().st_size > limit:
+        raise UserError(f"{path}: more than {limit >> 20} MiB; this is not a configuration file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise UserError(f"{path}: not UTF-8 text ({e})") from None
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Return the JSON object (or list, by `kind`) in a file. Raise UserError if a key is repeated."""
+    try:
+        content = json.loads(read_text(path), object_pairs_hook=unique_keys)
+    except FileNotFoundError:
+        raise UserError(f"{path.parent}: not a model folder, it has no {path.name}") from None
+    except UserError:
+        raise
+    except (OSError, ValueError) as e:
+        raise UserError(f"{path}: not readable as JSON: {e}") from None
+    except RecursionError:
+        raise UserError(f"{path}: not readable as JSON: nested too deeply") from None
+    if not isinstance(content, kind):
+        raise UserError(f"{path}: should hold one JSON {'object' if kind is dict else 'list'}")
+    return content
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        raise ValueError("a key appears twice")
+    return mapping
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

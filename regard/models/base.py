@@ -1,0 +1,118 @@
+"""What the models share: checks of their sizes, logits, and one step of generation.
+
+Shapes: B batch, T tokens, D width.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.core.cache import Mask
+from regard.describe import parts
+
+Parts = list[nn.Module | nn.Parameter]
+Presets = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What the configurations share: presets, former names of settings, and checks of numbers."""
+
+    PRESETS: ClassVar[Presets]
+    ALIASES: ClassVar[dict[str, str]] = {}
+    dim: int = 128
+
+    def __post_init__(self) -> None:
+        sizes = {name: size for name, size in vars(self).items() if type(size) in (int, float)}
+        for name, size in sizes.items():
+            if name in ("dropout", "skip"):
+                allowed, need = 0 <= size < 1, "from 0 to less than 1"
+            elif name in ("segments", "globals"):
+                allowed, need = size >= 0, "0 or more"
+            else:
+                allowed, need = 0 < size < math.inf, "more than 0"
+            if not allowed:
+                raise ValueError(f"{name}={size} must be {need}")
+        for name in ("heads", "decoder_heads"):
+            if name in sizes and "head_dim" not in sizes and self.dim % sizes[name]:
+                raise ValueError(f"dim={self.dim} must divide by {name}={sizes[name]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(Config):
+    """What all models of texts have; `vocab` is that of the source where a target has its own."""
+
+    vocab: int
+    context: int = 128  # the longest text; of pairs, the longest source, and the longest target
+    dropout: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlocksConfig(Config):
+    """What all models of Transformer blocks have."""
+
+    depth: int = 4  # blocks; of an encoder-decoder, those of the encoder
+    heads: int = 4
+    hidden: int | None = None  # width of the feed-forward; default: its usual multiple of dim
+    norm: Literal["layer", "rms"] = "layer"
+    bias: bool = True  # in the blocks; BERT's heads always have biases
+
+
+class LanguageModel(nn.Module):
+    """A model with an output layer over a vocabulary: from `hidden` states to logits.
+
+    One that writes also has `decode(ids, state)`, the hidden states of more tokens, which updates the state.
+    """
+
+    config: Any
+    hidden: Callable[..., Tensor]
+    decode: Callable[..., Tensor]
+    output_bias: Any  # its bias (vocab,), or None
+
+    @property
+    def output(self) -> Tensor:
+        """The weights (vocab, D) of the output layer: its own, or those that it shares with an embedding."""
+        layers = (getattr(self, name, None) for name in ("head", "target_embed", "embed"))
+        return next(layer.weight for layer in layers if layer is not None)
+
+    def __init__(self, c: Any):
+        super().__init__()
+        self.config = c
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., vocab)"""
+        return F.linear(x, self.output, self.output_bias)
+
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
+        """The logits (B, T, vocab) of all positions; the inputs are those of `hidden`."""
+        return self.logits(self.hidden(*inputs, **options))
+
+    def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read one more token (B, 1) of each row, or several; return the next one's logits (B, vocab)."""
+        return self.logits(self.decode(ids, state)[:, -1]), state
+
+    describe = parts.language_model
+
+    def check_length(self, ids: Tensor, state: Any = None) -> None:
+        if (length := ids.shape[1] + (state.length if state else 0)) > self.config.context:
+            raise ValueError(f"{length} tokens do not fit context={self.config.context}")
+
+
+class EncoderDecoder(LanguageModel):
+    """A language model that reads a source, from which `begin` makes the state that `decode` starts from."""
+
+    begin: Callable[..., Any]
+
+    def hidden(self, source: Tensor, target: Tensor, attention_mask: Mask = None) -> Tensor:
+        """The final hidden states (B, T, D), before the output layer."""
+        return self.decode(target, self.begin(source, attention_mask))
+
+    def start(self, source: Tensor, prompt: Tensor, attention_mask: Mask = None) -> tuple[Tensor, Any]:
+        """Read sources and beginnings of targets (B, T); return the next logits (B, vocab), and the state."""
+        if attention_mask is not None and not attention_mask[:, 0].all():
+            raise ValueError("pad sources of unequal length on the right; each begins with a real token")
+        return LanguageModel.step(self, prompt, self.begin(source, attention_mask))

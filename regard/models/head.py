@@ -1,0 +1,73 @@
+"""An encoder with a head: a class or score for a text or image, or labels of tokens. Devlin et al. 2019.
+
+Shapes: B batch, T tokens, D width.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.core.cache import Mask
+from regard.core.layers import init_bert
+from regard.describe import parts
+from regard.describe.export import Graph, StackParts
+from regard.models.base import Parts
+from regard.models.bert import Bert
+from regard.models.gpt import GPT
+from regard.models.vit import ViT
+
+
+class ModelWithHead(nn.Module):
+    """W v + b of the model's pooled vector or the mean of all tokens' (B, outputs), or `each` token's own
+    (B, T, outputs). A score is one output; a span is two for each token, where it begins and ends."""
+
+    def __init__(
+        self,
+        model: Bert | GPT | ViT,
+        outputs: int,
+        each: bool = False,
+        mean: bool = False,
+        dropout: float = 0.1,
+    ):
+        super().__init__()
+        if outputs < 1:
+            raise ValueError(f"{outputs=} must be more than 0")
+        self.model, self.config, self.each, self.mean = model, model.config, each, mean
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(model.config.dim, outputs)
+        init_bert(self.head)
+
+    @property
+    def unused(self) -> Parts:
+        """The model's own heads, which are not used here."""
+        return self.model.unused_by_head(pooled=not (self.each or self.mean))
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """Every layer, in the order of computation."""
+        return self.model.blocks
+
+    def forward(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
+        """Texts (B, T), padded on the right where not `attention_mask`; or images, for a ViT."""
+        x = self.model.encode(ids, attention_mask, segments)  # (B, T, D)
+        return self.head(self.drop(x if self.each else self.pool(x, attention_mask)))
+
+    def pool(self, x: Tensor, attention_mask: Mask) -> Tensor:
+        """The vector (B, D) of a text or image."""
+        if not self.mean:
+            return self.model.pooled(x, attention_mask)
+        if attention_mask is None:
+            return x.sum(1) / x.shape[1]
+        return (x * attention_mask[..., None]).sum(1) / attention_mask.sum(1, keepdim=True)  # (B, D)
+
+    describe = parts.head
+
+    def graphs(self) -> list[Graph]:
+        (graph,) = self.model.graphs()
+        mask = {"mask": graph.inputs["ids"]} if "ids" in graph.inputs else {}
+        return [replace(graph, f=self.forward, inputs={**graph.inputs, **mask}, outputs=("logits",))]
+
+    def stacks(self) -> list[StackParts]:
+        stacks: Any = getattr(self.model, "stacks", list)
+        return [replace(stack, head=self.head) for stack in stacks()]

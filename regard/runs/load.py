@@ -1,0 +1,138 @@
+"""Load a trained model: from a run's folder, at one of its checkpoints, or from other libraries' files."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.convert.huggingface.family import check_tables
+from regard.convert.huggingface.hub import HUB, download
+from regard.convert.huggingface.load import KINDS, is_huggingface
+from regard.errors import UserError
+from regard.files.tensors import read_tensors
+from regard.models import MODELS
+from regard.runs import lora, recipe
+from regard.runs.checkpoints import steps
+from regard.runs.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    GENERATION,
+    RECIPE,
+    TARGET_TOKENIZER,
+    TOKENIZER,
+    WEIGHTS,
+    load_tokenizers,
+    read_settings,
+)
+from regard.runs.foreign import load_foreign
+from regard.runs.model import Model, best_device
+from regard.tasks import TASKS
+from regard.text.tokenizer import Tokenizer
+
+
+def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
+    """The trained model of a run's folder, or of one in Hugging Face's layout; hf:OWNER/NAME is one of
+    theirs on the hub. Or that of a GGUF file."""
+    folder = download(str(folder)) if str(folder).startswith(HUB) else Path(folder)
+    if is_huggingface(folder):
+        return load_foreign(folder, device)
+    settings = read_settings(folder / CONFIG)
+    kind = str(settings.pop("model_type", "")).removeprefix("regard-")
+    section = settings.pop("task", None)
+    if kind not in MODELS or not isinstance(section, dict) or str(section.get("name")) not in TASKS:
+        theirs = f"; of Hugging Face's, known are {', '.join(KINDS)}"
+        raise UserError(
+            f"{folder / CONFIG}: not a model of Regard's (model_type is {kind or 'missing'!r}){theirs}"
+        )
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"{folder}: no {WEIGHTS} yet; train it first, or continue with --resume")
+    settings.pop("architectures", None)
+    task_class, _ = TASKS[section["name"]]
+    module, config = load_module(folder, kind, settings, section)
+    module.to(device or best_device()).eval()
+    has_words = hasattr(module.config, "vocab")
+    tokenizer, *other = check_tokenizers(folder, module) if has_words else [None]
+    task = task_class(config, tokenizer, module.config.context, *other)  # type: ignore[union-attr, arg-type]
+    generation = read_settings(folder / GENERATION) if (folder / GENERATION).exists() else {}
+    generation.pop("eos_token_id", None)
+    model = Model(module, task, task.generation | generation, folder, kind)
+    model.request([], {})  # raises an error for impossible options now
+    return model
+
+
+def load_module(
+    folder: Path, kind: str, settings: dict[str, Any], section: dict[str, Any]
+) -> tuple[nn.Module, Any]:
+    """The module with its weights, and the config of its task."""
+    model_class, model_config, _ = MODELS[kind]
+    task_class, task_config = TASKS[section["name"]]
+    weights = read_tensors(folder / WEIGHTS)
+    try:
+        sizes = recipe.fill("model", settings, model_config)
+        config = recipe.fill("task", section, task_config)
+        if any((getattr(sizes, name, 0) or 0) > len(weights) for name in ("depth", "decoder_depth")):
+            raise ValueError(f"it has more layers than {WEIGHTS} has tensors")
+        with torch.device("meta"):  # allocate nothing that the file does not fill
+            module = task_class.add_head(model_class(sizes), config)
+        check_tables(module, weights)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as e:
+        raise UserError(f"{folder / CONFIG}: {str(e).splitlines()[0]}") from None
+    check_weights(module, weights, folder / WEIGHTS)
+    module = task_class.add_head(model_class(sizes), config)
+    module.load_state_dict(weights)
+    return module, config
+
+
+def check_tokenizers(folder: Path, module: nn.Module) -> list[Tokenizer]:
+    """The tokenizers of a folder; raises UserError if the model has fewer embeddings than one has tokens."""
+    tokenizers = load_tokenizers(folder)
+    names = (("vocab", TOKENIZER), ("target_vocab", TARGET_TOKENIZER))
+    for (name, file), tokenizer in zip(names, tokenizers, strict=False):
+        vocab: int = getattr(module.config, name, None) or getattr(module.config, "vocab", 0)  # type: ignore[assignment]
+        if tokenizer.vocab > vocab:
+            raise UserError(
+                f"{folder / file}: its {tokenizer.vocab} tokens are more than the model's {vocab}"
+            )
+    return tokenizers
+
+
+def check_weights(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
+    """Raise UserError that names the first tensor whose name, shape or kind differs from the model's."""
+    ours, theirs = (
+        {name: (t.shape, t.is_floating_point()) for name, t in tensors.items()}
+        for tensors in (model.state_dict(), weights)
+    )
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            raise UserError(
+                f"{path}: {name} does not fit the model; {CONFIG} and {WEIGHTS} don't belong together"
+            )
+
+
+def steps_of(model: Model) -> list[int]:
+    """The steps of a model's run that have a checkpoint, oldest first."""
+    return [] if model.folder is None else steps(model.folder / CHECKPOINTS)
+
+
+def at_step(model: Model, step: int) -> Model:
+    """The model as it was at a step of its run that has a checkpoint."""
+    known = steps_of(model)
+    if step not in known:
+        which = f"there are {', '.join(map(str, known))}" if known else "there are no checkpoints"
+        raise UserError(f"step {step}: {which} in {model.folder}; train.save and train.keep make more")
+    assert model.folder is not None
+    path = model.folder / CHECKPOINTS / f"step-{step}" / WEIGHTS
+    module, weights = copy.deepcopy(model.model), read_tensors(path)
+    ranks = {t.shape[0] for name, t in weights.items() if name.endswith("lora_A")}
+    if ranks:
+        adapted = copy.deepcopy(module)
+        alpha = recipe.read_file(model.folder / RECIPE)["train"]["lora_alpha"]
+        lora.add(adapted, ranks.pop(), alpha)
+        weights = lora.merge(adapted, weights)
+    check_weights(module, weights, path)
+    module.load_state_dict(weights)
+    earlier = Model(module, model.task, model.generation, model.folder, model.kind)
+    earlier.step = step
+    return earlier

@@ -1,0 +1,116 @@
+"""A trained model with its tokenizer and its task: what people use."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import errors
+from regard.decode.generate import Sampling
+from regard.errors import UserError
+from regard.runs.score import score_model
+from regard.tasks import Answer, Request, Task, WordsTask, WordsTaskConfig
+from regard.text.tokenizer import Tokenizer
+from regard.text.vectors import embeddings
+
+MOST_SAMPLES = 4096  # answers to one input
+
+
+def best_device() -> torch.device:
+    for kind in ("cuda", "mps"):
+        if getattr(torch, kind).is_available():
+            return torch.device(kind)
+    return torch.device("cpu")
+
+
+def is_single(given: Any) -> bool:
+    """Whether this is one text or conversation, not several."""
+    return isinstance(given, str) or any(isinstance(message, dict) for message in given)
+
+
+class Model:
+    """A model with its tokenizer and its task. `model.model` is the nn.Module inside."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        generation: dict[str, Any],
+        folder: Path | None = None,
+        kind: str | None = None,
+    ):
+        self.model, self.task, self.generation, self.folder = model, task, generation, folder
+        self.kind = kind  # its name in MODELS
+        self.step: int | None = None  # of its run, where it is not the model that came out in the end
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.task.tokenizer
+
+    @property
+    def tokenizers(self) -> list[Tokenizer]:
+        """The tokenizer; or the source's and the target's, where these differ; none of a model of images."""
+        return [t for t in (self.task.tokenizer, self.task.target_tokenizer) if t is not None]
+
+    def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:
+        """The answer as it comes, piece by piece; for several texts, a list of pieces at a time.
+
+        Options are those of `generate.Sampling`, `stop` (a string or several), `num_return_sequences` and
+        what the task has of its own: `prefix` says how a translation or a reply begins. Where there is a chat
+        template, a text may be a conversation: a list of {"role": ..., "content": ...}.
+        """
+        request = self.request(text, options)
+        for pieces in self.task.stream(self.model, request):
+            yield pieces[0] if is_single(text) and request.samples == 1 else pieces
+
+    def ask(self, text: str | Sequence[str], **options: Any) -> Any:
+        """The answer to a text; for several texts or `num_return_sequences`, a list of answers."""
+        answers = self.answers(text, **options)
+        if is_single(text) and len(answers[0]) == 1:
+            return answers[0][0].text
+        return [answer.text for several in answers for answer in several]
+
+    def answers(self, text: str | Sequence[str], **options: Any) -> list[list[Answer]]:
+        """Answers with their scores, if they have some: `num_return_sequences` to each text."""
+        return self.task.answers(self.model, self.request(text, options))
+
+    def embed(self, texts: str | Sequence[str]) -> torch.Tensor:
+        """A vector for each text, (texts, dim), if this is what the model is for."""
+        return self.task.vectors(self.model, [texts] if isinstance(texts, str) else texts)
+
+    def words(self) -> "Model":
+        """The same model, asked and scored as word vectors: whatever it does, it has embeddings of words."""
+        embeddings(self.model)  # raises an error if it has none
+        task = WordsTask(WordsTaskConfig(name="words"), self.tokenizer, 1)
+        return Model(self.model, task, dict(task.generation), self.folder, self.kind)
+
+    def request(self, text: Any, options: dict[str, Any]) -> Request:
+        """A text or several with the options of `ask`, checked; what is not given is as the model has it."""
+        options = self.generation | {k: v for k, v in options.items() if v is not None}
+        stop = options.pop("stop", ())
+        samples = options.pop("num_return_sequences", self.task.default_samples(options))
+        own = {name: options.pop(name) for name in self.task.extra_options if name in options}
+        known = [f.name for f in fields(Sampling)]
+        for name in options:
+            if name not in known:
+                names = [*known, "stop", "num_return_sequences", *self.task.extra_options]
+                raise UserError(f"{name} is not an option; {errors.suggest(name, names)}")
+        if not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
+            raise UserError(f"num_return_sequences={samples}: give a whole number from 1 to {MOST_SAMPLES}")
+        return Request(
+            [text] if is_single(text) else text,
+            Sampling(**options),
+            [stop] if isinstance(stop, str) else stop,
+            samples,
+            own,
+        )
+
+    def score(self, *paths: str, against: "Model | None" = None, **options: Any) -> dict[str, Any]:
+        """Scores on held-out data, all of it; and whether they differ from those of `against` by chance.
+
+        Where answers are compared with references, options are those of `ask`.
+        """
+        return score_model(self, paths, against, options)

@@ -1,0 +1,142 @@
+"""Recipes: a short TOML with [model] [data] [task] [train], and changes to it, checked key by key.
+
+Each part of the program owns a dataclass; a section of the recipe holds its fields.
+"""
+
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError, suggest
+from regard.files.untrusted import read_text
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+T = typing.TypeVar("T")
+Sections = dict[str, dict[str, Any]]
+
+
+def names() -> dict[str, str]:
+    """The built-in recipes, each with its line of description."""
+    return {p.stem: tomllib.loads(p.read_text("utf-8"))["about"] for p in sorted(RECIPES.glob("*.toml"))}
+
+
+def read(recipe: str) -> Sections:
+    """A recipe's sections, from its name or its file."""
+    path = RECIPES / f"{recipe}.toml"
+    if not path.is_file():
+        path = Path(recipe)
+        if path.suffix != ".toml":
+            raise UserError(f"no recipe called {recipe}; {suggest(recipe, names())} (or give a .toml file)")
+    return read_file(path)
+
+
+def read_file(path: Path) -> Sections:
+    try:
+        found = tomllib.loads(read_text(path))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such recipe file") from None
+    except (OSError, tomllib.TOMLDecodeError) as e:
+        raise UserError(f"{path}: not a readable recipe: {e}") from None
+    except RecursionError:
+        raise UserError(f"{path}: not a readable recipe: nested too deeply") from None
+    found.pop("about", None)
+    for name, section in found.items():
+        if name not in ("model", "data", "task", "train") or not isinstance(section, dict):
+            raise UserError(f"{path}: [{name}] is no part of a recipe; use [model] [data] [task] [train]")
+    return {"model": {}, "data": {}, "task": {}, "train": {}} | found
+
+
+def change(sections: Sections, changes: dict[str, Any]) -> Sections:
+    """The recipe with `section.key` values replaced."""
+    new = {name: dict(section) for name, section in sections.items()}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        if section not in new or not name:
+            raise UserError(f"{key}: a key is SECTION.NAME, like model.dim; sections are {', '.join(new)}")
+        new[section][name] = value
+    return new
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """KEY=VALUE as people type it: numbers, true, false and lists are themselves, everything else is text."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text}: write it as KEY=VALUE, like --set model.dim=256")
+        try:
+            read = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            read = value
+        found[key.strip()] = read if isinstance(read, bool | int | float | str | list) else value
+    return found
+
+
+def fill(section: str, values: dict[str, Any], made: type[T], **more: Any) -> T:
+    """The dataclass `made` from a section's values; every key and type is checked and named."""
+    aliases: dict[str, str] = getattr(made, "ALIASES", {})  # former names of settings
+    values = {aliases.get(name, name): value for name, value in values.items()}
+    known = {f.name: f for f in fields(made) if f.name not in more}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(made)
+    for name, value in values.items():
+        if name not in known:
+            raise UserError(f"{section}.{name} is not a setting; {suggest(name, known, f'{section}.')}")
+        values = values | {name: fit(f"{section}.{name}", value, hints[name])}
+    for name, f in known.items():
+        if f.default is f.default_factory is MISSING and name not in values:
+            raise UserError(f"{section}.{name} is missing from the recipe; give it with --set")
+    try:
+        return made(**values, **more)
+    except ValueError as e:
+        raise UserError(f"{section}: {e}") from None
+
+
+def fit(key: str, value: Any, kind: Any) -> Any:
+    """The value as the annotated type, or a Mistake that names the key."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        if value is None or value == "none":  # TOML has no word for it
+            return None
+        (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            hint = suggest(str(value), map(str, choices))
+            raise UserError(f"{key}={value} is not a choice; {hint}")
+        return value
+    if typing.get_origin(kind) is tuple:  # TOML and JSON have lists
+        if not isinstance(value, list | tuple):
+            raise UserError(f'{key}={value!r} should be a list, like ["a", "b"]')
+        return tuple(fit(key, one, typing.get_args(kind)[0]) for one in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind is str and not isinstance(value, str):
+        return str(value)
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise UserError(
+            f"{key}={value!r} should be {'true or false' if kind is bool else f'a {kind.__name__}'}"
+        )
+    return value
+
+
+def to_toml(sections: Sections) -> str:
+    """Sections of plain values as TOML."""
+    lines = []
+    for name, section in sections.items():
+        lines += [f"[{name}]"]
+        lines += [f"{key} = {spelt(value)}" for key, value in section.items() if value is not None]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def spelt(value: Any) -> str:
+    """JSON spells most values as TOML does, but not infinity and not the delete character."""
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,89 @@
+"""/api/ask: ask any model, as `regard ask` does. File paths are never read."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from regard.runs.load import at_step
+from regard.serve import schema
+from regard.serve.endpoint import DONE, encode_event, json_endpoint, stream_response
+from regard.serve.errors import APIError
+from regard.serve.generation import BlockingGeneration, Chunk, Generation, begin, collect, start_generation
+from regard.serve.protocol import AskRequest, AskResponse
+from regard.serve.registry import EncodedPrompt, ModelRegistry, ServedModel
+from regard.serve.requests import decode_image
+from regard.tasks import Request as AnswerRequest
+
+OPTIONS = (*schema.SAMPLING, "max_new_tokens", "num_return_sequences", "prefix", "distance")
+
+
+class AskRoute:
+    def __init__(self, registry: ModelRegistry):
+        self.registry = registry
+
+    def route(self) -> Route:
+        request_schema = schema.ask_request(self.registry.limits.tokens)
+        endpoint = json_endpoint(self.registry, request_schema, self.ask, images=True)
+        return Route("/api/ask", endpoint, methods=["POST"])
+
+    async def ask(self, request: Request, body: AskRequest) -> Response:
+        served = self.registry.find(body.get("model"))
+        inputs = await self.read_inputs(served, body)
+        options = served.options({name: body.get(name) for name in OPTIONS})
+        count = len(inputs) * options.samples
+        if count > schema.MAX_CHOICES:
+            message = f"up to {schema.MAX_CHOICES} answers in one request"
+            raise APIError(400, message, "num_return_sequences")
+        streams, info = bool(body.get("stream")), request.scope["request_info"]
+        generation = await self.start(served, inputs, options, body.get("checkpoint"), not streams)
+        info.model = served.name
+        if not streams:
+            chunks = await collect(generation, count, info)
+            answers = generation.answers(chunks, options.samples)
+            texts = [answer["text"] for row in answers for answer in row]
+            single = len(texts) == 1 and not isinstance(body.get("input"), list)
+            output = texts[0] if single else texts
+            response: AskResponse = {"model": served.name, "output": output, "answers": answers}
+            return JSONResponse(response)
+        events = stream_events(await begin(generation, info))
+        return stream_response(request, self.registry, generation, events)
+
+    async def read_inputs(self, served: ServedModel, body: AskRequest) -> list[Any]:
+        """Texts, or the pixels of an image."""
+        image, text = body.get("picture"), body.get("input")
+        if served.model.task.reads == "image":
+            if image is None:
+                message = "picture: this model reads images; give a PNG, JPEG or WebP in base64"
+                raise APIError(400, message, "picture")
+            return [await self.registry.run_in_thread(lambda: decode_image(served.model, image))]
+        if text is None or image is not None:
+            raise APIError(400, "input: this model reads texts; give one", "input")
+        return text if isinstance(text, list) else [text]
+
+    async def start(
+        self,
+        served: ServedModel,
+        inputs: Sequence[Any],
+        options: AnswerRequest,
+        checkpoint: int | None,
+        whole: bool,
+    ) -> Generation:
+        if checkpoint is not None:
+            step = checkpoint
+            return BlockingGeneration(self.registry, lambda: at_step(served.model, step), inputs, options)
+        prompts: list[EncodedPrompt | None] = [None]
+        if served.engine is not None:
+            size = sum(len(text) if isinstance(text, str) else 0 for text in inputs)
+            prompts = await self.registry.run_sized(
+                size, lambda: [served.encode(text, as_user=True) for text in inputs]
+            )
+        return start_generation(self.registry, served, inputs, prompts, options, whole=whole)
+
+
+async def stream_events(chunks: AsyncIterator[list[Chunk]]) -> AsyncIterator[bytes]:
+    async for group in chunks:
+        yield b"".join(encode_event({"index": c.index, "text": c.text}) for c in group if c.text)
+    yield DONE

@@ -1,0 +1,137 @@
+"""JSON endpoints with a time limit that stop when the client leaves, and server-sent events."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from regard.serve.errors import error_body, timed_out
+from regard.serve.generation import Generation, count_tokens
+from regard.serve.monitoring import CLIENT_CLOSED
+from regard.serve.protocol import Json
+from regard.serve.registry import ModelRegistry
+from regard.serve.requests import content_type, parse_object, read_body
+from regard.serve.schema import Schema, check
+
+LAST_EVENT_TIMEOUT = 5.0  # seconds for a client to take the end of a stream
+DONE = b"data: [DONE]\n\n"
+Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+T = TypeVar("T")
+
+
+def json_endpoint(
+    registry: ModelRegistry, schema: Schema, handle: Handler, images: bool = False
+) -> Callable[[Request], Awaitable[Response]]:
+    """Read and check the body, then have it handled in time, as long as the client waits.
+
+    With `images`, an image file may be sent as it is instead of JSON.
+    """
+    limits = registry.limits
+
+    def parse(data: bytes) -> Json:
+        body = parse_object(data)
+        check(body, schema)
+        return body
+
+    async def read(request: Request) -> Json:
+        data = await read_body(request, limits.body, images)
+        if content_type(request).startswith("image/"):
+            return {"picture": base64.b64encode(data).decode()}
+        return await registry.run_sized(len(data), lambda: parse(data))
+
+    async def endpoint(request: Request) -> Response:
+        registry.bridge.loop = loop = asyncio.get_running_loop()
+        request.scope["deadline"] = deadline = loop.time() + limits.timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                body = await read(request)
+                return await until_disconnect(request.receive, handle(request, body))
+        except TimeoutError:
+            raise timed_out(limits.timeout) from None
+        except ClientDisconnect:
+            registry.metrics.clients_gone += 1
+            return Response(status_code=CLIENT_CLOSED)  # nobody receives it
+
+    return endpoint
+
+
+class EventStream(Response):
+    """Server-sent events as they come. If the stream fails, its last event is the error."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        registry: ModelRegistry,
+        deadline: float,
+        close: Callable[[], None],
+    ):
+        super().__init__()
+        del self.headers["content-length"]
+        self.events, self.registry, self.deadline, self.close = events, registry, deadline, close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+        async def send_events() -> None:
+            async for event in self.events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+
+        last = b""
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                await until_disconnect(receive, send_events())
+        except ClientDisconnect:
+            self.registry.metrics.clients_gone += 1
+        except TimeoutError:
+            last = encode_event(error_body(timed_out(self.registry.limits.timeout)))
+        except HTTPException as error:
+            last = encode_event(error_body(error))
+        finally:
+            self.close()
+        with suppress(TimeoutError):  # a client that does not read is not waited for
+            async with asyncio.timeout(LAST_EVENT_TIMEOUT):
+                await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+def stream_response(
+    request: Request, registry: ModelRegistry, generation: Generation, events: AsyncIterator[bytes]
+) -> EventStream:
+    """Stream the events of a generation, which is closed and counted at the end."""
+
+    def close() -> None:
+        count_tokens(generation, request.scope["request_info"])
+        generation.close()
+
+    return EventStream(events, registry, request.scope["deadline"], close)
+
+
+def encode_event(data: object) -> bytes:
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work. If the client leaves, cancel the work and raise ClientDisconnect."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

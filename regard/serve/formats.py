@@ -1,0 +1,143 @@
+"""OpenAI's two formats of an answer, completions and chat, and the conversation that a chat model reads."""
+
+from collections.abc import Sequence
+
+from regard.runs.model import Model
+from regard.serve.engine import TokenOutput
+from regard.serve.errors import APIError
+from regard.serve.generation import Chunk
+from regard.serve.protocol import ChatLogprobs, CompletionLogprobs, Json, Message, TokenLogprob, Turn
+from regard.text.tokenizer import BYTES, Tokenizer
+
+MIN_LOGPROB = -9999.0  # JSON has no infinity
+
+
+class CompletionFormat:
+    """Answers to /v1/completions. With `echo`, each answer begins with its prompt."""
+
+    id_prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, tokenizer: Tokenizer, logprobs: bool, echo: Sequence[str] = ()):
+        self.tokenizer, self.with_logprobs, self.echo = tokenizer, logprobs, echo
+        self.offsets: dict[int, int] = {}  # letters of each answer that were streamed
+
+    def prefix(self, index: int) -> str:
+        return self.echo[index] if self.echo else ""
+
+    def choice(self, answer: Chunk) -> Json:
+        """A complete answer."""
+        return {
+            "index": answer.index,
+            "text": self.prefix(answer.index) + answer.text,
+            "logprobs": self.logprobs(answer.tokens, 0) if self.with_logprobs else None,
+            "finish_reason": answer.finish_reason or "stop",
+        }
+
+    def first_event(self, index: int) -> Json | None:
+        """What a stream sends before the first token of an answer."""
+        if not (text := self.prefix(index)):
+            return None
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+
+    def events(self, chunk: Chunk) -> list[Json]:
+        """What a stream sends of a chunk."""
+        if not chunk.text and chunk.finish_reason is None:
+            return []
+        offset = self.offsets.get(chunk.index, 0)
+        logprobs = self.logprobs(chunk.tokens, offset) if self.with_logprobs else None
+        self.offsets[chunk.index] = offset + len(chunk.text)
+        reason = chunk.finish_reason
+        return [{"index": chunk.index, "text": chunk.text, "logprobs": logprobs, "finish_reason": reason}]
+
+    def logprobs(self, tokens: list[TokenOutput], offset: int) -> CompletionLogprobs:
+        names = [token_text(self.tokenizer, token.id)[0] for token in tokens]
+        offsets = [offset + sum(map(len, names[:i])) for i in range(len(names))]
+        top = [
+            {token_text(self.tokenizer, id)[0]: finite(p) for id, p in token.top_logprobs} for token in tokens
+        ]
+        return {
+            "tokens": names,
+            "token_logprobs": [finite(token.logprob) for token in tokens],
+            "top_logprobs": top,
+            "text_offset": offsets,
+        }
+
+
+class ChatFormat:
+    """Answers to /v1/chat/completions."""
+
+    id_prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, tokenizer: Tokenizer, logprobs: bool):
+        self.tokenizer, self.with_logprobs = tokenizer, logprobs
+
+    def choice(self, answer: Chunk) -> Json:
+        return {
+            "index": answer.index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": self.logprobs(answer.tokens),
+            "finish_reason": answer.finish_reason or "stop",
+        }
+
+    def first_event(self, index: int) -> Json | None:
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def events(self, chunk: Chunk) -> list[Json]:
+        index, reason, events = chunk.index, chunk.finish_reason, list[Json]()
+        if chunk.text:
+            delta, logprobs = {"content": chunk.text}, self.logprobs(chunk.tokens)
+            events.append({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
+        if reason is not None:
+            events.append({"index": index, "delta": {}, "logprobs": None, "finish_reason": reason})
+        return events
+
+    def logprobs(self, tokens: list[TokenOutput]) -> ChatLogprobs | None:
+        def describe(id: int, logprob: float) -> TokenLogprob:
+            name, spelling = token_text(self.tokenizer, id)
+            return {"token": name, "logprob": finite(logprob), "bytes": spelling}
+
+        if not self.with_logprobs:
+            return None
+        content: list[TokenLogprob] = [
+            {
+                **describe(token.id, token.logprob),
+                "top_logprobs": [describe(*top) for top in token.top_logprobs],
+            }
+            for token in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, MIN_LOGPROB)
+
+
+def token_text(tokenizer: Tokenizer, id: int) -> tuple[str, list[int]]:
+    """A token as readable text, and its bytes."""
+    (name,) = tokenizer.tokens([id])
+    symbols = tokenizer.inner.id_to_token(id) or ""
+    if name.startswith("<0x") and symbols and all(s in BYTES for s in symbols):
+        return name, [BYTES[s] for s in symbols]
+    return name, list(name.encode())
+
+
+def read_conversation(model: Model, messages: list[Message]) -> str | list[Turn]:
+    """The input of a chat model: messages for its template, or one text of all turns."""
+    turns: list[Turn] = [{"role": message["role"], "content": message_text(message)} for message in messages]
+    task = model.task
+    if not task.converses:
+        message = "this model has no chat template and holds no conversations; use /v1/completions"
+        raise APIError(400, message, "model", "no_chat_template")
+    if task.takes_messages:
+        return turns
+    expected = [("user", "assistant")[(len(turns) - n) % 2] for n in range(1, len(turns) + 1)]
+    if [turn["role"] for turn in turns] != expected:
+        message = "messages: this model takes user and assistant messages in turn, the last from the user"
+        raise APIError(400, message, "messages")
+    return task.conversation([turn["content"] for turn in turns])
+
+
+def message_text(message: Message) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)

@@ -1,0 +1,145 @@
+"""Request ids, the request log, and metrics in Prometheus' text format."""
+
+import json
+import re
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CLIENT_CLOSED = 499  # the status that is logged if the client left before it was answered
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # ids of clients that are accepted
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass
+class RequestInfo:
+    """What is logged and counted for a request. Handlers fill in the model and its tokens."""
+
+    id: str
+    route: str = "other"
+    status: int = 0
+    model: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    kind: str  # counter or gauge
+    help: str
+    values: Mapping[Labels, float]
+
+    def lines(self) -> list[str]:
+        head = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} {self.kind}"]
+        return head + [
+            f"{self.name}{format_labels(labels)} {value:g}" for labels, value in self.values.items()
+        ]
+
+
+class Metrics:
+    """Counters of the server. Only the event loop's thread changes them."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[Labels] = Counter()
+        self.tokens: Counter[Labels] = Counter()
+        self.queue_full = 0
+        self.clients_gone = 0  # clients that left before their answer was complete
+        self.buckets: dict[str, list[int]] = {}  # by route: how many requests fell into each bucket
+        self.seconds: dict[str, float] = {}
+
+    def count(self, info: RequestInfo, status: int, seconds: float) -> None:
+        self.requests[("route", info.route), ("status", str(status))] += 1
+        buckets = self.buckets.setdefault(info.route, [0] * (len(BUCKETS) + 1))
+        buckets[next((i for i, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
+        self.seconds[info.route] = self.seconds.get(info.route, 0.0) + seconds
+        self.queue_full += status == 429
+        if info.model is not None:
+            self.tokens[("model", info.model), ("kind", "prompt")] += info.prompt_tokens
+            self.tokens[("model", info.model), ("kind", "completion")] += info.completion_tokens
+
+    def text(self, others: Iterable[Metric]) -> str:
+        """All metrics, with those of others."""
+        own = [
+            Metric("regard_requests_total", "counter", "Requests by route and status.", self.requests),
+            Metric("regard_tokens_total", "counter", "Tokens read and generated.", self.tokens),
+            Metric("regard_queue_full_total", "counter", "Requests answered 429.", {(): self.queue_full}),
+            Metric(
+                "regard_clients_gone_total", "counter", "Clients that left early.", {(): self.clients_gone}
+            ),
+        ]
+        lines = [line for metric in (*own, *others) for line in metric.lines()]
+        return "\n".join(lines + self._histogram("regard_request_seconds")) + "\n"
+
+    def _histogram(self, name: str) -> list[str]:
+        lines = [f"# HELP {name} From a request to the end of its answer.", f"# TYPE {name} histogram"]
+        for route, buckets in self.buckets.items():
+            total = 0
+            for bound, count in zip((*map(str, BUCKETS), "+Inf"), buckets, strict=True):
+                total += count
+                lines.append(f"{name}_bucket{format_labels((('route', route), ('le', bound)))} {total}")
+            lines.append(f"{name}_sum{format_labels((('route', route),))} {self.seconds[route]:.6f}")
+            lines.append(f"{name}_count{format_labels((('route', route),))} {total}")
+        return lines
+
+
+class MonitoringMiddleware:
+    """Gives every request an id, counts it, and with `log` writes a line of JSON to standard error.
+
+    `route_label` maps a path to a label, so that unknown paths make neither metrics nor lines of their own.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, route_label: Callable[[str], str], log: bool):
+        self.app, self.metrics, self.route_label, self.log = app, metrics, route_label, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        requested = Headers(scope=scope).get("x-request-id", "")
+        id = requested if REQUEST_ID.fullmatch(requested) else secrets.token_hex(8)
+        info = scope["request_info"] = RequestInfo(id, self.route_label(scope["path"]))
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                info.status = message["status"]
+                message["headers"].append((b"x-request-id", id.encode()))
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        finally:
+            self.record(info, scope["method"])
+
+    def record(self, info: RequestInfo, method: str) -> None:
+        """Count and log a request, but never its text or its answer."""
+        status, seconds = info.status or CLIENT_CLOSED, time.perf_counter() - info.started
+        self.metrics.count(info, status, seconds)
+        if not self.log:
+            return
+        line: dict[str, str | int | float] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "id": info.id,
+            "method": method,
+            "route": info.route,
+            "status": status,
+            "ms": round(1000 * seconds, 1),
+        }
+        if info.model is not None:
+            line["model"] = info.model
+            line["prompt_tokens"], line["completion_tokens"] = info.prompt_tokens, info.completion_tokens
+        sys.stderr.write(json.dumps(line) + "\n")
+
+
+def format_labels(labels: Labels) -> str:
+    def escape(value: str) -> str:
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return "{" + ",".join(f'{name}="{escape(value)}"' for name, value in labels) + "}" if labels else ""

@@ -1,0 +1,144 @@
+"""Types of the JSON that clients send and receive: OpenAI's API below /v1, and /api/ask.
+
+Requests are checked against schema.py before they get these types. Optional fields may be null.
+"""
+
+from typing import Any, Literal, NotRequired, Required, TypedDict
+
+Json = dict[str, Any]
+Prompt = str | list[int]
+
+
+class SamplingFields(TypedDict, total=False):
+    model: str | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    repetition_penalty: float | None
+    no_repeat_ngram_size: int | None
+    num_beams: int | None
+    length_penalty: float | None
+    seed: int | None
+    stop: str | list[str] | None
+    stream: bool | None
+
+
+class StreamOptions(TypedDict, total=False):
+    include_usage: bool | None
+    include_obfuscation: bool | None
+
+
+class GenerateFields(SamplingFields, total=False):
+    """What completions and chat have in common."""
+
+    max_tokens: int | None
+    n: int | None
+    stream_options: StreamOptions | None
+
+
+class CompletionRequest(GenerateFields, total=False):
+    prompt: Required[Prompt | list[Prompt]]
+    logprobs: int | None
+    echo: bool | None
+
+
+class TextPart(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class Message(TypedDict):
+    role: str
+    content: str | list[TextPart]
+
+
+class Turn(TypedDict):
+    """A message whose content is one string."""
+
+    role: str
+    content: str
+
+
+class ChatRequest(GenerateFields, total=False):
+    messages: Required[list[Message]]
+    max_completion_tokens: int | None
+    logprobs: bool | None
+    top_logprobs: int | None
+
+
+class EmbeddingRequest(TypedDict, total=False):
+    model: str | None
+    input: Required[Prompt | list[Prompt]]
+    encoding_format: Literal["float", "base64"] | None
+    dimensions: int | None
+
+
+class AskRequest(SamplingFields, total=False):
+    input: str | list[str]
+    picture: str
+    max_new_tokens: int | None
+    num_return_sequences: int | None
+    prefix: str | None
+    distance: str | None
+    checkpoint: int | None
+
+
+class Error(TypedDict):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(TypedDict):
+    error: Error
+
+
+class ModelInfo(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class Usage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: NotRequired[int]
+    total_tokens: int
+
+
+class CompletionLogprobs(TypedDict):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class TokenLogprob(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: NotRequired[list["TokenLogprob"]]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class Embedding(TypedDict):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class ScoredText(TypedDict):
+    text: str
+    score: float | None
+
+
+class AskResponse(TypedDict):
+    model: str
+    output: str | list[str]
+    answers: list[list[ScoredText]]

@@ -1,0 +1,206 @@
+"""The models that are served: their names, engines and limits, and how each encodes a prompt."""
+
+import asyncio
+import copy
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from regard.decode.generate import Sampling, Source
+from regard.errors import UserError
+from regard.runs.model import Model
+from regard.serve.engine import Engine, Output, OutputCallback
+from regard.serve.errors import APIError
+from regard.serve.monitoring import Labels, Metric, Metrics
+from regard.serve.protocol import Turn
+from regard.tasks import Request
+from regard.text.tokenizer import Tokenizer
+
+WORKERS = 2  # threads for long work outside the engines
+INLINE = 4000  # bytes, letters or tokens that are processed in the event loop
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerLimits:
+    """The limits that a user can set; schema.py has the others."""
+
+    places: int = 32  # answers that a model generates at once
+    queue: int = 128  # answers that wait for a place
+    tokens: int = 4096  # of one answer
+    timeout: float = 120.0  # seconds for a complete answer
+    body: int = 16 * 2**20  # bytes of a request
+
+    def __post_init__(self) -> None:
+        for name, low in (("places", 1), ("queue", 0), ("tokens", 1), ("timeout", 0.001), ("body", 1)):
+            if getattr(self, name) < low:
+                raise UserError(f"{name}={getattr(self, name)}: give a number from {low} up")
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as an engine takes it; an encoder-decoder also has a source."""
+
+    ids: list[int]
+    source: Source | None = None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids if self.source is None else self.source)
+
+
+class ServedModel:
+    """A model, its name, and its engine if it generates text."""
+
+    def __init__(self, name: str, model: Model, limits: ServerLimits):
+        self.name, self.model, self.limits = name, model, limits
+        self.engine: Engine | None = None
+        if model.task.streams:
+            ends = model.task.end_ids
+            self.engine = Engine(model.model, stop_ids=ends, places=limits.places, queue=limits.queue)
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        return self.model.task.output_tokenizer
+
+    @property
+    def vocab(self) -> int:
+        config: Any = self.model.model.config
+        return config.vocab
+
+    def options(self, requested: dict[str, Any]) -> Request:
+        """Combine the options of a request with the model's own; those that are None are not set."""
+        options = {name: value for name, value in requested.items() if value is not None}
+        default = min(
+            self.model.generation.get("max_new_tokens", Sampling.max_new_tokens), self.limits.tokens
+        )
+        options.setdefault("max_new_tokens", default)
+        if options.get("temperature", 0) > 0:  # sampling excludes beam search
+            options.setdefault("num_beams", 1)
+        if "seed" in options:
+            options["seed"] %= 2**64
+        return self.model.request([], options)
+
+    def encode(self, prompt: str | list[int] | list[Turn], as_user: bool = False) -> EncodedPrompt | None:
+        """Encode a text, token ids or a conversation; None if the model answers it in several parts.
+
+        `as_user` reads a text as `model.ask` does: a model with a chat template takes it as a user's message.
+        """
+        task, context = self.model.task, self.model.task.context
+        is_ids = isinstance(prompt, list) and all(type(i) is int for i in prompt)
+        if is_ids:
+            ids = cast("list[int]", prompt)
+            check_length(len(ids), context - task.has_source)
+            check_ids(ids, self.vocab)
+            return EncodedPrompt(*task.prompt_of_ids(ids))
+        prompts = task.prompts(prompt, turn=as_user)
+        for each in prompts if not task.has_source else ():
+            check_length(len(each.ids), context)
+            check_ids(each.ids, self.vocab)
+        return EncodedPrompt(*prompts[0]) if len(prompts) == 1 else None
+
+
+def check_length(tokens: int, limit: int) -> None:
+    if tokens > limit:
+        message = f"the prompt has {tokens:,} tokens; this model reads up to {limit:,}"
+        raise APIError(400, message, "prompt", "context_length_exceeded")
+
+
+def check_ids(ids: Sequence[int], vocab: int) -> None:
+    if ids and max(ids) >= vocab:
+        message = f"prompt: token {max(ids)} is not in the model's vocabulary; ids end at {vocab - 1}"
+        raise APIError(400, message, "prompt")
+
+
+class ThreadBridge:
+    """Passes outputs of engine threads to the event loop, all that have gathered in one call."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.outputs: deque[tuple[OutputCallback, Output]] = deque()
+        self.scheduled = False
+
+    def put(self, callback: OutputCallback, output: Output) -> None:
+        """Called in an engine's thread: have the event loop call `callback` with an output."""
+        self.outputs.append((callback, output))
+        if not self.scheduled and self.loop is not None:
+            self.scheduled = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self.loop.call_soon_threadsafe(self.deliver)
+
+    def deliver(self) -> None:
+        self.scheduled = False  # before the outputs are read, so that none is left behind
+        while self.outputs:
+            callback, output = self.outputs.popleft()
+            callback(output)
+
+
+class ModelRegistry:
+    """All models that are served, and the threads and metrics that they share."""
+
+    def __init__(self, models: dict[str, Model], limits: ServerLimits):
+        self.limits, self.metrics, self.bridge = limits, Metrics(), ThreadBridge()
+        self.models = {name: ServedModel(name, model, limits) for name, model in models.items()}
+        self.pool = ThreadPoolExecutor(WORKERS, "regard")
+
+    def find(self, name: str | None) -> ServedModel:
+        """The model of this name; without a name, the first."""
+        if name is None:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            known = ", ".join(self.models)
+            message = f"there is no model {name[:100]!r}; this server has {known}"
+            raise APIError(404, message, "model", "model_not_found")
+        return self.models[name]
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run blocking work in a thread. Work that is cancelled before it starts never runs."""
+        return await asyncio.wrap_future(self.pool.submit(work))
+
+    async def run_sized(self, size: int, work: Callable[[], T]) -> T:
+        """Run work whose time grows with its size: in a thread, unless it is small."""
+        return work() if size <= INLINE else await self.run_in_thread(work)
+
+    def engine_metrics(self) -> list[Metric]:
+        engines = [(name, m.engine) for name, m in self.models.items() if m.engine is not None]
+        about = {
+            "running": ("running", "gauge", "Answers that are being generated."),
+            "waiting": ("waiting", "gauge", "Answers that wait for a place."),
+            "steps": ("steps_total", "counter", "Steps of the engine, each of up to a batch of tokens."),
+            "restarts": ("restarts_total", "counter", "Times the engine failed and restarted."),
+        }
+        metrics = []
+        for attribute, (name, kind, help) in about.items():
+            values: dict[Labels, float] = {
+                (("model", model),): float(getattr(engine, attribute)) for model, engine in engines
+            }
+            metrics.append(Metric(f"regard_{name}", kind, help, values))
+        return metrics
+
+    def close(self, finish: bool = True) -> None:
+        for served in self.models.values():
+            if served.engine is not None:
+                served.engine.close(finish)
+        self.pool.shutdown(wait=finish, cancel_futures=True)
+
+
+def copy_modules(model: Model) -> Model:
+    """The same model and weights in modules of its own, so that hooks on them don't disturb the engine."""
+    module = model.model
+    shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    return Model(copy.deepcopy(module, shared), model.task, model.generation, model.folder, model.kind)
+
+
+def model_names(folders: Sequence[str]) -> list[str]:
+    """A unique name for each model: its folder's, in characters that a URL can have."""
+    names: list[str] = []
+    for folder in folders:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(folder).resolve().name).strip("-") or "model"
+        same = sum(re.fullmatch(re.escape(plain) + r"(-\d+)?", name) is not None for name in names)
+        names.append(f"{plain}-{same + 1}" if plain in names else plain)
+    return names

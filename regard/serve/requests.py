@@ -1,0 +1,115 @@
+"""Read untrusted requests: bodies, texts, images and numbers, each with a limit."""
+
+import base64
+import binascii
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from starlette.requests import Request
+
+from regard.data import images
+from regard.runs.model import Model
+from regard.serve.errors import APIError
+from regard.serve.schema import MAX_TEXT, is_unicode
+
+MAX_BODY = 16 * 2**20  # bytes of a request, enough for an image
+
+
+@dataclass(frozen=True)
+class ImageBytes(images.ImageSource):
+    """An image that came with a request."""
+
+    data: bytes = b""
+
+    def open(self) -> io.BytesIO:
+        return io.BytesIO(self.data)
+
+
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").split(";")[0].strip().lower()
+
+
+async def read_body(request: Request, limit: int, images: bool = False) -> bytes:
+    """The body of a JSON request, up to a limit; with `images`, it may be an image file as well.
+
+    Other content types are refused: a form on another website could send them.
+    """
+    kind = content_type(request)
+    if kind != "application/json" and not (images and kind.startswith("image/")):
+        raise APIError(415, "send JSON, as application/json")
+    too_large = APIError(413, f"the body is over {limit:,} bytes; send less")
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and len(length) < 20 and int(length) > limit:
+        raise too_large
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise too_large
+    return bytes(data)
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """The JSON object in a body; NaN and infinity are no JSON."""
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise APIError(400, "the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise APIError(400, "send one JSON object")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def check_text(value: object, name: str = "input") -> str:
+    """A string that is not too long and can be encoded."""
+    if not isinstance(value, str):
+        raise APIError(400, f"{name}: give a text")
+    if len(value) > MAX_TEXT:
+        raise APIError(413, f"{name}: the text has {len(value):,} letters; up to {MAX_TEXT:,} are read")
+    if not is_unicode(value):
+        raise APIError(400, f"{name}: the text has half of a surrogate pair")
+    return value
+
+
+def decode_image(model: Model, text: object) -> torch.Tensor:
+    """The pixels of a PNG, JPEG or WebP in base64, in the size that the model reads."""
+    if model.task.reads != "image":
+        raise APIError(400, "this model reads texts; give it one")
+    try:
+        data = base64.b64decode(text, validate=True)  # type: ignore[arg-type]
+    except (binascii.Error, TypeError, ValueError):
+        raise APIError(400, "picture: give it in base64") from None
+    with images.refuse_bombs():
+        return torch.from_numpy(
+            images.decode_image(ImageBytes("", "the picture", data=data), model.task.image_shape).copy()
+        )
+
+
+def query_int(request: Request, name: str, low: int = 0) -> int | None:
+    """A whole number of the query string, if it is there."""
+    text = request.query_params.get(name)
+    return None if text is None else _parse_int(text, name, low)
+
+
+def query_slice(request: Request, name: str) -> slice:
+    """A range of the query string such as 3:5; without one, everything."""
+    text = request.query_params.get(name)
+    if text is None:
+        return slice(None)
+    ends = text.split(":")
+    if len(ends) != 2:
+        raise APIError(400, f"{name}={text[:20]}: give a range like 0:8")
+    return slice(*(_parse_int(end, name) for end in ends))
+
+
+def _parse_int(text: str, name: str, low: int = 0) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= low):
+        raise APIError(400, f"{name}={text[:20]}: give a whole number from {low} up")
+    return int(text)

@@ -1,0 +1,123 @@
+"""Who may use the server: allowed hosts, same-origin pages, the API key, and how many requests at once.
+
+A request is refused before its body is read if it names a host that is not ours (DNS rebinding), comes from
+another website, lacks the key, or finds all places taken. Every response gets the security headers.
+"""
+
+import base64
+import binascii
+import ipaddress
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from regard.serve.errors import APIError, error_response, queue_full
+
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost"})
+PUBLIC_PATHS = ("/health", "/ready")  # no key needed
+ANY_ADDRESS = ("0.0.0.0", "::")  # listen at every address of the machine
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+DATA_HEADERS = ("X-Content-Type-Options", "Cache-Control")  # those that JSON needs
+RAW_PAGE_HEADERS = [(name.lower().encode(), value.encode()) for name, value in PAGE_HEADERS.items()]
+RAW_DATA_HEADERS = [(name.lower().encode(), PAGE_HEADERS[name].encode()) for name in DATA_HEADERS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig:
+    """Which requests are answered."""
+
+    host: str = "127.0.0.1"  # the address to listen at
+    names: Collection[str] = ()  # further host names, for example those of a proxy
+    key: str | None = None
+    max_requests: int = 160  # POST requests that are answered or wait at once
+
+    def allows_host(self, host: str) -> bool:
+        """IP addresses are always ours if we listen at all of them: DNS can redirect only names."""
+        if host in LOCAL_HOSTS or host == self.host or host in self.names:
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return self.host in ANY_ADDRESS
+
+    def allows_key(self, authorization: str) -> bool:
+        """Accept the key as a bearer token, or as the password that a browser asks for."""
+        scheme, _, credentials = authorization.partition(" ")
+        if scheme.lower() == "basic":
+            try:
+                credentials = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+            except (binascii.Error, ValueError):
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return secrets.compare_digest(credentials.strip().encode(), (self.key or "").encode())
+
+
+class SecurityMiddleware:
+    def __init__(self, app: ASGIApp, config: SecurityConfig):
+        self.app, self.config = app, config
+        self.active = 0  # POST requests that have a place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        extra = RAW_DATA_HEADERS if path.startswith("/v1/") else RAW_PAGE_HEADERS
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += extra
+            await send(message)
+
+        limited = scope["method"] == "POST"
+        error = self.check(path, Headers(scope=scope))
+        if error is None and limited and self.active >= self.config.max_requests:
+            error = queue_full()
+        if error is not None:
+            await error_response(path, error)(scope, receive, send_with_headers)
+            return
+        self.active += limited
+        try:
+            await self.app(scope, receive, send_with_headers)
+        finally:
+            self.active -= limited
+
+    def check(self, path: str, headers: Headers) -> APIError | None:
+        """Return the reason to refuse a request, if there is one."""
+        config, host = self.config, headers.get("host", "")
+        name = host_name(host)
+        if not config.allows_host(name):
+            names = " and ".join(sorted({*LOCAL_HOSTS, *config.names}))
+            return APIError(421, f"this server answers requests to {names} only")
+        origins = {f"http://{host}"}
+        if name in config.names:  # behind a proxy that speaks TLS
+            origins.add(f"https://{host}")
+        same_origin = headers.get("origin") in (None, *origins)
+        if not same_origin or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return APIError(403, "requests from other pages are not allowed")
+        if config.key is None or path in PUBLIC_PATHS or config.allows_key(headers.get("authorization", "")):
+            return None
+        challenge = 'Bearer realm="regard"' if path.startswith("/v1/") else 'Basic realm="regard"'
+        message = "a valid API key is needed: Authorization: Bearer KEY"
+        return APIError(401, message, None, "invalid_api_key", {"WWW-Authenticate": challenge})
+
+
+def host_name(host: str) -> str:
+    """A Host header without the port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rsplit(":", 1)[0].lower()

@@ -1,0 +1,352 @@
+"""Classification: the class or the score of a text, or of two. Devlin et al. 2019, section 4.
+
+An encoder-decoder writes the name of the class, or the score: text to text, Raffel et al. 2020. Its names
+compete by how likely the model is to write each.
+
+Shapes: B batch, T tokens, C classes, L tokens of a name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.core.modes import evaluating
+from regard.data import Corpus, DataConfig, in_length_order
+from regard.data.encoding import tokenizer_for
+from regard.data.labels import LabelledTexts, class_ids, class_names, read_labels, split_labels
+from regard.data.ragged import Ragged
+from regard.decode.generate import Sampling
+from regard.errors import UserError
+from regard.models import ModelWithHead, Transformer
+from regard.tasks import metrics as scoring
+from regard.tasks.answers import Answer
+from regard.tasks.batches import (
+    TOKENS_AT_ONCE,
+    Batch,
+    fingerprint,
+    pad_rows,
+    ragged,
+    segments_from,
+    targets,
+)
+from regard.tasks.fill import END, FIRST, SPECIALS
+from regard.tasks.fill import PAD as BERT_PAD
+from regard.tasks.heads import add_head, class_scores, class_weights, likeliest_classes
+from regard.tasks.loss import IGNORED
+from regard.tasks.reading import Reading
+from regard.tasks.request import DataRequest, Prompt, Request
+from regard.tasks.source import PAD
+from regard.tasks.task import Task, widened
+
+SCORES = 21  # scores that can be written, from the lowest to the highest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyConfig:
+    name: Literal["classify"]
+    labels: tuple[str, ...] | None = None  # the classes, as found in the data; None: a score is predicted
+    low: float | None = None  # the scores' range; None: as found in the data
+    high: float | None = None
+    balanced: bool = False  # rare classes count as much as frequent ones
+    weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
+    smoothing: float = 0.0
+    mean: bool = False  # pool a text by the mean of its tokens' hidden states, not as its model does
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing={self.smoothing} must be from 0 to less than 1")
+
+
+class Examples:
+    """Texts as token ids, with labels: the number of the class, or the score between 0 and 1."""
+
+    def __init__(self, table: LabelledTexts, ids: Ragged, seconds: np.ndarray, labels: np.ndarray):
+        self.ids, self.seconds, self.labels = ids, seconds, labels  # `seconds`: where the second text begins
+        self.sources = [text.replace("\t", " ") for text in table.texts]  # a tab separates the two
+        if table.others is not None:
+            self.sources = [f"{t}\t{o}" for t, o in zip(self.sources, table.others, strict=True)]
+        self.targets = [str(x) for x in (table.labels if table.labels is not None else table.scores or [])]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def describe(self) -> str:
+        return f"{len(self):,} texts"
+
+    def fingerprint(self) -> str:
+        return fingerprint((self.ids.ids, self.ids.lengths, self.labels))
+
+
+ClassifyModel = ModelWithHead | Transformer
+
+
+class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
+    kinds = ("bert", "gpt", "t5", "transformer")
+    specials = SPECIALS
+    data_config = DataConfig
+    builtin = ("classify.tsv",), ("classify.valid.tsv",)
+    has_references = True
+
+    def setup(self) -> None:
+        end = self.tokenizer.id(END)
+        self.first, self.end = self.tokenizer.id(FIRST), self.tokenizer.end if end is None else end
+        self.best_metric = None if self.config.labels is None else "accuracy"
+
+    # Data
+
+    @classmethod
+    def read(cls, request: DataRequest[ClassifyConfig]) -> Corpus:
+        config, valid = request.config, request.valid
+        train, held = split_labels(
+            read_labels(request.paths), read_labels(valid) if valid else None, request.data.holdout
+        )
+        sides = [
+            (out, t) for out, part in ((False, train), (True, held)) for t in part.texts + (part.others or [])
+        ]
+        known = request.tokenizers
+        tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
+        settings: dict[str, Any] = {}
+        if train.labels is not None:
+            names = list(config.labels or class_names(train.labels))
+            settings["labels"] = names
+            if config.balanced:
+                settings["weights"] = class_weights(class_ids(train, names), len(names))
+        else:
+            settings["low"] = min(train.scores or [0.0]) if config.low is None else config.low
+            settings["high"] = max(train.scores or [1.0]) if config.high is None else config.high
+        task = cls(ClassifyConfig(**vars(config) | settings), tokenizer, request.context)
+        training, notes = task.examples(train)
+        evaluation = None
+        if len(held):
+            evaluation, more = task.examples(held)
+            notes += [f"held out: {note}" for note in more]
+        return Corpus(training, evaluation, tokenizer, task_settings=settings, notes=notes)
+
+    def examples(self, table: LabelledTexts) -> tuple[Examples, list[str]]:
+        """A table as ids; texts that are too long lose their ends, and a note says how many."""
+        sides = [self.tokenizer.encode_batch(side) for side in (table.texts, table.others or []) if side]
+        rows = [self.frame(*(side[i] for side in sides)) for i in range(len(table))]
+        if table.labels is not None:
+            labels = np.array(class_ids(table, list(self.config.labels or ())))
+        else:
+            low, high = self.bounds
+            labels = (np.array(table.scores, dtype=np.float32) - low) / ((high - low) or 1.0)
+        cut = sum(shortened for _, _, shortened in rows)
+        notes = (
+            [f"cut {cut:,} of {len(table):,} texts to {self.context} tokens (model.context)"] if cut else []
+        )
+        seconds = np.array([second for _, second, _ in rows])
+        return Examples(table, ragged([ids for ids, _, _ in rows]), seconds, labels), notes
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lowest and the highest score."""
+        low, high = self.config.low, self.config.high
+        return 0.0 if low is None else low, 1.0 if high is None else high
+
+    def frame(self, text: np.ndarray, other: np.ndarray | None = None) -> tuple[np.ndarray, int, bool]:
+        """[CLS] text [SEP] other [SEP] as there is room, where the second begins, whether some was cut."""
+        first, end = [[] if id is None else [id] for id in (self.first, self.end)]
+        room = self.context - len(first) - len(end) * (1 if other is None else 2)
+        half = room if other is None else max(room // 2, room - len(other))
+        a = text[: max(1, min(half, room))]
+        b = np.array([], dtype=np.int64) if other is None else other[: max(0, room - len(a))]
+        ids = np.concatenate([first, a, end, b, [] if other is None else end]).astype(np.int64)
+        shortened = len(a) < len(text) or (other is not None and len(b) < len(other))
+        return ids, len(ids) if other is None else len(first) + len(a) + len(end), shortened
+
+    def held_out(self, paths: Sequence[str]) -> Examples:
+        table = read_labels(paths)
+        if (table.labels is None) != (self.config.labels is None):
+            kind = "a score" if self.config.labels is None else "a class"
+            raise UserError(f"{paths[0]}: it has a {table.kind} for each text, but the model predicts {kind}")
+        return self.examples(table)[0]
+
+    def collate(self, data: Examples, rows: np.ndarray) -> Batch:
+        """ids, attention mask and segments (B, T); the class or score (B,)."""
+        ids, attention_mask = pad_rows(data.ids, rows)
+        segments = segments_from(data.seconds[rows], attention_mask)
+        return tuple(torch.from_numpy(x) for x in (ids, attention_mask, segments, data.labels[rows]))
+
+    def batch_length(self, batch: Batch) -> int:
+        return targets(batch)
+
+    # Training
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ClassifyConfig) -> nn.Module:
+        """The model with a head for these classes, or for a score; one that writes needs none."""
+        if not isinstance(model, Transformer):
+            return add_head(model, len(config.labels or (0,)), mean=config.mean)
+        if config.smoothing:
+            raise UserError(
+                f"task.smoothing={config.smoothing}: what is written is not smoothed; leave it out"
+            )
+        return model
+
+    @cached_property
+    def names(self) -> Tensor:
+        """What is written for each class, or for each of the scores: ids (C, L), with an end."""
+        low, high = self.bounds
+        scores = [f"{low + (high - low) * i / (SCORES - 1):.4g}" for i in range(SCORES)]
+        texts = self.config.labels or scores
+        ids = [tuple(self.tokenizer.encode(text)) for text in texts]
+        for i, row in enumerate(ids):
+            if row in ids[:i]:
+                both = f"{texts[ids.index(row)]!r} and {texts[i]!r}"
+                raise UserError(f"the tokenizer encodes {both} alike; use another: --set data.tokenizer=bpe")
+        names = torch.full((len(ids), 1 + max(map(len, ids))), IGNORED)
+        for name, row in zip(names, ids, strict=True):
+            name[: len(row) + 1] = torch.tensor([*row, self.end or 0])
+        return names
+
+    def likelihoods(
+        self, model: Transformer, ids: Tensor, attention_mask: Tensor, which: Tensor | None = None
+    ) -> Tensor:
+        """log p of writing each name after a text (B, C); or of those with the numbers `which` (B, n)."""
+        names = self.names.to(ids.device)
+        which = torch.arange(len(names), device=ids.device).expand(len(ids), -1) if which is None else which
+        n, written = which.shape[1], names[which.flatten()]  # (B·n, L)
+        pad = (self.tokenizer.id(name) for name in (PAD, BERT_PAD))
+        target = written.clamp(min=0).roll(1, dims=1)
+        target[:, 0] = next((id for id in pad if id is not None), 0)
+        encoded = model.encode(ids, attention_mask).repeat_interleave(n, dim=0)  # (B·n, T, D)
+        state = model.decoder.new_state(None, encoded, attention_mask.repeat_interleave(n, dim=0))
+        logits = widened(model.logits(model.decode(target, state)))  # (B·n, L, V)
+        losses = F.cross_entropy(logits.mT, written, ignore_index=IGNORED, reduction="none")  # (B·n, L)
+        return -losses.sum(1).view(-1, n)
+
+    def logits(self, model: ClassifyModel, ids: Tensor, attention_mask: Tensor, segments: Tensor) -> Tensor:
+        """(B, C), or the score before it is brought between its bounds (B, 1)."""
+        if isinstance(model, Transformer):
+            logits = self.likelihoods(model, ids, attention_mask)
+            if self.config.labels is None:  # the mean of the scores that might be written
+                scores = torch.linspace(0, 1, SCORES, dtype=logits.dtype, device=logits.device)
+                logits = (logits.softmax(-1) @ scores)[:, None]
+            return logits
+        has_segments = getattr(model.config, "segments", 0) > 1
+        return widened(model(ids, attention_mask, segments if has_segments else None))
+
+    def loss(self, model: ClassifyModel, *batch: Tensor) -> Tensor:
+        *inputs, labels = batch
+        if not isinstance(model, Transformer):
+            smoothing = self.config.smoothing if model.training else 0.0
+            return self._loss(self.logits(model, *inputs), labels, smoothing)
+        counts, number = labels != IGNORED, labels
+        if self.config.labels is None:
+            number = (labels * (SCORES - 1)).round().long()
+        number = number.where(counts, 0)
+        weights = self._weights(labels.device)
+        weight = counts if weights is None else counts * weights[number]
+        ids, attention_mask, _ = inputs
+        return -(self.likelihoods(model, ids, attention_mask, number[:, None])[:, 0] * weight).sum()
+
+    def _weights(self, device: torch.device) -> Tensor | None:
+        """The weight of each class."""
+        return None if self.config.weights is None else torch.tensor(self.config.weights, device=device)
+
+    def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The sum of cross-entropies in nats, or of squared errors."""
+        if self.config.labels is None:
+            counts = labels != IGNORED
+            return ((logits[:, 0] - labels).square() * counts).sum()
+        weights = self._weights(logits.device)
+        return F.cross_entropy(
+            logits, labels, weights, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+        )
+
+    def measure(self, model: ClassifyModel, *batch: Tensor) -> Tensor:
+        """The loss, and how many classes were right."""
+        *inputs, labels = batch
+        logits = self.logits(model, *inputs)
+        right = (logits.argmax(-1) == labels).sum() if self.config.labels is not None else torch.zeros(())
+        return torch.stack([self._loss(logits, labels).double(), right.to(logits.device).double()])
+
+    def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
+        (right,), metrics = more, {"loss": loss / max(1, count)}
+        return metrics if self.config.labels is None else metrics | {"accuracy": right / max(1, count)}
+
+    def preview(self, model: ClassifyModel, data: Examples, seed: int) -> str:
+        sources = data.sources[:3]
+        answers = [a.text for (a,) in self.answers(model, Request(sources))]
+        return "\n".join(f"{s}\n  → {a}" for s, a in zip(sources, answers, strict=True))
+
+    # Answers
+
+    @torch.inference_mode()
+    def answers(self, model: ClassifyModel, request: Request) -> list[list[Answer]]:
+        """The likeliest classes of each text with their probabilities, or its score. A tab separates a text
+        from the other one."""
+        texts = request.inputs
+        if not texts:
+            return []
+        parts = [[np.array(self.tokenizer.encode(part)) for part in text.split("\t")[:2]] for text in texts]
+        rows = [self.frame(*several) for several in parts]
+        ids = ragged([ids for ids, _, _ in rows])
+        unknown = LabelledTexts(list(texts), None, None, [0.0] * len(texts))
+        examples = Examples(unknown, ids, np.array([second for _, second, _ in rows]), np.zeros(len(texts)))
+        device, answers = next(model.parameters()).device, [list[Answer]() for _ in texts]
+        with evaluating(model):
+            for numbers in in_length_order(ids.lengths, ids.lengths, TOKENS_AT_ONCE):
+                *batch, _ = self.collate(examples, numbers)
+                logits = self.logits(model, *(t.to(device) for t in batch))
+                for number, row in zip(numbers.tolist(), logits.cpu(), strict=True):
+                    answers[number] = self._answer(row, request.samples)
+        return answers
+
+    def _answer(self, logits: Tensor, samples: int) -> list[Answer]:
+        if self.config.labels is None:
+            low, high = self.bounds
+            return [Answer(f"{low + float(logits[0]) * (high - low):.4f}")]
+        return likeliest_classes(self.config.labels, logits, samples)
+
+    def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        if self.config.labels is None:
+            predicted, true = ([float(x) for x in side] for side in (answers, references))
+            return {
+                "spearman": scoring.spearman(predicted, true),
+                "pearson": scoring.pearson(predicted, true),
+            }
+        return class_scores(self.config.labels, answers, references)
+
+    # Looking on
+
+    def reading(self, model: ClassifyModel, given: str) -> Reading:
+        reading = super().reading(model, given)
+        if self.config.labels:
+            reading.tokens["label"] = list(self.config.labels)
+        return reading
+
+    def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
+        scores = self.config.labels is None and result.ndim == 1
+        return {"logits": result} if scores else super().outcome(result, reading)
+
+    def split_target(self, given: Any) -> tuple[str, str | None]:
+        """A text, or two with a tab between; and a class, if it is given besides."""
+        return (given, None) if isinstance(given, str) else (given[0], given[1])
+
+    def source_prompt(self, model: ClassifyModel, source: str) -> Prompt:
+        """What an encoder-decoder reads of a text, and what the name of its class begins with."""
+        calls: list[Tensor] = []
+        hook = model.embed.register_forward_pre_hook(lambda _, args: calls.append(args[0]))  # type: ignore[union-attr]
+        try:
+            self.answers(model, Request([source]))
+        finally:
+            hook.remove()
+        return Prompt([int(calls[1][0, 0])], calls[0][0].tolist())
+
+    def encode_target(self, prompt: Prompt, target: str) -> list[int]:
+        return [*self.tokenizer.encode(target), self.end or 0]
+
+    def write_target(self, model: ClassifyModel, prompt: Prompt, sampling: Sampling) -> list[int]:
+        """The name of the likeliest class, or score."""
+        assert isinstance(model, Transformer)
+        source = torch.tensor([prompt.source], device=next(model.parameters()).device)
+        best = self.likelihoods(model, source, torch.ones_like(source, dtype=torch.bool)).argmax()
+        return [i for i in self.names[best].tolist() if i >= 0]

@@ -1,0 +1,100 @@
+"""Cross-entropy of logits that are never stored whole.
+
+Shapes: N positions, V vocabulary, D width.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+IGNORED = -100  # a target that does not count
+LOGITS_AT_ONCE = 2**27  # numbers; above this, chunks cost no speed and save gigabytes
+
+
+def cross_entropy(
+    x: Tensor, W: Tensor | None, targets: Tensor, smoothing: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
+    """-Σ log p[target] over the positions that count, p = softmax(x Wᵀ + bias); the caller takes the mean.
+
+    With smoothing ε a target is (1-ε) of itself and ε/V of every word (Szegedy et al. 2016, section 7):
+    -Σ [(1-ε) log p[target] + ε/V Σ_v log p[v]]. Without W, x are the logits.
+    """
+    x, targets = x.flatten(0, -2), targets.flatten()  # (N, D), (N,)
+    if W is not None and len(targets) * len(W) > LOGITS_AT_ONCE:
+        # GPU matrix units want round sizes: 50257 words were a tenth slower than 50304
+        rows, multiple = max(1, LOGITS_AT_ONCE // len(W)), 64 if x.is_cuda else 1
+        return chunked_cross_entropy(x, W, targets, rows, multiple, smoothing, bias)
+    if W is not None and bias is not None:
+        # As more columns of W: so sums and gradients round as they did, and old runs resume bit for bit.
+        x, W = F.pad(F.pad(x, (0, 1), value=1.0), (0, 7)), torch.cat([W, F.pad(bias[:, None], (0, 7))], dim=1)
+    logits = x if W is None else F.linear(x, W)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+
+
+def chunked_cross_entropy(
+    x: Tensor,
+    W: Tensor,
+    targets: Tensor,
+    rows: int,
+    multiple: int = 1,
+    smoothing: float = 0.0,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """The same by `rows` positions at a time: only so many rows of logits exist at any moment.
+
+    The vocabulary is filled up to a multiple of `multiple` with words that are never likely,
+    and that take no part in the smoothing.
+    """
+    kind = x.device.type
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        x, W, bias = x.to(dtype), W.to(dtype), None if bias is None else bias.to(dtype)
+    V = len(W)
+    W = F.pad(W, (0, 0, 0, -V % multiple))
+    bias = None if bias is None else F.pad(bias, (0, -V % multiple))
+    loss: Tensor = _Chunked.apply(x, W, bias, targets, V, rows, smoothing, torch.is_grad_enabled())
+    return loss
+
+
+class _Chunked(torch.autograd.Function):
+    """Gradients are made while a chunk's logits are at hand.
+
+    d loss / d logits = softmax - (1-ε) one-hot - ε/V
+    """
+
+    @staticmethod
+    def forward(ctx, x, W, bias, targets, V, rows, smoothing, learning):
+        wide = torch.promote_types(x.dtype, torch.float32)
+        loss = torch.zeros((), dtype=wide, device=x.device)
+        learning = learning and any(ctx.needs_input_grad)  # which torch.no_grad() leaves as they are
+        dx, dW = [], torch.zeros_like(W, dtype=wide) if learning else None
+        db = torch.zeros_like(W[:, 0], dtype=wide)
+        beyond = torch.arange(len(W), device=x.device) >= V
+        even, all_words = smoothing / V, W.sum(0)  # what smoothing takes from every word's slope
+        # Nothing is changed in place: torch 2.11 compiled an earlier form, which did, to gradients of zero.
+        for i in range(0, len(targets), rows):
+            x_, t = x[i : i + rows], targets[i : i + rows, None]
+            counts = t != IGNORED
+            t = t.where(counts, 0)
+            logits = F.linear(x_, W, bias).to(wide)
+            logits = logits.masked_fill(beyond, -torch.inf) if V < len(W) else logits
+            total, aim = logits.logsumexp(-1, keepdim=True), logits.gather(1, t)
+            if smoothing:
+                aim = aim.lerp(logits[:, :V].mean(-1, keepdim=True), smoothing)
+            loss = loss + ((total - aim) * counts).sum()
+            if dW is not None:
+                slope = (logits - total).exp()
+                slope = slope.scatter_add(1, t, torch.full_like(total, smoothing - 1.0))
+                slope = (slope * counts).to(x.dtype)
+                dx.append(slope @ W - counts * even * all_words)
+                dW = dW + slope.mT @ x_ - even * (counts * x_).sum(0)
+                db = db if bias is None else db + slope.sum(0) - even * counts.sum()
+        if dW is not None:
+            ctx.save_for_backward(torch.cat(dx), dW.to(W.dtype), None if bias is None else db.to(bias.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx, grad):
+        dx, dW, db = (t if t is None else t * grad.to(t.dtype) for t in ctx.saved_tensors)
+        return dx, dW, db, None, None, None, None, None

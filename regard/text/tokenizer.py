@@ -1,0 +1,367 @@
+"""Six kinds of tokenizer, all saved as Hugging Face's `tokenizer.json`."""
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from regard.errors import UserError, first_line, os_reason
+from regard.files.untrusted import read_text
+
+END_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", "[SEP]")
+MAX_BYTES = 2**26  # of a tokenizer.json
+PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by piece
+AT_ONCE = 2**22  # characters: while it is encoded, a token takes some hundred bytes inside the library
+# Words and the punctuation around them.
+WORDS = "|".join(
+    [
+        "<unk>",
+        r"['’](?:s|t|re|ve|m|ll|d)\b",  # contractions
+        r"\b(?:[^\W\d]\.){2,}",  # u.s.
+        r"\d+(?:[.,]\d+)+",
+        r"\w+(?:-\w+)*",
+        r"(?<!\S)[^\w\s]+(?!\S)",  # punctuation with spaces around it: the text is tokenized already (@-@)
+        r"[^\w\s]",
+    ]
+)
+
+
+def split_pieces(text: str) -> Iterator[str]:
+    """Split a long text into pieces of PIECE to 2 * PIECE characters, where that changes no token.
+
+    That is between a word and the newline after it: GPT-2's pattern never joins a non-space with a newline,
+    and later ones (GPT-4, Llama 3) only join punctuation with it.
+    """
+    start = 0
+    while len(text) - start > 2 * PIECE:
+        near, far = start + PIECE, start + 2 * PIECE
+        match = re.compile(r"[^\W_]\n").search(text, near, far) or re.compile(r"\S\n").search(text, near, far)
+        stop = match.end() - 1 if match else far
+        yield text[start:stop]
+        start = stop
+    yield text[start:]
+
+
+class Tokenizer:
+    """A tokenizer of the `tokenizers` library that adds no special tokens, and never truncates or pads.
+
+    Special tokens enter by their id only: their spelling inside a text is ordinary text.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        inner.no_truncation()  # a BERT's tokenizer.json may ask for both
+        inner.no_padding()
+        inner.encode_special_tokens = True
+        self.inner = inner
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Load a tokenizer.json, or the one in a folder."""
+        file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+        try:
+            return cls.read(read_text(file, MAX_BYTES), file)
+        except OSError as error:
+            reason = os_reason(error)
+            raise UserError(
+                f"{file}: cannot be read ({reason}); give a tokenizer.json or its folder"
+            ) from None
+
+    @classmethod
+    def read(cls, text: str, file: Path) -> "Tokenizer":
+        """Parse the text of a tokenizer.json; `file` is named in errors."""
+        with tokenizer_errors(f"{file}: not a tokenizer.json of the tokenizers library"):
+            return cls(tokenizers.Tokenizer.from_str(text))
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.inner.to_str(pretty=True), "utf-8")
+
+    @cached_property
+    def vocab(self) -> int:
+        """The number of rows an embedding needs: the largest id, added tokens included, plus one."""
+        return max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 that does not depend on the layout of the file."""
+        canonical = json.dumps(json.loads(self.inner.to_str()), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @cached_property
+    def end(self) -> int | None:
+        """The id of the token that ends a text, if there is one."""
+        return next((id for id in map(self.id, END_TOKENS) if id is not None), None)
+
+    def id(self, token: str) -> int | None:
+        return self.inner.token_to_id(token)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.encode_batch([text])[0].tolist()
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Encode each text to an array of ids, in parallel."""
+        rows: list[list[np.ndarray]] = [[] for _ in texts]
+        pending: list[tuple[int, str]] = []
+
+        def encode_pending() -> None:
+            batch = [piece for _, piece in pending]
+            with tokenizer_errors("the tokenizer fails on this text"):
+                encodings = self.inner.encode_batch_fast(batch, add_special_tokens=False)
+            for (row, _), encoding in zip(pending, encodings, strict=True):
+                rows[row].append(np.array(encoding.ids, dtype=np.int32))
+            pending.clear()
+
+        characters = 0
+        for row, text in enumerate(texts):
+            for piece in split_pieces(text):
+                pending.append((row, piece))
+                characters += len(piece)
+                if characters >= AT_ONCE:
+                    encode_pending()
+                    characters = 0
+        encode_pending()
+        return [arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for arrays in rows]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        with tokenizer_errors("the tokenizer fails on these tokens"):
+            return self.inner.decode([int(id) for id in ids], skip_special_tokens=True)
+
+    def decoder(self, prefix: Sequence[int] = ()) -> "Decoder":
+        """Return a streaming decoder that continues after the ids of a prefix."""
+        return Decoder(self, prefix)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return a readable piece for every id: its text, or its bytes if they are part of a character."""
+        return [self._readable(int(id)) for id in ids]
+
+    def _readable(self, id: int) -> str:
+        token = self.inner.id_to_token(id)
+        if token is None:
+            return f"<{id}>"
+        text = self.inner.decode([id], skip_special_tokens=False)
+        if "\ufffd" in text and all(symbol in BYTES for symbol in token):
+            return "".join(f"<0x{BYTES[symbol]:02X}>" for symbol in token)
+        return text or token
+
+
+class Decoder:
+    """Decodes ids one by one; the texts it returns, joined, are what `decode` returns for all ids."""
+
+    def __init__(self, tokenizer: Tokenizer, prefix: Sequence[int] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.context = list(prefix)  # the last ids that made text: the space after them may depend on them
+        self.pending: list[int] = []  # ids whose text is incomplete
+
+    def push(self, id: int) -> str:
+        """Return the text that this id completes: none while bytes of a character are missing."""
+        self.pending.append(int(id))
+        text = self.finish()
+        if not text or text.endswith("\ufffd"):
+            return ""
+        self.context, self.pending = self.pending, []
+        return text
+
+    def finish(self) -> str:
+        """Return the text that is still pending."""
+        return self.tokenizer.decode(self.context + self.pending)[len(self.tokenizer.decode(self.context)) :]
+
+
+@contextlib.contextmanager
+def tokenizer_errors(message: str) -> Iterator[None]:
+    """Turn any error of the tokenizers library into a UserError; it raises bare Exceptions, and may panic."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UserError(f"{message} ({first_line(error)})") from None
+
+
+def _byte_symbols() -> dict[str, int]:
+    """Return GPT-2's printable symbol for every byte: itself if printable, else a character from 256 on."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printable]
+    symbols = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    return {symbols[byte]: byte for byte in range(256)}
+
+
+BYTES = _byte_symbols()  # symbol -> byte, in the order of the bytes
+
+
+def _char(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.Tokenizer:
+    """A token for each character of the texts, in the order of their code points; others become <unk>."""
+    specials = list(dict.fromkeys([*specials, "<unk>"]))
+    characters: set[str] = set()
+    for text in texts:
+        characters.update(text)
+    # Byte-pair encoding without merges and pre-tokenizer: the fastest way to one character per token.
+    inner = tokenizers.Tokenizer(
+        models.BPE(_vocabulary(specials + sorted(characters)), [], unk_token="<unk>")
+    )
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens(specials)
+    return inner
+
+
+def _byte(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.Tokenizer:
+    """A token for each of the 256 bytes."""
+    inner = tokenizers.Tokenizer(models.BPE(_vocabulary(specials + list(BYTES)), []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens(specials)
+    return inner
+
+
+def _bpe(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.Tokenizer:
+    """Byte-level byte-pair encoding as in GPT-2 (Sennrich et al. 2016; Radford et al. 2019)."""
+    inner = _byte_level(models.BPE())
+    inner.train_from_iterator(
+        chain.from_iterable(map(split_pieces, texts)),
+        trainers.BpeTrainer(
+            vocab_size=vocab, special_tokens=specials, initial_alphabet=list(BYTES), show_progress=False
+        ),
+    )
+    return inner
+
+
+def _wordpiece(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.Tokenizer:
+    """Lower-cased word pieces as in BERT (Devlin et al. 2019); ## marks a piece that continues a word."""
+    specials = list(dict.fromkeys([*specials, "[UNK]"]))
+    learner = _bert_level(models.WordPiece(unk_token="[UNK]"))
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    frequent = sorted(counts, key=lambda character: (-counts[character], character))[:1000]  # as in BERT
+    alphabet = sorted(set("".join(learner.normalizer.normalize_str("".join(frequent)).split())))
+    # The library numbers the ## symbols in the order of a random hash, which decides ties between merges.
+    # As special tokens of the trainer (not of the tokenizer), they are numbered in a fixed order.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab,
+        special_tokens=specials + alphabet + ["##" + character for character in alphabet],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    learner.train_from_iterator(chain.from_iterable(map(split_pieces, texts)), trainer)
+    inner = _bert_level(models.WordPiece(learner.get_vocab(with_added_tokens=True), unk_token="[UNK]"))
+    inner.add_special_tokens(specials)
+    return inner
+
+
+def _unigram(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.Tokenizer:
+    """Byte-level unigram model (Kudo 2018)."""
+    inner = _byte_level(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=max(vocab, len(specials) + len(BYTES)),
+        special_tokens=specials,
+        initial_alphabet=list(BYTES),
+        show_progress=False,
+    )
+    inner.train_from_iterator(chain.from_iterable(map(split_pieces, texts)), trainer)
+    learned = {
+        piece: score if score is not None and math.isfinite(score) else 0.0
+        for piece, score in json.loads(inner.to_str())["model"]["vocab"]
+        if piece not in specials
+    }
+    # The trainer gives the bytes that it dropped scores 0.0001 apart, in a random order: make them equal.
+    lowest = min(learned.values())
+    dropped = lowest + len(BYTES) * 0.0001
+    scores = {p: round(lowest if len(p) == 1 and s <= dropped else s, 6) for p, s in learned.items()}
+    ordered = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    never = round(lowest - 1000, 6)  # so that the spelling of a special token is never its token
+    inner = _byte_level(models.Unigram([(special, never) for special in specials] + ordered))
+    inner.add_special_tokens(specials)
+    return inner
+
+
+def _word(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.Tokenizer:
+    """A token for each of the most frequent words, split at white space; others become <unk>."""
+    return word_tokenizer(texts, vocab, specials).inner
+
+
+def word_tokenizer(
+    texts: Iterable[str],
+    vocab: int,
+    specials: Sequence[str],
+    least: int = 1,
+    lower: bool = False,
+    signs: bool = False,
+) -> Tokenizer:
+    """Train a tokenizer of words that occur at least `least` times, the most frequent first.
+
+    `lower` lower-cases the text; `signs` makes punctuation separate tokens.
+    """
+    specials = list(dict.fromkeys([*specials, "<unk>"]))
+    learner = _word_level(models.WordLevel(unk_token="<unk>"), lower, signs)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=max(0, vocab - len(specials)), min_frequency=least, show_progress=False
+    )
+    learner.train_from_iterator(chain.from_iterable(map(split_pieces, texts)), trainer)
+    ranks = learner.get_vocab()
+    vocabulary = _vocabulary(specials + sorted(ranks, key=lambda word: ranks[word]))  # may spell a special
+    inner = _word_level(models.WordLevel(vocabulary, unk_token="<unk>"), lower, signs)
+    inner.add_special_tokens(specials)
+    return Tokenizer(inner)
+
+
+def _vocabulary(tokens: list[str]) -> dict[str, int]:
+    """Number the tokens; a repeated token counts once."""
+    return {token: id for id, token in enumerate(dict.fromkeys(tokens))}
+
+
+def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _word_level(model: models.Model, lower: bool, signs: bool) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(model)
+    if lower:
+        inner.normalizer = normalizers.Lowercase()
+    words = pre_tokenizers.Split(tokenizers.Regex(WORDS), "removed", invert=True)
+    inner.pre_tokenizer = words if signs else pre_tokenizers.WhitespaceSplit()
+    return inner
+
+
+def _bert_level(model: models.Model) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(model)
+    inner.normalizer = normalizers.BertNormalizer(lowercase=True)
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece(prefix="##")
+    return inner
+
+
+KINDS: dict[str, Callable[[Iterable[str], int, list[str]], tokenizers.Tokenizer]] = {
+    "char": _char,
+    "byte": _byte,
+    "bpe": _bpe,
+    "wordpiece": _wordpiece,
+    "unigram": _unigram,
+    "word": _word,
+}
+
+
+def train_tokenizer(kind: str, texts: Iterable[str], vocab: int, specials: Sequence[str]) -> Tokenizer:
+    """Train one of KINDS; the same texts give the same tokenizer. Special tokens get the lowest ids.
+
+    `vocab` is a target: a short text gives fewer tokens, and bytes and special tokens are never left out.
+    """
+    if iter(texts) is texts:
+        texts = list(texts)  # some kinds iterate twice
+    return Tokenizer(KINDS[kind](texts, vocab, list(dict.fromkeys(specials))))

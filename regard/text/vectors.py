@@ -1,0 +1,168 @@
+"""Word vectors: neighbours, analogies, a map. Any model that reads tokens has some.
+
+Shapes: N words, D width.
+"""
+
+import difflib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from tokenizers import models
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.draw.picture import draw
+from regard.draw.word_map import WordMap
+from regard.errors import UserError
+from regard.files import atomic
+from regard.text.projection import tsne
+from regard.text.tokenizer import BYTES, Tokenizer
+
+ON_MAP = 300  # words
+
+
+class Vectors:
+    """Words, the most frequent first, and a vector for each: (N, D)."""
+
+    def __init__(self, words: Sequence[str], matrix: Tensor):
+        assert len(words) == len(matrix)
+        self.words, self.matrix = list(words), matrix.detach().float()
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, word: str) -> Tensor:
+        return self.matrix[self.row(word)]
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        return {word: row for row, word in enumerate(self.words)}
+
+    @cached_property
+    def unit(self) -> Tensor:
+        return F.normalize(self.matrix, dim=1)
+
+    def find(self, word: str) -> int:
+        """The row of a word, or of the word in lower case; -1 if there is neither."""
+        return self.rows.get(word, self.rows.get(word.lower(), -1))
+
+    def row(self, word: str) -> int:
+        """The row of a word; raise UserError if there is none."""
+        if (row := self.find(word)) < 0:
+            near = difflib.get_close_matches(word.lower(), self.words, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {len(self):,} others"
+            raise UserError(f"{word}: not among the words of this model; {hint}")
+        return row
+
+    def terms(self, text: str) -> tuple[list[int], list[float]]:
+        """The rows and signs of a sum such as "king - man + woman"; words without a sign are added."""
+        sign, rows, signs = 1.0, [], []
+        for part in text.split():
+            if part in ("+", "-", "\N{MINUS SIGN}"):
+                sign = 1.0 if part == "+" else -1.0
+            else:
+                rows.append(self.row(part))
+                signs.append(sign)
+                sign = 1.0
+        if not rows:
+            raise UserError(f"{text!r}: no word in it; give a word, or a sum like: king - man + woman")
+        return rows, signs
+
+    def nearest(self, text: str, k: int = 10, distance: str = "cosine") -> list[tuple[str, float]]:
+        """The k words nearest to "king" or "king - man + woman", except these words: by cosine similarity
+        of sums of unit vectors (3CosAdd, Levy & Goldberg 2014), or by Euclidean distance."""
+        return [(self.words[row], value) for row, value in self.near(*self.terms(text), k, distance)]
+
+    def near(
+        self, rows: list[int], signs: list[float], k: int = 10, distance: str = "cosine"
+    ) -> list[tuple[int, float]]:
+        """The k rows nearest to a sum of rows, with their similarity or distance."""
+        if distance not in ("cosine", "euclidean"):
+            raise UserError(f"distance={distance} is not a choice; known are cosine, euclidean")
+        euclidean = distance == "euclidean"
+        W = self.matrix if euclidean else self.unit
+        target = W.new_tensor(signs) @ W[rows]  # (D,)
+        values = (W - target).norm(dim=1) if euclidean else W @ F.normalize(target, dim=0)
+        values[rows] = torch.inf if euclidean else -torch.inf
+        best = values.topk(min(k, int(values.isfinite().sum())), largest=not euclidean)
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
+        """The words that are to c as b is to a."""
+        return self.nearest(f"{b} - {a} + {c}", k)
+
+    def save(self, path: str | Path) -> None:
+        """Write the text format of word2vec: the number of words and their width, then a line per word."""
+        lines = [f"{len(self)} {self.matrix.shape[1]}"]
+        for word, row in zip(self.words, self.matrix.cpu(), strict=True):
+            lines.append(" ".join([word, *(f"{number:.6g}" for number in row.tolist())]))
+        atomic.write_text(Path(path), "\n".join(lines) + "\n")
+
+    def map(self, path: str | Path, count: int = ON_MAP) -> None:
+        """Draw the most frequent words in the plane as SVG; similar words are close together."""
+        rows = [row for row, word in enumerate(self.words) if any(map(str.isalpha, word))][:count]
+        places = tsne(self.unit[rows].cpu())
+        figure = WordMap([self.words[row] for row in rows], places.numpy())
+        atomic.write_text(Path(path), draw(figure).svg())
+
+
+class TextModel(Protocol):
+    """A model with its tokenizer, as `regard.load` returns it."""
+
+    model: nn.Module
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+
+def vectors(model: TextModel) -> Vectors:
+    """The word vectors of a trained model (`regard.load`): its embeddings of tokens that are whole words."""
+    table, ids = embeddings(model.model), whole_words(model.tokenizer)
+    return Vectors(list(ids), table[list(ids.values())])
+
+
+def embeddings(model: nn.Module) -> Tensor:
+    """The token embeddings of a model: (vocab, D)."""
+    embed = getattr(getattr(model, "model", model), "embed", None)  # also below a head
+    if not isinstance(embed, nn.Embedding):
+        raise UserError("this model has no embeddings of words; use one that reads or writes text")
+    return embed.weight.detach()
+
+
+def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of the tokens that are whole words, by word, in ascending order.
+
+    In subword vocabularies these are the tokens that begin a word: without ## in WordPiece, with a leading
+    space in the others.
+    """
+    ids: dict[str, int] = {}
+    inner = tokenizer.inner
+    special = {id for id, token in inner.get_added_tokens_decoder().items() if token.special}
+    for id in range(tokenizer.vocab):
+        token = inner.id_to_token(id)
+        if token is None or id in special:
+            continue
+        if isinstance(inner.model, models.WordPiece):
+            word = "" if token.startswith("##") else token
+        elif isinstance(inner.model, models.WordLevel):
+            word = token
+        else:
+            text = token_text(token)
+            word = text[1:] if text.startswith(" ") else ""
+        if word and not any(map(str.isspace, word)):
+            ids.setdefault(word, id)
+    if not ids:
+        raise UserError("this model's tokens are not whole words; train one with --set data.tokenizer=bpe")
+    return ids
+
+
+def token_text(token: str) -> str:
+    """The text of a byte-level (GPT-2) or SentencePiece token."""
+    if token.startswith("\u2581"):
+        return " " + token[1:]
+    if all(symbol in BYTES for symbol in token):
+        return bytes(BYTES[symbol] for symbol in token).decode("utf-8", errors="ignore")
+    return token

@@ -1,0 +1,90 @@
+"""Every intermediate of a run, by name: `regard.trace(model, "Hi how are you")["decoder.0.cross.weights"]`.
+
+A name is that of a module and of one of its values. There is no batch dimension.
+Shapes: T queries, S keys, H heads, d = D / H, D width, V vocabulary.
+
+Of a model; an encoder-decoder's names begin with `encoder.` and `decoder.`
+    embed                   (T, D)      the embedding of each token or patch
+    segments, positions     (T, D)      added to it, if the model has them
+    sum                     (T, D)      their sum; a Transformer's embeddings are first scaled by √D
+    input, norm             (T, D)      the input of the first block; the final norm, if there is one
+    cos, sin                (T, d/2)    the rotation of queries and keys by rotary positions
+    bias                    (H, T, S)   added by positions to the scaled scores of all blocks
+Of an attention: `blocks.0.attn`, `decoder.0.cross`
+    Wq, Wk                  (T, D)      queries and keys before the rotation, if there is one
+    q, k, v                 (H, T, d)   of each head, repeated where heads share them; k, v (H, S, d)
+    scores, scaled          (H, T, S)   q kᵀ; q kᵀ / √d
+    mask, reason            (T, S)      True where it may attend; why not, an index of REASONS
+    weights                 (H, T, S)   softmax(scaled + bias, where it may attend)
+    heads, joined, out      (H, T, d)   weights v; side by side (T, D); W joined + b (T, D)
+Of a feed-forward layer: `blocks.0.ffn`
+    up, gate, hidden, down  (T, hidden) W x; f(up), or f(gate) up; W hidden (T, D)
+Of both
+    norm, residual          (T, D)      the norm of the input, or (post-norm) of the sum; the sum
+Of a block: `blocks.0`
+    output                  (T, D)
+Of recurrent models: `encoder`, `decoder`, and the attention `decoder.look`
+    states, hidden          (T, D)      of each token; the decoder's first state (N, D)
+    look.*                              as of an attention with one head and unscaled scores; k is U h or W h
+    readout, output         (T, D)
+Of the output
+    logits, probabilities   (T, V)      or (classes,); of a span (T, 2); of a step (V,)
+    pooled, vector          (D,)        of a whole text, before its head; of a model that makes vectors
+Of an image
+    pixels, patches                     bytes (C, height, width); (T, C · P · P), row by row
+
+All other layers (BERT's `transform`, convolutions) have their output under their own name.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+
+from regard.core.modes import evaluating
+from regard.decode.ensemble import Ensemble
+from regard.describe.values import REASONS
+from regard.errors import UserError
+from regard.runs.model import Model
+from regard.tracing.reading import make_trace, read_input
+from regard.tracing.record import record
+from regard.tracing.steps import trace_steps
+from regard.tracing.traces import Trace
+
+__all__ = ["REASONS", "Trace", "trace"]
+
+
+@overload
+def trace(model: Model, inputs: Any, layers: Sequence[int] | None = None) -> Trace: ...
+@overload
+def trace(
+    model: Model, inputs: Any, layers: Sequence[int] | None = None, *, steps: bool, **options: Any
+) -> list[Trace]: ...
+def trace(
+    model: Model, inputs: Any, layers: Sequence[int] | None = None, *, steps: bool = False, **options: Any
+) -> Trace | list[Trace]:
+    """Trace a model's run on a text, a pair (text TAB other), or an image.
+
+    An encoder-decoder reads (source, target), or source TAB target; by default, the target is the model's own
+    greedy answer. `layers` records only the blocks of these indices, from 0 or, if negative, from the end;
+    the others use the fused kernel.
+    With `steps`, there is one trace for each step of generating an answer, with the options of `ask`. The
+    tensors of a step are those of its new tokens, and its logits those of the next token; with `num_beams`
+    they are those of the best unfinished beam, and `about["beam"]` has the step's candidates, best first.
+    """
+    if isinstance(model.model, Ensemble):
+        raise UserError("several models at once can't be traced; load one of them")
+    if options and not steps:
+        raise UserError(f"{next(iter(options))} is an option of writing step by step; add steps=True")
+    inputs = str(inputs) if isinstance(inputs, Path) else inputs
+    with evaluating(model.model), torch.no_grad():
+        if steps:
+            return trace_steps(model, inputs, layers, **options)
+        reading = read_input(model, inputs)
+        assert reading.run is not None
+        with record(model.model, layers) as recording:
+            result = reading.run()
+    result_trace = make_trace(model, reading, recording, result)
+    result_trace.model, result_trace.given = model, inputs
+    return result_trace

@@ -1,0 +1,80 @@
+"""From an input of a task to a forward call of its model, and from the result to a trace."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.decode.generate import Sampling
+from regard.errors import UserError
+from regard.models.base import EncoderDecoder
+from regard.runs.model import Model
+from regard.tasks.reading import Reading, on_device, region_names
+from regard.tasks.request import Prompt
+from regard.tracing.record import Recording
+from regard.tracing.traces import Trace
+
+
+def read_input(model: Model, given: Any) -> Reading:
+    """What the model reads of an input, and the forward call for it."""
+    if isinstance(given, str) and not given.strip():
+        raise UserError("there is nothing to trace; give a text, or the path of a picture")
+    if model.task.has_source or isinstance(model.model, EncoderDecoder):
+        return read_pair(model, given)
+    return model.task.reading(model.model, "\t".join(given) if isinstance(given, tuple | list) else given)
+
+
+def read_pair(model: Model, given: Any) -> Reading:
+    """A source and a target; by default, the target is the model's own answer."""
+    task, module = model.task, model.model
+    source, target = task.split_target(given)
+    prompt = task.source_prompt(module, source)
+    written = write_target(model, prompt) if target is None else task.encode_target(prompt, target)
+    written = written[: task.context]
+    reading = read_source(model, prompt)
+    target_ids = [*prompt.ids, *written[:-1]]
+    for side, ids in (("target", target_ids), ("written", written)):
+        reading.ids[side], reading.tokens[side] = ids, task.output_tokenizer.tokens(ids)
+    inputs = source_and_target(module, prompt, target_ids)
+    reading.run = lambda: module(*inputs)
+    return reading
+
+
+def source_and_target(module: nn.Module, prompt: Prompt, target: list[int]) -> tuple[Tensor, Tensor]:
+    """Both sides as a batch of one."""
+    source = prompt.source if prompt.source is not None else []
+    if isinstance(source, Tensor):
+        (ids,) = on_device(module, target)
+        return source[None].to(ids.device), ids
+    first, second = on_device(module, source, target)
+    return first, second
+
+
+def read_source(model: Model, prompt: Prompt) -> Reading:
+    """What an encoder reads: ids, or an image."""
+    if isinstance(prompt.source, Tensor):
+        side = int(model.model.config.side)  # type: ignore[union-attr, arg-type]
+        grid = side, side
+        return Reading(tokens={"source": region_names(*grid)}, pixels=prompt.source, grid=grid)
+    source = list(prompt.source or ())
+    return Reading({"source": source}, {"source": model.task.tokenizer.tokens(source)})
+
+
+def write_target(model: Model, prompt: Prompt) -> list[int]:
+    """The model's own greedy answer, with its end token."""
+    longest = model.generation.get("max_new_tokens", 200)
+    return model.task.write_target(model.model, prompt, Sampling(temperature=0, max_new_tokens=longest))
+
+
+def make_trace(model: Model, reading: Reading, recording: Recording, result: Tensor) -> Trace:
+    """The trace of a run, from what was read, recorded and returned."""
+    tensors = {} if reading.pixels is None else {"pixels": reading.pixels}
+    tensors |= recording.tensors() | name_outputs(model, reading, result)
+    about: dict[str, Any] = {"kind": model.kind, "task": model.task.config.name}
+    if reading.grid is not None:
+        about["grid"] = list(reading.grid)
+    return Trace(tensors, reading.tokens, reading.ids, recording.difference, about)
+
+
+def name_outputs(model: Model, reading: Reading, result: Tensor) -> dict[str, Tensor]:
+    """The result of a run by name: logits and their probabilities, or a vector."""
+    return model.task.outcome(result.detach()[0], reading)

@@ -1,0 +1,116 @@
+"""A trace and its file."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+from regard.draw.picture import Picture
+from regard.errors import UserError, suggest
+from regard.files.tensors import read_tensors, write_tensors
+from regard.tracing.names import attention_sides
+from regard.tracing.picture import Patches, draw_attention
+
+FORMAT = "regard-trace"
+
+
+class Trace:
+    """Every intermediate tensor of a run by name, and its input; regard/tracing/__init__.py lists the names.
+
+    tokens, ids: by side. An encoder reads the `source`, its decoder the `target`, and `written` is what the
+    decoder should predict at each position. Models without these sides read a `text`, which may be the
+    patches of an image. `label` are the classes of the logits.
+    difference: the largest difference of any attention's heads from those of the fused kernel, which stores
+    no weights, for the same queries, keys and values.
+    about: the kind of the model and its task; the `grid` of an image, rows and columns; and of a step, its
+    number and the candidates of the `beam`.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        tokens: dict[str, list[str]],
+        ids: dict[str, list[int]],
+        difference: float,
+        about: dict[str, Any],
+    ):
+        self.tensors, self.tokens, self.ids = tensors, tokens, ids
+        self.difference, self.about = difference, about
+        self.model: Any = None  # the traced model and its input, which are not saved
+        self.given: Any = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors, in the order of computation."""
+        return list(self.tensors)
+
+    @property
+    def attentions(self) -> list[str]:
+        """The names of the attentions, without `.weights`."""
+        return [name.removesuffix(".weights") for name in self.tensors if name.endswith(".weights")]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise KeyError(f"{name} is not in this trace; {suggest(name, self.tensors)}")
+        return self.tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(tokens)} {side}" for side, tokens in self.tokens.items())
+        return f"Trace({len(self)} tensors, {counts}, difference={self.difference:.1e})"
+
+    def sides(self, attention: str) -> tuple[list[str], list[str]]:
+        """The tokens of an attention's queries and of its keys."""
+        T, S = self[f"{attention}.weights"].shape[1:]
+        queries, keys = attention_sides(attention)
+        return self.tokens[queries][-T:], self.tokens[keys][-S:]
+
+    def picture(self, name: str, head: int | None = None) -> Picture:
+        """Draw an attention: one head, or the mean of all."""
+        name = name.removesuffix(".weights")
+        if name not in self.attentions:
+            raise UserError(f"{name}: no attention of this trace; {suggest(name, self.attentions)}")
+        over_image = "grid" in self.about and attention_sides(name)[1] != "target"
+        patches = Patches(self["pixels"], self.about["grid"]) if over_image else None
+        return draw_attention(name, self[f"{name}.weights"], *self.sides(name), head, patches)
+
+    def _repr_html_(self) -> str | None:
+        """The page, in a notebook; None for a trace read from a file, which has no model."""
+        from regard.viewer.session import trace_session  # the viewer is above; a notebook asks the trace
+
+        session = trace_session(self)
+        return None if session is None else session._repr_html_()
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, atomically."""
+        about = {"tokens": self.tokens, "ids": self.ids, "about": self.about, "names": self.names}
+        text = json.dumps(about | {"difference": self.difference})
+        sha = hashlib.sha256(text.encode()).hexdigest()
+        write_tensors(Path(path), self.tensors, {FORMAT: text, f"{FORMAT}-sha256": sha})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Trace":
+        tensors = read_tensors(path := Path(path))
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        if FORMAT not in metadata:
+            raise UserError(f"{path}: no trace; regard look MODEL INPUT --save {path.name} makes one")
+        if hashlib.sha256(metadata[FORMAT].encode()).hexdigest() != metadata.get(f"{FORMAT}-sha256"):
+            raise UserError(f"{path}: damaged, its metadata does not match its SHA-256; make it again")
+        fields = json.loads(metadata[FORMAT])
+        names = fields.pop("names", ())
+        if set(names) != set(tensors) or set(fields) != {"tokens", "ids", "about", "difference"}:
+            raise UserError(f"{path}: its tensors are not those that its metadata lists; make it again")
+        return cls({name: tensors[name] for name in names}, **fields)

@@ -1,0 +1,358 @@
+"""Training: a recipe and data in, a run's folder out."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import errors
+from regard.data import Corpus
+from regard.errors import UserError
+from regard.files import atomic
+from regard.models import MODELS, ModelWithHead
+from regard.runs import checkpoints as checkpoint
+from regard.runs import lora, recipe
+from regard.runs.folder import CHECKPOINTS, RECIPE, WEIGHTS, begin, load_tokenizers
+from regard.runs.load import load
+from regard.runs.model import Model, best_device
+from regard.tasks import TASKS, DataRequest, Task
+from regard.tasks.heads import without_head
+from regard.training import distributed
+from regard.training import optimizers as optim
+from regard.training.gather import gather_pairs
+from regard.training.trainer import TrainConfig, Trainer
+
+# What may differ when a run is resumed: none of these changes what a step computes.
+BUDGET = {"steps", "minutes", "patience"}
+FREE = BUDGET | {"micro", "evaluate", "save", "keep", "log", "tensorboard", "device", "compile", "parallel"}
+FROM_DATA = ("vocab", "target_vocab", "size", "channels")  # settings of models that follow from the data
+
+
+@dataclass
+class Plan:
+    """What is to be trained, on what, and where."""
+
+    folder: Path
+    sections: recipe.Sections  # the recipe with all changes
+    data: list[str]  # files; none: the task's built-in ones
+    valid: list[str]
+    base: str | Path | None  # a model to start from
+    resumes: bool  # whether the folder holds this run already
+
+
+def train(
+    name: str = "write",
+    *data: str,
+    valid: str | Sequence[str] = (),
+    out: str | Path | None = None,
+    base: str | Path | None = None,
+    steps: int | None = None,
+    minutes: float | None = None,
+    set: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> Model:
+    """Train by the recipe called `name`, or in a .toml file; `base` is a model to start from."""
+    changes = dict(set or {})
+    if steps is not None:
+        changes["train.steps"] = steps
+    if minutes is not None:
+        changes["train.minutes"] = minutes
+    sections = change_recipe(recipe.read(name), changes)
+    folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
+    valid = [valid] if isinstance(valid, str) else list(valid)
+    plan = Plan(folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file())
+    if plan.resumes:
+        resume_plan(plan, changes)
+    else:
+        check_folder(folder)
+        if base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
+            given = {k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")}
+            plan.sections["model"] = given
+    config = recipe.fill("train", plan.sections["train"], TrainConfig)
+    device = choose_device(config.device)
+    with distributed.process_group(device), cleanup(folder):
+        assemble(plan, config, device).run()
+    return load(folder, device)
+
+
+# Settings
+
+
+def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.Sections:
+    """The recipe with changes; what does not go with them is left out."""
+    sections = recipe.change(original, changes)
+    kind = changes.get("model.kind", sections["model"].get("kind"))
+    if kind != original["model"].get("kind"):  # the recipe's settings are for another model
+        sections["model"] = {
+            k: v for k, v in sections["model"].items() if f"model.{k}" in changes or k == "preset"
+        }
+    if "train.minutes" in changes and "train.steps" not in changes:
+        sections["train"].pop("steps", None)  # the recipe's own budget
+    return sections
+
+
+def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
+    """Take over the run's own recipe, data and base; only what no step's result depends on may differ."""
+    old = recipe.read_file(plan.folder / RECIPE)
+    preset = get_preset(MODELS[old["model"]["kind"]][2], changes.get("model.preset"))
+    for key, now in ({f"model.{name}": value for name, value in preset.items()} | dict(changes)).items():
+        section, _, name = key.partition(".")
+        if section == "train" and name in FREE:
+            old["train"][name] = now
+        elif name != "preset" and (was := old[section].get(name)) != now:
+            raise UserError(
+                f"{key}: {plan.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
+            )
+    files, held_out, plan.base = (old["data"].pop(name, None) for name in ("files", "valid", "from"))
+    plan.sections, plan.data, plan.valid = old, plan.data or files or [], plan.valid or held_out or []
+
+
+def get_preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[str, Any]:
+    if name is not None and name not in presets:
+        raise UserError(f"model.preset={name} is not a preset; {errors.suggest(str(name), presets)}")
+    return presets[name] if name else {}
+
+
+# The folder and the machine
+
+
+def free_folder(folder: Path) -> Path:
+    """The folder, or its name with the first number that is free."""
+    candidate, n = folder, 1
+    while candidate.exists():
+        n += 1
+        candidate = folder.with_name(f"{folder.name}-{n}")
+    return candidate
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UserError if a new run can't be written here."""
+    if folder.is_dir() and any(folder.iterdir()):
+        if (folder / RECIPE).is_file():
+            raise UserError(
+                f"{folder} already holds a run; continue it with --resume, or choose another --out"
+            )
+        raise UserError(f"{folder} exists and is not empty; choose another --out")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another --out")
+
+
+def choose_device(name: str) -> torch.device:
+    device = best_device() if name == "auto" else torch.device(name)
+    if device.type != "cpu" and not getattr(torch, device.type).is_available():
+        raise UserError(f"train.device={name}: torch finds no such device here; use train.device=auto")
+    if device.type == "cuda":
+        device = torch.device("cuda", distributed.LOCAL)
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high")
+    if device.type == "cpu":
+        keep_memory()
+    return device
+
+
+def keep_memory() -> None:
+    """Make glibc keep the memory of large tensors for the next ones.
+
+    Returning it, allocating it again and having it filled with zeros took up to a fourth of a step.
+    """
+    trim_threshold, mmap_max = -1, -4  # their numbers in malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another system, another library
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(mmap_max, 0)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+@contextlib.contextmanager
+def cleanup(folder: Path) -> Iterator[None]:
+    """Turn what the machine refuses into one line of advice; a run that never saved leaves nothing behind."""
+    existed = folder.is_dir() and any(folder.iterdir())
+    try:
+        yield
+    except BaseException as e:
+        if not existed and not (folder / WEIGHTS).exists() and distributed.RANK == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise UserError(f"{folder}: {e.strerror or e}; make room and continue with --resume") from None
+        short = ("out of memory", "can't allocate memory", "not enough memory")
+        if isinstance(e, MemoryError) or (
+            isinstance(e, RuntimeError) and any(words in str(e).lower() for words in short)
+        ):
+            raise UserError(
+                "out of memory; take fewer sequences at a time (--set train.micro=4, same result), "
+                "or make model.context or model.dim smaller"
+            ) from None
+        raise
+
+
+# What is trained
+
+
+def assemble(plan: Plan, config: TrainConfig, device: torch.device) -> Trainer:
+    """Everything that a run needs, checked before the folder is made."""
+    sections, going = plan.sections, plan.resumes
+    task_class, task_config = find_task(sections["task"].get("name"), config)
+    started = going and checkpoint.newest(plan.folder / CHECKPOINTS)[0] is not None
+    torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
+    parent = load(plan.base, "cpu") if plan.base and not started else None
+    if parent and parent.task.config.name == sections["task"]["name"]:
+        inherited = {name: getattr(parent.task.config, name) for name in task_class.inherits}
+        sections["task"] = {k: v for k, v in inherited.items() if v is not None} | sections["task"]
+    kind = choose_kind(plan, parent, task_class)
+    settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
+    settings = get_preset(MODELS[kind][2], sections["model"].get("preset")) | settings
+    data_config = recipe.fill("data", sections["data"], task_class.data_config)
+    corpus = read_data(plan, kind, settings, parent, data_config)
+    sections["task"] = corpus.task_settings | sections["task"]
+    section = recipe.fill("task", sections["task"], task_config)
+
+    torch.manual_seed(config.seed)
+    if parent is not None:
+        model = base_model(parent, plan.base, settings)
+    else:
+        model = new_model(kind, settings, corpus)
+        if not started:
+            task_class.init_from(model, data_config)
+    model = task_class.add_head(model, section)
+    if parent and parent.task.config.name == sections["task"]["name"]:
+        keep_head(parent, model, section)
+    if config.lora:
+        lora.add(model, config.lora, config.lora_alpha)
+    if config.freeze:
+        optim.freeze(model, config.freeze)
+    model.to(device).train()
+    task = task_class(section, corpus.tokenizer, model.config.context, corpus.target_tokenizer)  # type: ignore[union-attr, arg-type]
+    task.gather = gather_pairs
+    return start(plan, kind, model, task, corpus, data_config, config, device)
+
+
+def find_task(name: Any, config: TrainConfig) -> tuple[type[Task], type[Any]]:
+    if name not in TASKS:
+        raise UserError(f"task.name={name} is not a task; {errors.suggest(str(name), TASKS)}")
+    task_class, task_config = TASKS[name]
+    if config.micro and not task_class.divisible_batches:
+        raise UserError(
+            f"train.micro={config.micro}: {name} compares all of a batch, which can't be divided; "
+            "make train.batch smaller"
+        )
+    return task_class, task_config
+
+
+def choose_kind(plan: Plan, parent: Model | None, task_class: type[Task]) -> str:
+    """The kind of the model, as asked for or as the base has it."""
+    kind = str(plan.sections["model"].get("kind") or (parent and parent.kind))
+    if parent and kind != parent.kind:
+        raise UserError(f"model.kind={kind}: the model in {plan.base} is of kind {parent.kind}")
+    suited = [
+        name for name, (model, *_) in MODELS.items() if getattr(model, "like", name) in task_class.kinds
+    ]
+    if kind not in suited:
+        name = plan.sections["task"]["name"]
+        raise UserError(f"model.kind={kind} cannot {name}; {errors.suggest(kind, suited)}")
+    return kind
+
+
+def read_data(
+    plan: Plan, kind: str, settings: dict[str, Any], parent: Model | None, data_config: Any
+) -> Corpus:
+    """The data, and what follows from them; all settings are checked before the data are read."""
+    task_class, task_config = TASKS[plan.sections["task"]["name"]]
+    model_config = MODELS[kind][1]
+    unknown = dict.fromkeys(from_data(model_config), 1)
+    context = recipe.fill("model", settings, model_config, **unknown).context
+    context = parent.task.context if parent else context
+    config = recipe.fill("task", plan.sections["task"], task_config)
+    task_class.check_model(config, kind)
+    if parent:
+        tokenizers = parent.tokenizers
+    else:
+        tokenizers = load_tokenizers(plan.folder) if plan.resumes and "vocab" in unknown else []
+    if not plan.data:
+        here = Path(__file__).parents[1] / "builtin"
+        plan.data, held = ([str(here / name) for name in names] for names in task_class.builtin)
+        plan.valid = plan.valid or held
+    return task_class.read(DataRequest(plan.data, plan.valid, data_config, config, context, tokenizers))
+
+
+def from_data(model_config: type[Any]) -> list[str]:
+    """The settings of a model that follow from the data."""
+    return [f.name for f in fields(model_config) if f.name in FROM_DATA]
+
+
+def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:
+    model_class, model_config, _ = MODELS[kind]
+    sizes: dict[str, int | None] = dict.fromkeys(from_data(model_config), 1)
+    if "target_vocab" in sizes:
+        other = corpus.target_tokenizer
+        sizes["target_vocab"] = None if other is None else other.vocab
+    if corpus.tokenizer is not None:
+        sizes["vocab"] = corpus.tokenizer.vocab
+    try:
+        return model_class(recipe.fill("model", settings, model_config, **sizes | corpus.model_settings))
+    except ValueError as e:
+        raise UserError(f"model: {e}") from None
+
+
+def base_model(parent: Model, base: str | Path | None, settings: dict[str, Any]) -> nn.Module:
+    """The model to start from, without its head."""
+    model = without_head(parent.model)
+    model.requires_grad_(True)
+    for key, value in settings.items():
+        if getattr(model.config, key) != value:
+            raise UserError(f"model.{key}={value}: the model in {base} has {getattr(model.config, key)}")
+    return model
+
+
+def keep_head(parent: Model, model: nn.Module, config: Any) -> None:
+    """Keep the head of the model to start from, if it predicts the same, perhaps in another order."""
+    (labels, *bounds), (new_labels, *new_bounds) = (
+        [getattr(c, name, None) for name in ("labels", "low", "high")] for c in (parent.task.config, config)
+    )
+    same = bounds == new_bounds and sorted(labels or ()) == sorted(new_labels or ())
+    if not isinstance(model, ModelWithHead) or not same:
+        return
+    rows = [labels.index(name) for name in new_labels] if labels and new_labels else slice(None)
+    old = parent.model.head.state_dict()  # type: ignore[union-attr]
+    model.head.load_state_dict({name: t[rows] for name, t in old.items()})
+
+
+def start(
+    plan: Plan,
+    kind: str,
+    model: nn.Module,
+    task: Task,
+    corpus: Corpus,
+    data_config: Any,
+    config: TrainConfig,
+    device: torch.device,
+) -> Trainer:
+    """Write the resolved recipe to the folder; then train, or continue from the last checkpoint."""
+    derived = from_data(MODELS[kind][1])
+    resolved = {
+        "model": {"kind": kind} | {f: v for f, v in vars(model.config).items() if f not in derived},
+        "task": plan.sections["task"],
+        "data": vars(data_config)
+        | {"files": absolute(plan.data), "valid": absolute(plan.valid)}
+        | ({"from": os.path.abspath(plan.base)} if plan.base else {}),
+        "train": vars(config),
+    }
+    if distributed.RANK == 0 and not plan.resumes:
+        begin(plan.folder, model, task, resolved)
+    distributed.barrier()  # the others wait until the folder is there
+    trainer = Trainer(plan.folder, task, model, corpus, config, device)
+    if plan.resumes:
+        trainer.restore()
+        if distributed.RANK == 0:  # what may differ holds from now on
+            atomic.write_text(plan.folder / RECIPE, recipe.to_toml(resolved))
+    return trainer
+
+
+def absolute(paths: Sequence[str]) -> list[str]:
+    return [os.path.abspath(p) if os.path.exists(p) else p for p in paths]

@@ -1,0 +1,59 @@
+"""The settings of a training run."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+POSITIVE = (
+    *("steps", "minutes", "batch", "tokens", "micro", "lr", "lora_alpha"),
+    *("evaluate", "save", "keep", "average", "patience", "log"),
+)
+NOT_NEGATIVE = ("warmup", "weight_decay", "clip", "freeze", "lora", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The [train] section of a recipe."""
+
+    steps: int | None = None
+    minutes: float | None = None
+    batch: int = 12  # sequences per step, over all processes
+    tokens: int | None = None  # per step, padding included, instead of a number of sequences
+    micro: int | None = None  # sequences per forward pass (gradient accumulation): less memory, same result
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = 1e-3
+    warmup: int = 100
+    schedule: Literal["noam", "cosine", "linear", "wsd"] = "cosine"
+    weight_decay: float = 0.1
+    beta2: float = 0.99
+    clip: float = 1.0
+    layer_decay: float = 1.0  # learning rate of a layer, relative to the layer above it
+    freeze: int = 0  # number of blocks that are not trained, together with the embeddings below them
+    lora: int = 0  # rank of the low-rank updates that are trained instead of the blocks; 0: off
+    lora_alpha: float = 16.0  # the updates are scaled by lora_alpha / lora
+    seed: int = 1337
+    evaluate: int = 250  # steps between evaluations
+    save: int = 250  # steps between checkpoints
+    keep: int = 2  # how many checkpoints to keep
+    average: int = 1  # at the end, try the average of this many checkpoints as the model
+    patience: int | None = None  # stop early after this many evaluations without improvement
+    log: int = 10  # steps between rows of the log
+    tensorboard: bool = False
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.minutes is None:
+            raise ValueError("give train.steps or train.minutes")
+        for name in POSITIVE:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be more than 0")
+        for name in NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+        if not 0 <= self.beta2 < 1:
+            raise ValueError(f"beta2={self.beta2} must be from 0 to less than 1")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay={self.layer_decay} must be more than 0 and at most 1")

@@ -1,0 +1,67 @@
+"""The log of a run, log.jsonl: a row per logged step, evaluation and notice; also TensorBoard on request."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.files import atomic
+
+
+class Log:
+    """The rows so far, and the file that they are appended to.
+
+    Rows of steps after `step`, and evaluations after `evaluated`, are dropped: they will be run again.
+    """
+
+    def __init__(self, path: Path, step: int, tensorboard: bool, evaluated: int | None = None):
+        self.board = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UserError("train.tensorboard needs: pip install 'regard[tensorboard]'") from None
+            self.board = SummaryWriter(path.parent / "tensorboard", purge_step=step + 1)
+        last_evaluation = step if evaluated is None else evaluated
+        self.rows = [
+            row
+            for row in self.read(path)
+            if row["step"] <= (last_evaluation if "valid_loss" in row else step)
+        ]
+        atomic.write_text(path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        self.file = path.open("a", encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> list[dict[str, Any]]:
+        """Return the rows of a log; lines that are damaged are left out."""
+        rows = []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        for line in lines:
+            with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("step"), int):
+                    rows.append(row)
+        return rows
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.file.write(json.dumps(row) + "\n")
+        self.file.flush()
+        if self.board:
+            for key, value in row.items():
+                if key not in ("step", "notice") and value is not None:
+                    self.board.add_scalar(key, value, row["step"])
+
+    def flush(self) -> None:
+        """Write the log to the disk."""
+        os.fsync(self.file.fileno())
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.file.close()
+        if self.board:
+            self.board.close()

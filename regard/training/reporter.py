@@ -1,0 +1,103 @@
+"""What a training run reports: the display, log.jsonl, the loss curve, samples and the model card."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from regard.data import Corpus
+from regard.draw.curve import curve_svg
+from regard.files import atomic
+from regard.runs import folder as run_folder
+from regard.training import distributed
+from regard.training.checkpointer import TrainState
+from regard.training.config import TrainConfig
+from regard.training.log import Log
+from regard.training.progress import Display, Silent, display, evaluation_summary
+
+
+class Reporter:
+    """Reports from the first process; silent in the others, and until it is opened."""
+
+    def __init__(self, folder: Path, task: Any, config: TrainConfig, description: str):
+        self.folder, self.task, self.config, self.description = folder, task, config, description
+        self.display: Display = Silent()
+        self.log: Log | None = None
+        self.pending: list[tuple[str, int | None]] = []  # notices, until it is opened
+        self.is_open = False
+
+    @contextlib.contextmanager
+    def open(self, state: TrainState) -> Iterator[None]:
+        """Show the display and write the log inside a `with` block."""
+        if distributed.RANK:
+            yield
+            return
+        c, title = self.config, f"{self.folder}: {self.description}"
+        self.log = Log(self.folder / run_folder.LOG, state.step, c.tensorboard, state.evaluated)
+        with display(c.steps, c.minutes, title) as self.display, self.log:
+            self.is_open = True
+            for line, logged_at in self.pending:
+                self.notice(line, logged_at)
+            yield
+
+    def notice(self, line: str, logged_at: int | None = None) -> None:
+        """Show a line, and log it if given a step: now, or when the display opens."""
+        if not self.is_open:
+            self.pending.append((line, logged_at))
+            return
+        if self.log and logged_at is not None:
+            self.log.add({"step": logged_at, "notice": line})
+        self.display.say(line)
+
+    def log_step(self, row: dict[str, Any], eta: float | None) -> None:
+        if self.log:
+            self.log.add(row)
+        self.display.log(row | {"eta": eta})
+
+    def log_evaluation(self, metrics: dict[str, float], is_best: bool) -> None:
+        if self.log:
+            self.log.add(metrics)
+        self.display.evaluated(metrics | {"best": is_best, "by": self.task.best_metric})
+
+    def show_sample(self, model: nn.Module, valid: Any, step: int) -> None:
+        if not isinstance(self.display, Silent):
+            self.display.sample(self.task.preview(model, valid, step))
+
+    def draw_curve(self, best: dict[str, float] | None) -> None:
+        if self.log:
+            svg = curve_svg(self.log.rows, self.folder.name, best)
+            atomic.write_text(self.folder / "curve.svg", svg)
+
+    def flush(self) -> None:
+        """Write the log to the disk."""
+        if self.log:
+            self.log.flush()
+
+    def finish(self, state: TrainState, elapsed: float) -> None:
+        """Draw the curve, write the model card, and show the best evaluation."""
+        self.draw_curve(state.best)
+        scores = "".join(f"| {k} | {v:.4f} |\n" for k, v in (state.best or {}).items() if k != "step")
+        reached = f"at step {state.best['step']:.0f}" if state.best else "without a validation set"
+        card = (
+            f"# {self.folder.name}\n\n{self.description}; {state.step} steps of [this recipe](recipe.toml)"
+            f" in {elapsed:.0f} s.\n\n![loss](curve.svg)\n\n"
+            f"| best, {reached} | |\n|---|---|\n{scores}\n"
+            f'```\nregard ask {self.folder} "..."\nregard score {self.folder} FILE\n```\n'
+        )
+        atomic.write_text(self.folder / "README.md", card)
+        if state.best:
+            summary = evaluation_summary(state.best | {"by": self.task.best_metric})
+            self.display.say(f"best valid {summary} at step {state.best['step']}: {self.folder}")
+
+
+def describe(model: nn.Module, corpus: Corpus, device_type: str) -> str:
+    """Describe a model and its data in one line."""
+    total = sum(p.numel() for p in model.parameters())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    share = f" ({trained:,} trained)" if trained < total else ""
+    return (
+        f"{type(model).__name__} with {total:,} parameters{share} on {corpus.train.describe()}"
+        f" ({len(corpus.valid or ()):,} held out), {device_type}"
+    )

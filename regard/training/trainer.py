@@ -1,0 +1,399 @@
+"""The training loop. It can be interrupted at any moment and resumed bit for bit.
+
+What happens at a step depends only on the weights, the optimizer state, the seed and the step number: they
+determine the samples and the random numbers of dropout.
+"""
+
+import contextlib
+import dataclasses
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.data import Corpus
+from regard.errors import UserError
+from regard.files.tensors import read_tensors
+from regard.runs import folder as run_folder
+from regard.tasks import Batch, idle, targets
+from regard.training import distributed, throughput
+from regard.training.checkpointer import Checkpointer, TrainState
+from regard.training.config import TrainConfig
+from regard.training.optimizers import lr_factor, make_optimizers
+from regard.training.reporter import Reporter, describe
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+class Objective(nn.Module):
+    """A model and the loss of its task as one module, to be compiled and parallelised together.
+
+    In eval mode it returns what the task measures: sums over the batch, the loss first.
+    """
+
+    def __init__(self, model: nn.Module, task: Any):
+        super().__init__()
+        self.model, self.loss, self.measure = model, task.loss, task.measure
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return (self.loss if self.model.training else self.measure)(self.model, *batch)
+
+
+class Trainer:
+    """Trains a model on a corpus: one step, the schedule and the stop conditions."""
+
+    def __init__(
+        self,
+        folder: Path,
+        task: Any,
+        model: nn.Module,
+        corpus: Corpus,
+        config: TrainConfig,
+        device: torch.device,
+    ):
+        c = config
+        self.folder, self.task, self.model, self.corpus, self.config = folder, task, model, corpus, c
+        self.device = device
+        self.samples = task.samples(corpus.train, c.seed, c.batch, c.tokens)
+        self.reporter = Reporter(folder, task, c, describe(model, corpus, device.type))
+        for line in [*corpus.notes, *self.samples.notes]:
+            self.reporter.notice(line)
+        bf16 = c.precision == "bf16" or (
+            c.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+        )
+        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+        self.objective = Objective(model, task)
+        one_row = task.batch(self.samples, self.samples.rows(0)[:1])
+        self.pace = throughput.Pace(throughput.flops(self.objective, one_row), device, bf16)
+        self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
+        self.compiled = self.compile()  # or `wrapped` itself
+        self.optimizers = make_optimizers(
+            model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay
+        )
+        self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c)
+        self.state = TrainState()
+        self.started = time.monotonic()
+        self.first_step = 0  # the step that this process starts with
+        self.averaged_step: int | None = None  # the step at which the average was last tried
+        self.norm: Tensor | None = None  # of the gradient of the last step
+        self.signal: int | None = None  # that asks to save and stop
+
+    @property
+    def step(self) -> int:
+        return self.state.step
+
+    def restore(self) -> None:
+        """Resume from the last intact checkpoint, if there is one."""
+        state, notices = self.checkpointer.restore()
+        for line in notices:
+            self.reporter.notice(line)
+        if state is not None:
+            self.state, self.first_step, self.averaged_step = state, state.step, state.evaluated
+
+    # The loop
+
+    def run(self) -> None:
+        """Train until the budget is used up, patience runs out, or a signal asks to stop."""
+        self.started = time.monotonic()
+        with self.reporter.open(self.state), catch_signals(self):
+            finished = self.finished()
+            if not finished and self.evaluation_due():  # interrupted between a step and its evaluation
+                self.evaluate()
+            self.pace.start()
+            while not finished:
+                result = self.train_step()
+                interrupted, used_up = distributed.all_max(self.signal or 0, self.budget_used() >= 1)
+                self.signal = self.signal or int(interrupted) or None
+                if result is not None:
+                    finished = bool(used_up)
+                    self.log_step(*result, last=finished)
+                if result is None or interrupted:
+                    break
+                if finished or self.evaluation_due():
+                    self.evaluate()
+                    finished = finished or self.finished()
+                if self.step % self.config.save == 0 and not finished:
+                    self.save()
+            self.finish(finished)
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signal:
+            raise SystemExit(128 + self.signal)
+
+    def finish(self, finished: bool) -> None:
+        """Evaluate and save what has not been yet, and write the report."""
+        if finished and self.state.evaluated != self.step:
+            self.evaluate()
+        if finished and self.state.evaluated == self.step != self.averaged_step:
+            self.try_average()
+        if self.checkpointer.saved_step != self.step:
+            self.save()
+        if distributed.RANK == 0:
+            self.task.finish(self.folder, read_tensors(self.folder / run_folder.WEIGHTS))
+            self.reporter.finish(self.state, self.elapsed())
+        distributed.barrier()  # no process leaves before everything is written
+
+    def elapsed(self) -> float:
+        return self.state.elapsed + time.monotonic() - self.started
+
+    def budget_used(self) -> float:
+        """The fraction of train.steps or train.minutes that is used up, whichever is larger."""
+        c = self.config
+        by_steps = self.step / c.steps if c.steps else 0.0
+        by_time = self.elapsed() / (60 * c.minutes) if c.minutes else 0.0
+        return distributed.all_max(max(by_steps, by_time))[0] if c.minutes else by_steps
+
+    def finished(self) -> bool:
+        c = self.config
+        return self.budget_used() >= 1 or bool(c.patience and self.state.worse >= c.patience)
+
+    def evaluation_due(self) -> bool:
+        return self.step > 0 and self.step % self.config.evaluate == 0 and self.state.evaluated != self.step
+
+    # One step
+
+    def train_step(self) -> tuple[Tensor, Tensor] | None:
+        """Train on one batch and return its loss and gradient norm.
+
+        Return None if a signal interrupted it; then nothing has changed.
+        """
+        batches = self.batches(self.step)
+        count = float(distributed.all_sum(torch.tensor(float(sum(map(targets, batches))))))
+        first = self.compiled is not self.wrapped and self.step == self.first_step
+        compute = self.try_compiled if first else self.compute_gradient
+        result = compute(batches, count)
+        if result is None:
+            self.zero_grad()
+            return None
+        loss, self.norm = result
+        lr = self.lr()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr * group["scale"]
+            optimizer.step()
+        self.zero_grad()
+        self.state.step += 1
+        self.pace.add(int(count))
+        return loss / count, self.norm
+
+    def compute_gradient(self, batches: list[Batch], count: float) -> tuple[Tensor, Tensor] | None:
+        """Accumulate the gradient of the mean loss. Return the summed loss and the gradient norm."""
+        loss = torch.zeros((), device=self.device)
+        for i, batch in enumerate(batches):
+            if self.signal and distributed.WORLD == 1:
+                return None
+            self.seed_step(i)
+            with distributed.gradient_sync(self.wrapped, last=i == len(batches) - 1):
+                with self.autocast:
+                    part = self.forward(*self.to_device(batch))
+                # the processes' gradients are averaged: scale, so that this gives the mean over all targets
+                (part * (distributed.WORLD / count)).backward()
+            loss += part.detach()
+        return loss, nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float("inf"))
+
+    def batches(self, step: int) -> list[Batch]:
+        """This process's share of a step, in as many parts as in every other process."""
+        rows = self.samples.rows(step)
+        mine, longest = distributed.local_rows(rows), -(-len(rows) // distributed.WORLD)
+        size = self.config.micro or longest
+        parts = [mine[i : i + size] for i in range(0, longest, size)]
+        batches = [self.task.batch(self.samples, part if len(part) else rows[:1]) for part in parts]
+        return [batch if len(part) else idle(batch) for batch, part in zip(batches, parts, strict=True)]
+
+    def to_device(self, batch: Batch) -> Batch:
+        if self.device.type == "cuda":
+            batch = tuple(t.pin_memory() for t in batch)
+        return tuple(t.to(self.device, non_blocking=True) for t in batch)
+
+    def seed_step(self, part: int) -> None:
+        """Make random numbers depend on the seed, the step, the part and the process only."""
+        numbers = np.random.SeedSequence([self.config.seed, self.step, part, distributed.RANK])
+        seed = int(numbers.generate_state(1)[0])
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a small model's layer
+        if self.device.type != "cpu":
+            getattr(torch, self.device.type).manual_seed(seed)
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.compiled(*batch)
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def lr(self) -> float:
+        c = self.config
+        return c.lr * lr_factor(c.schedule, self.budget_used(), self.step + 1, c.warmup)
+
+    def check_finite(self) -> None:
+        """Raise UserError if the last gradient was not finite, before such weights are measured or saved."""
+        if self.norm is not None and not np.isfinite(norm := float(distributed.gather_full(self.norm))):
+            lr = self.config.lr
+            raise UserError(f"the gradient became {norm} at step {self.step}; lower train.lr (now {lr})")
+
+    # torch.compile
+
+    def compile(self) -> nn.Module:
+        """Return the compiled objective where the recipe asks for it or it is likely to pay off."""
+        c = self.config
+        long = (c.steps or 0) >= 1000 or (c.minutes or 0) >= 3
+        pays = long and self.task.static_shapes and (self.device.type == "cuda" or c.precision == "bf16")
+        if c.compile == "off" or (c.compile == "auto" and not pays):
+            return self.wrapped
+        try:
+            return torch.compile(self.wrapped)  # type: ignore[return-value]
+        except Exception as error:  # torch.compile does not support every platform
+            self.reporter.notice(compile_notice(error), logged_at=0)
+            return self.wrapped
+
+    def try_compiled(self, batches: list[Batch], count: float) -> tuple[Tensor, Tensor] | None:
+        """Compute the first gradient, without torch.compile from here on if that fails."""
+        problem: object = "the gradient is zero"  # torch 2.11 lost gradients without an error
+        try:
+            result = self.compute_gradient(batches, count)
+            if result is None or float(distributed.gather_full(result[1])):
+                return result
+        except (UserError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if any(words in str(error).lower() for words in OUT_OF_MEMORY):
+                raise
+            problem = error
+        self.reporter.notice(compile_notice(problem), logged_at=self.step)
+        self.compiled = self.wrapped
+        self.zero_grad()
+        return self.compute_gradient(batches, count)
+
+    # Evaluation
+
+    def evaluate(self) -> None:
+        """Measure the model on the validation set; the best weights so far are published."""
+        self.check_finite()
+        valid = self.corpus.valid
+        if valid is None:
+            self.state.evaluated = self.step
+            return
+        metrics = self.measure(valid)
+        if metrics is None:
+            return
+        self.state.evaluated = self.step
+        is_best = self.keep_if_best({"step": self.step} | metrics)
+        self.state.worse = 0 if is_best else self.state.worse + 1
+        self.reporter.draw_curve(self.state.best)
+        if self.config.parallel != "fsdp":  # a process alone has only a share of the weights
+            self.reporter.show_sample(self.model, valid, self.step)
+        self.pace.start()
+
+    def measure(self, valid: Any) -> dict[str, float] | None:
+        """Return the metrics on the validation set, or None if a signal interrupted it."""
+        c = self.config
+        tokens = c.tokens or (c.micro or max(1, c.batch // distributed.WORLD)) * self.task.context
+        together = c.parallel == "fsdp"  # its processes must all run every batch in the same order
+        sums, count = torch.zeros(1, device=self.device, dtype=torch.float64), 0
+        self.model.eval()
+        with torch.no_grad(), self.autocast:
+            for i, batch in enumerate(self.task.evaluation_batches(valid, 2 * tokens)):
+                if self.signal and distributed.WORLD == 1:
+                    self.model.train()
+                    return None
+                if together or i % distributed.WORLD == distributed.RANK:
+                    sums = sums + self.objective(*self.to_device(batch))
+                    count += targets(batch)
+        self.model.train()
+        if not together:
+            width = int(distributed.all_max(len(sums))[0])  # a process without a batch has one sum only
+            sums = nn.functional.pad(sums, (0, width - len(sums)))
+            sums, count = distributed.all_sum(sums), int(distributed.all_sum(torch.tensor(count)))
+        loss, *more = sums.tolist()
+        return {f"valid_{k}": v for k, v in self.task.metrics(loss, count, valid, *more).items()}
+
+    def rank_key(self, metrics: dict[str, float]) -> tuple[float, float]:
+        """Order evaluations by the task's metric, then by the loss; the best has the largest key."""
+        loss, by = -metrics["valid_loss"], self.task.best_metric
+        return metrics.get(f"valid_{by}", 0.0) if by else loss, loss  # older runs lack some metrics
+
+    def keep_if_best(self, metrics: dict[str, float]) -> bool:
+        """Log an evaluation. Publish the weights and return True if it is the best so far."""
+        best = self.state.best
+        is_best = best is None or self.rank_key(metrics) > self.rank_key(best)
+        if is_best:
+            self.state.best = metrics
+            self.checkpointer.publish(self.checkpointer.weights())
+        self.reporter.log_evaluation(metrics, is_best)
+        return is_best
+
+    def try_average(self) -> None:
+        """Try the average of the last checkpoints as the model (Vaswani et al. 2017, 6.1)."""
+        self.averaged_step = self.step
+        distributed.barrier()  # the first process has written the checkpoints that all read now
+        if self.corpus.valid is None or not self.checkpointer.steps_to_average(self.step):
+            return
+        weights, count = self.checkpointer.average(self.step, self.device)
+        if count == 1:  # the checkpoints are damaged
+            return
+        current = {name: t.clone() for name, t in self.checkpointer.weights().items()}
+        self.checkpointer.load_weights(weights)
+        metrics = self.measure(self.corpus.valid)
+        if metrics is None:
+            self.state.evaluated = self.step - 1  # when resumed, evaluate and try again
+        else:
+            self.reporter.notice(f"the average of the last {count} checkpoints:")
+            self.keep_if_best({"step": self.step, "averaged": count} | metrics)
+        self.checkpointer.load_weights(current)
+
+    # Reports and checkpoints
+
+    def log_step(self, loss: Tensor, norm: Tensor, last: bool) -> None:
+        if self.step % self.config.log and self.step != 1 and not last:
+            return
+        row = {
+            "step": self.step,
+            "loss": float(distributed.all_sum(loss)),
+            "lr": max(group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups),
+            "grad_norm": float(distributed.gather_full(norm)),
+            "elapsed": self.elapsed(),
+        } | self.pace.rates()
+        self.check_finite()
+        done = self.budget_used()
+        self.reporter.log_step(row, eta=self.elapsed() * (1 - done) / done if done else None)
+
+    def save(self) -> None:
+        self.check_finite()
+        self.reporter.flush()
+        path = self.checkpointer.save(dataclasses.replace(self.state, elapsed=self.elapsed()))
+        if path is not None:
+            self.reporter.notice(f"saved {path}")
+            self.pace.start()
+
+
+def compile_notice(problem: object) -> str:
+    """Say in one line that torch.compile failed and why."""
+    lines = str(problem).strip().splitlines() or [""]
+    name = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
+    return f"torch.compile failed ({name}{lines[0]}); continuing without torch.compile"
+
+
+@contextlib.contextmanager
+def catch_signals(trainer: Trainer) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM ask the trainer to save and stop; a second Ctrl-C stops at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if trainer.signal == signal.SIGINT == number:
+            raise KeyboardInterrupt
+        trainer.signal = number
+
+    try:
+        previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread, which alone may handle signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for s, handler in previous.items():
+            signal.signal(s, handler)

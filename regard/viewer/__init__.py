@@ -1,0 +1,22 @@
+"""Draw what a model attends to: `look(model, "Hi how are you").save("look.svg")`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from regard.draw.picture import Picture, draw
+from regard.draw.scene import stack
+from regard.runs.model import Model
+from regard.viewer import views
+
+__all__ = ["Picture", "draw", "look"]
+
+
+def look(model: Model, input: Any, view: str | None = None, **choice: Any) -> Picture:
+    """Draw what a model attends to in a text or an image; of several inputs, one below the other.
+
+    `view` names one of the model's views; the default is its first. `layer`, `head`, `part`, `patch` and
+    `answer` choose what to draw, see `views.Choice`.
+    """
+    inputs = input if isinstance(input, Sequence) and not isinstance(input, str) else [input]
+    chosen = views.Choice(**choice)
+    return Picture(stack([views.view(model, one, view, chosen).scene() for one in inputs]))

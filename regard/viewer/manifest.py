@@ -1,0 +1,216 @@
+"""The manifest of a run: what the page knows before it asks for any tensor.
+
+Shapes: H heads, T queries, S keys.
+"""
+
+import math
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from regard.runs.folder import LOG
+from regard.runs.load import steps_of
+from regard.tracing import Trace
+from regard.tracing.names import attention_sides, layer_index
+from regard.viewer.sums import sums
+from regard.viewer.trace_data import TraceData
+from regard.viewer.tree import searches
+
+SCORE_TENSORS = ("scores", "scaled", "mask", "reason", "weights")  # of an attention: queries by keys
+PARTS = "cross", "self", "masked", "encoder", "decoder"
+TITLES = {
+    "pixels": "Picture",
+    "patches": "Patches",
+    "embed": "Embedding",
+    "states": "Recurrent cells",
+    "readout": "Readout",
+    "norm": "Norm",
+    "project": "Projection",
+    "transform": "Transform",
+    "pooled": "Pooled",
+    "logits": "Linear",
+    "probabilities": "Softmax",
+    "vector": "Vector",
+}
+
+
+class TensorInfo(TypedDict):
+    """A tensor's shape, and whose tokens label its rows and columns."""
+
+    shape: list[int]
+    rows: str | None
+    columns: str | None
+
+
+class AttentionInfo(TypedDict):
+    name: str
+    layer: int
+    heads: int
+    rows: str
+    columns: str
+    masked: bool
+    kinds: list[dict[str, float]]
+
+
+class Column(TypedDict):
+    title: str
+    boxes: list[dict[str, Any]]
+
+
+Manifest = dict[str, Any]  # as JSON
+
+
+def build_manifest(data: TraceData) -> Manifest:
+    trace, model = data.trace, data.model
+    names = [*trace.tensors, *(["rollout"] if data.rollout is not None else [])]
+    return {
+        "model": describe_model(data),
+        "input": data.input if isinstance(data.input, str) and not data.reads_images else None,
+        "answer": data.answer,
+        "tokens": trace.tokens,
+        "ids": trace.ids,
+        "grid": trace.about.get("grid"),
+        "difference": trace.difference if math.isfinite(trace.difference) else None,
+        "tensors": {name: describe_tensor(data, name) for name in names},
+        "sums": sums(model, trace),
+        "attentions": describe_attentions(trace),
+        "layers": data.layers,
+        "depth": data.depth,
+        "graph": build_graph(trace),
+        "outputs": data.outputs(),
+        "logged": model.folder is not None and (model.folder / LOG).is_file(),
+        "step": model.step,
+        "steps": steps_of(model),
+        "maps": data.space.names,
+        "positions": data.space.positions,
+        "searches": searches(model) and "written" in trace.tokens,
+    }
+
+
+def describe_model(data: TraceData) -> dict[str, Any]:
+    model, module = data.model, data.model.model
+    return {
+        "name": None if model.folder is None else str(model.folder),
+        "class": type(getattr(module, "model", module)).__name__,
+        "task": model.task.config.name,
+        "talks": model.task.converses,
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
+        "sees": data.reads_images,
+    }
+
+
+def describe_tensor(data: TraceData, name: str) -> TensorInfo:
+    trace = data.trace
+    if name == "rollout":
+        return {"shape": list(data.tensor(name).shape), "rows": "text", "columns": "text"}
+    shape, columns = list(trace[name].shape), None
+    rows: str | None = data.side(name)
+    part, _, kind = name.rpartition(".")
+    queries, keys = attention_sides(name)
+    if kind in SCORE_TENSORS and f"{part}.weights" in trace:
+        rows, columns = queries, keys
+    elif kind in ("k", "v", "Wk") and f"{part}.weights" in trace:
+        rows = keys
+    elif name in ("logits", "probabilities"):
+        columns = "label" if "label" in trace.tokens else "vocabulary" if len(shape) == 2 else None
+    height = shape[-2] if len(shape) > 1 else 1
+    labelled = rows is not None and len(shape) > 1 and len(trace.tokens.get(rows, [])) >= height
+    labelled = labelled and name != "pixels" and "layers" not in name
+    return {"shape": shape, "rows": rows if labelled else None, "columns": columns}
+
+
+def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
+    """Every attention by its part of the model, layer by layer, with what each head does."""
+    parts: dict[str, list[AttentionInfo]] = {}
+    for name in trace.attentions:
+        weights = trace[f"{name}.weights"].float()
+        rows, columns = attention_sides(name)
+        prefix = name.split(".")[0]
+        part = prefix if prefix in ("encoder", "decoder") else "masked" if is_causal(trace, name) else "self"
+        part = "cross" if name.endswith((".cross", ".look")) else part
+        parts.setdefault(part, []).append(
+            {
+                "name": name,
+                "layer": layer_index(name) or 0,
+                "heads": len(weights),
+                "rows": rows,
+                "columns": columns,
+                "masked": bool(trace[f"{name}.reason"].any()),
+                "kinds": head_statistics(weights),
+            }
+        )
+    return {part: parts[part] for part in PARTS if part in parts}
+
+
+def is_causal(trace: Trace, attention: str) -> bool:
+    """Whether some tokens were masked because they come later."""
+    return bool((trace[f"{attention}.reason"] == 2).any())
+
+
+def head_statistics(weights: Tensor) -> list[dict[str, float]]:
+    """What each head (H, T, S) does: the entropy of its weights in bits, and the weight that goes to the
+    token itself, to the previous one and to the first."""
+    entropy = -torch.xlogy(weights, weights).sum(-1).mean(-1) / math.log(2)  # (H,)
+    diagonal = weights.diagonal(dim1=-2, dim2=-1).mean(-1)  # (H,)
+    before = weights[:, 1:].diagonal(dim1=-2, dim2=-1)
+    previous = before.mean(-1) if before.shape[-1] else torch.zeros_like(diagonal)  # (H,)
+    first = weights[..., 0].mean(-1)  # (H,)
+    columns = {"entropy": entropy, "diagonal": diagonal, "previous": previous, "first": first}
+    rows = zip(*(column.nan_to_num().tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def build_graph(trace: Trace) -> list[Column]:
+    """The parts of the model in the order of computation: one column that reads and one that writes."""
+    columns: dict[str, list[dict[str, Any]]] = {}
+    names: set[str] = set()
+    last_read = None
+    for name in trace:
+        box = describe_box(trace, name)
+        if box is None or box["name"] in names:
+            continue
+        names.add(box["name"])
+        writes = name.startswith("decoder") or "target" in trace.tokens
+        reads = name.startswith("encoder") or (name == "pixels" and writes)
+        column = "encoder" if reads else "decoder" if writes else "model"
+        if box.pop("crosses"):
+            box["from"] = last_read
+        if column == "encoder":
+            last_read = box["name"]
+        columns.setdefault(column, []).append(box)
+    titles = {"encoder": "reads", "decoder": "writes", "model": ""}
+    return [{"title": titles[name], "boxes": boxes} for name, boxes in columns.items()]
+
+
+def describe_box(trace: Trace, name: str) -> dict[str, Any] | None:
+    """The part of the diagram that begins with a tensor; None if the tensor is inside of a part."""
+    part, _, kind = name.rpartition(".")
+    number = layer_index(name)
+    crosses, note, shape = False, None, list(trace[name].shape)
+    if number is None and kind in TITLES and not name.endswith("look.norm"):
+        title = TITLES[kind]
+        if kind == "embed" and f"{part}.positions".strip(".") in trace:
+            title = "Embedding + positions"
+    elif f"{part}.weights" in trace and name == first_tensor(trace, part):
+        attention = part.rsplit(".", 1)[-1]
+        self_title = "Masked self-attention" if is_causal(trace, part) else "Self-attention"
+        title = {"cross": "Cross-attention", "look": "Attention"}.get(attention, self_title)
+        crosses = attention in ("cross", "look")
+        note = None if attention == "look" else f"{len(trace[f'{part}.weights'])} heads"
+        out = f"{part}.residual" if f"{part}.residual" in trace else f"{part}.heads"
+        shape = list(trace[out].shape)[-2:]
+    elif f"{part}.hidden" in trace and name == first_tensor(trace, part):
+        title, note = "Feed-forward", f"{trace[f'{part}.hidden'].shape[-1]} wide"
+        shape = list(trace[f"{part}.residual"].shape)
+    elif "layers.0" in name and kind == "0" and trace[name].ndim == 3:
+        title = "Convolutions"
+    else:
+        return None
+    group = None if number is None or title == "Convolutions" else f"block {number}"
+    return {"name": name, "title": title, "note": note, "shape": shape, "group": group, "crosses": crosses}
+
+
+def first_tensor(trace: Trace, part: str) -> str:
+    return next(name for name in trace if name.startswith(f"{part}."))

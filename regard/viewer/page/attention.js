@@ -1,0 +1,125 @@
+/* Where each token looks: one head as a heat map or as arcs, or all heads of all layers as an atlas. */
+
+import { openCell } from "./cell.js";
+import { formatWeight, h, numberMenu, stepMenu, tabs } from "./dom.js";
+import { Heatmap } from "./heatmap.js";
+import {
+  MOST, PART_TITLES, attentionParts, heading, layerMenu, maskReasons, parsePlace, selectHead, sideTokens,
+} from "./selection.js";
+
+/** @type {[string, string][]} */
+const FORMS = [["map", "Heat map"], ["arcs", "Arcs"], ["atlas", "All heads"]];
+
+/** @type {View} */
+export const attention = {
+  key(key, app) {
+    const { layers, layer, attention: { heads }, head } = selectHead(app);
+    /** @type {(to: number) => void} */
+    const toHead = (to) => {
+      if (to >= 0 && to < heads) app.go({ head: to, cell: null }, { replace: true });
+    };
+    /** @type {(to: number) => void} */
+    const toLayer = (to) => {
+      if (layers.some((other) => other.layer === to)) app.go({ layer: to, cell: null }, { replace: true });
+    };
+    if (key === "n") toHead(head + 1);
+    else if (key === "p") toHead(head - 1);
+    else if (key === "j") toLayer(layer + 1);
+    else if (key === "k") toLayer(layer - 1);
+    else return false;
+    return true;
+  },
+
+  async show(root, app) {
+    const { manifest, state, source } = app;
+    const { part, layers, layer, attention: selected, head } = selectHead(app);
+    const form = FORMS.find(([name]) => name === state.form)?.[0] ?? "map";
+    root.append(controls(app, form));
+    if (manifest.layers) root.append(blockMenu(app, manifest.layers[0]));
+    if (form === "atlas") {
+      const { showAtlas } = await import("./atlas.js");
+      return showAtlas(root, app, part, layers);
+    }
+    const weightsName = `${selected.name}.weights`;
+    const [weights, why] = await Promise.all(
+      [source.tensor(weightsName, { head, most: MOST }), maskReasons(app, selected)]);
+    const title = `${PART_TITLES[part]} attention, layer ${layer}, head ${head}`;
+    root.append(heading(title, describeHead(selected.kinds[head])));
+    const [rows, columns] = sideTokens(manifest, selected);
+    if (form === "arcs") {
+      const { showArcs } = await import("./arcs.js");
+      return showArcs(root, app, title, [rows, columns], weights, why);
+    }
+    return showMap(root, app, { ...weights, rows, columns, title, why }, [weightsName, head]);
+  },
+};
+
+/**
+ * One head as a heat map, with the sum behind the number that is opened.
+ * @param {HTMLElement} root
+ * @param {App} app
+ * @param {import("./heatmap.js").HeatmapOptions} options
+ * @param {[name: string, head: number]} tensor
+ */
+async function showMap(root, app, options, [name, head]) {
+  const { state, go } = app;
+  const map = new Heatmap({
+    ...options,
+    square: true,
+    names: ["query", "key"],
+    at: parsePlace(state.at, options.shape),
+    format: formatWeight,
+    move: (r, c) => go({ at: `${r},${c}` }, { quiet: true }),
+    open: (r, c) => go({ at: `${r},${c}`, cell: `${name}:${head},${r},${c}` }, { replace: true }),
+  });
+  const { part, layer } = selectHead(app);
+  app.current = { name: `attention-${part}-${layer}-${head}`, tensor: [name, head], ...map.output };
+  root.append(h("div", { class: "beside" }, map.root, state.cell ? await openCell(app, state.cell) : null));
+}
+
+/**
+ * @param {App} app
+ * @param {string} form
+ */
+function controls(app, form) {
+  const { manifest, go } = app;
+  const { part, layers, layer, attention: { heads }, head } = selectHead(app);
+  const bar = h("div", { class: "controls" });
+  const parts = attentionParts(manifest);
+  if (parts.length > 1) {
+    bar.append(tabs("part", parts.map((name) => [name, PART_TITLES[name]]), part,
+      (to) => go({ part: to, layer: null, head: null, at: null, cell: null })));
+  }
+  bar.append(tabs("form", FORMS, form, (to) => go({ form: to, cell: null })));
+  if (form === "atlas") return bar;
+  bar.append(
+    stepMenu("layer", "layer", layerMenu(layers), layer,
+      (to) => go({ layer: to, cell: null }, { replace: true })),
+    stepMenu("head", "head", numberMenu(heads), head,
+      (to) => go({ head: to, cell: null }, { replace: true })));
+  return bar;
+}
+
+/**
+ * Of a long input, the numbers of one block are kept at a time.
+ * @param {App} app
+ * @param {number} block
+ */
+function blockMenu({ manifest, source, go }, block) {
+  return h("div", { class: "controls" },
+    h("span", { class: "pale" }, "This input is long: the numbers of one block are kept at a time."),
+    source.live ? stepMenu("block", "block", numberMenu(manifest.depth), block,
+      (to) => go({ layers: to, layer: null, cell: null })) : null);
+}
+
+/**
+ * What a head does, if it mostly does one thing.
+ * @param {HeadKinds} kinds
+ */
+function describeHead({ entropy, previous, diagonal, first }) {
+  const words = [`${entropy.toFixed(1)} bits`];
+  if (previous > 0.5) words.push("looks at the previous token");
+  if (diagonal > 0.5) words.push("looks at itself");
+  if (first > 0.5) words.push("looks at the first token");
+  return words.join(" · ");
+}

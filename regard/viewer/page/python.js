@@ -1,0 +1,21 @@
+/* Lines of Python that compute the same numbers. */
+
+import { pythonString } from "./dom.js";
+
+/**
+ * @param {Manifest} manifest
+ */
+export function loadLines({ model, step }) {
+  const load = `regard.load(${pythonString(model.name ?? "RUN")})`;
+  return ["import regard", "", `model = ${step === null ? load : `regard.at_step(${load}, ${step})`}`];
+}
+
+/**
+ * What the model was given: a picture, a text, or a text and its answer.
+ * @param {Manifest} manifest
+ */
+export function inputLiteral({ input, answer, tokens, model }) {
+  if (input === null) return '"picture.png"';
+  const isPair = tokens.written && answer !== null && model.task !== "classify";
+  return isPair ? `(${pythonString(input)}, ${pythonString(answer)})` : pythonString(input);
+}

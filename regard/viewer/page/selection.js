@@ -1,0 +1,127 @@
+/* What the address selects of a model's attention: part, layer, head and cell; and why cells are masked. */
+
+import { clampIndex, h, last, numberMenu, stepMenu } from "./dom.js";
+
+/** @type {Record<AttentionPart, string>} */
+export const PART_TITLES = {
+  self: "Self", masked: "Masked self", encoder: "Encoder self", decoder: "Decoder masked", cross: "Cross",
+};
+export const MOST = 1024; // numbers of a heat map each way
+const REASONS = [
+  null, "masked: padding", "masked: it comes later (future)", "masked: farther than the window",
+];
+
+/**
+ * The parts of a model that have attention.
+ * @param {Manifest} manifest
+ */
+export const attentionParts = ({ attentions }) => /** @type {AttentionPart[]} */ (Object.keys(attentions));
+
+/**
+ * Every attention of a model.
+ * @param {Manifest} manifest
+ */
+export const allAttentions = ({ attentions }) => Object.values(attentions).flat();
+
+/**
+ * The part, layer and head that the address names; without it, the last layer and the first head.
+ * @param {App} app
+ * @param {AttentionPart[]} [parts] among these only
+ */
+export function selectHead({ manifest, state }, parts = attentionParts(manifest)) {
+  const part = parts.find((name) => name === state.part) ?? parts[0];
+  const layers = manifest.attentions[part] ?? [];
+  const attention = layers.find(({ layer }) => layer === Number(state.layer)) ?? last(layers);
+  const head = clampIndex(state.head, attention.heads);
+  return { part, layers, layer: attention.layer, attention, head };
+}
+
+/**
+ * The head that the address names; null is the mean of all.
+ * @param {State} state
+ * @param {AttentionInfo} attention
+ */
+export const headOrMean = ({ head }, { heads }) =>
+  (head === undefined || heads === 1 ? null : clampIndex(head, heads));
+
+/**
+ * Menus for the layer, and for a head or the mean of all; none where there is one of each.
+ * @param {App} app
+ * @param {AttentionInfo[]} layers
+ * @param {AttentionInfo} attention
+ * @param {number | null} head
+ */
+export function headOrMeanMenus({ go }, layers, attention, head) {
+  const menus = [];
+  if (layers.length > 1) {
+    menus.push(stepMenu("layer", "layer", layerMenu(layers), attention.layer,
+      (layer) => go({ layer }, { replace: true })));
+  }
+  if (attention.heads > 1) {
+    menus.push(stepMenu("head", "head", [["", "mean of all"], ...numberMenu(attention.heads)], head ?? "",
+      (to) => go({ head: to }, { replace: true })));
+  }
+  return menus;
+}
+
+/**
+ * @param {AttentionInfo[]} layers
+ * @returns {[number, number][]}
+ */
+export const layerMenu = (layers) => layers.map(({ layer }) => [layer, layer]);
+
+/**
+ * One head (T × S) of weights (heads, T, S), or the mean of all.
+ * @param {Tensor} tensor
+ * @param {number | null} head
+ */
+export function headWeights({ shape: [heads, T, S], data }, head) {
+  const weights = new Float32Array(T * S);
+  for (let n = 0; n < heads; n++) {
+    if (head !== null && n !== head) continue;
+    for (let i = 0; i < weights.length; i++) weights[i] += data[n * T * S + i] / (head === null ? heads : 1);
+  }
+  return { T, S, data: weights };
+}
+
+/**
+ * The tokens of the queries and of the keys.
+ * @param {Pick<Manifest, "tokens">} manifest
+ * @param {AttentionInfo} attention
+ */
+export const sideTokens = ({ tokens }, { rows, columns }) => [tokens[rows], tokens[columns]];
+
+/**
+ * Why a query may not attend to a key; null where nothing is masked.
+ * @param {App} app
+ * @param {AttentionInfo} attention
+ * @returns {Promise<MaskReasons | null>}
+ */
+export async function maskReasons({ manifest, source }, { name, masked }) {
+  const [T, S] = manifest.tensors[`${name}.reason`].shape;
+  if (!masked || Math.max(T, S) > MOST) return null; // pooled cells have no reason of their own
+  const { shape, data } = await source.tensor(`${name}.reason`);
+  /** @type {(r: number, c: number) => string | null} */
+  const reason = (r, c) => REASONS[data[r * shape[1] + c]];
+  return Object.assign(reason, { blank: data });
+}
+
+/**
+ * "3,4" as the row and column of a matrix of this shape; null if it has no such cell.
+ * @param {string | undefined} text
+ * @param {number[]} shape
+ * @returns {Place | null}
+ */
+export function parsePlace(text, shape) {
+  const place = (text ?? "").split(",").map(Number);
+  const inside = place.length === 2 && place.every((x, i) => x >= 0 && x < shape[i] && Number.isInteger(x));
+  return inside ? [place[0], place[1]] : null;
+}
+
+/**
+ * A heading with a smaller remark.
+ * @param {string} title
+ * @param {...Child} remark
+ */
+export const heading = (title, ...remark) =>
+  h("h2", {}, title, remark.length ? h("small", { class: "pale" }, ...remark) : null);

@@ -1,0 +1,313 @@
+/* Where the numbers come from: the server of this page, or the page itself if it was saved as one file. */
+
+import { last } from "./dom.js";
+
+const CACHED = 96; // answers that are kept
+
+/** @type {(kind: string | null, buffer: ArrayBuffer) => Numbers} */
+const typedArray = (kind, buffer) =>
+  (kind === "uint8" ? new Uint8Array(buffer) : new Float32Array(buffer));
+
+/** @param {Response} answer */
+async function checkStatus(answer) {
+  if (answer.ok) return answer;
+  const text = await answer.text();
+  throw new Error(text.slice(0, 400) || `the server answered ${answer.status}`);
+}
+
+/** @type {(path: string, body: object) => Promise<any>} */
+const post = async (path, body) => (await checkStatus(await fetch(path, {
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+}))).json();
+
+/** Everything over HTTP, from this machine. */
+export class Server {
+  /** @type {true} */
+  live = true;
+  /** @type {Map<string, Promise<any>>} */
+  #cache = new Map();
+  /** @type {Manifest} */
+  manifest = /** @type {any} */ (null);
+
+  /**
+   * Run the model on an input.
+   * @param {object} request
+   */
+  async trace(request) {
+    this.manifest = await post("/api/trace", request);
+    this.#cache.clear();
+    return this.manifest;
+  }
+
+  /**
+   * A tensor, or a part of it.
+   * @param {string} name
+   * @param {TensorPart} [part]
+   * @returns {Promise<Tensor>}
+   */
+  tensor(name, { head, rows, columns, most, as, trace = this.manifest.id } = {}) {
+    const query = new URLSearchParams({ trace, name });
+    for (const [key, value] of Object.entries({ head, rows, columns, most, as })) {
+      if (value !== undefined && value !== null) query.set(key, String(value));
+    }
+    return this.#cached(`/api/tensor?${query}`, async (answer) => ({
+      shape: (answer.headers.get("X-Shape") ?? "").split(",").filter(Boolean).map(Number),
+      data: typedArray(answer.headers.get("X-Type"), await answer.arrayBuffer()),
+    }));
+  }
+
+  /**
+   * The tokens of some ids.
+   * @param {number[]} ids
+   * @returns {Promise<string[]>}
+   */
+  words(ids) {
+    return this.#cached(`/api/words?ids=${ids.join(",")}`);
+  }
+
+  /**
+   * The search for the answer, with so many beams.
+   * @param {number} beams
+   * @returns {Promise<SearchTree>}
+   */
+  tree(beams) {
+    return this.get("tree", { beams });
+  }
+
+  /**
+   * What each layer would predict at a position.
+   * @param {number} row
+   * @returns {Promise<Lens>}
+   */
+  lens(row) {
+    return this.get("lens", { row });
+  }
+
+  /**
+   * GET /api/what, for this run.
+   * @param {string} what
+   * @param {Record<string, string | number>} [query]
+   * @returns {Promise<any>}
+   */
+  get(what, query = {}) {
+    const all = Object.entries({ trace: this.manifest.id, ...query });
+    return this.#cached(`/api/${what}?${new URLSearchParams(all.map(([k, v]) => [k, String(v)]))}`);
+  }
+
+  /**
+   * POST /api/what, for this run.
+   * @param {string} what
+   * @param {object} body
+   * @returns {Promise<any>}
+   */
+  send(what, body) {
+    return post(`/api/${what}`, { trace: this.manifest.id, ...body });
+  }
+
+  /** @returns {Promise<LogRow[]>} */
+  log() {
+    return this.#cached("/api/log");
+  }
+
+  /**
+   * The model's answer.
+   * @param {{ input: string, checkpoint?: number }} request
+   * @returns {Promise<{ output: string }>}
+   */
+  ask(request) {
+    return post("/api/ask", request);
+  }
+
+  /** This page as one file. */
+  async page() {
+    return (await checkStatus(await fetch(`/api/page?trace=${this.manifest.id}`))).blob();
+  }
+
+  /**
+   * @param {string} path
+   * @param {(answer: Response) => Promise<any>} [read]
+   */
+  #cached(path, read = (answer) => answer.json()) {
+    let result = this.#cache.get(path);
+    this.#cache.delete(path); // the latest is the last
+    result ??= fetch(path).then(checkStatus).then(read);
+    this.#cache.set(path, result);
+    result.catch(() => this.#cache.delete(path));
+    const [oldest] = this.#cache.keys();
+    if (this.#cache.size > CACHED) this.#cache.delete(oldest);
+    return result;
+  }
+}
+
+const ABSENT = "These numbers are not in this file, which holds only what fits into a few megabytes. "
+  + "Open the model with regard look to see them.";
+
+/** @param {string} text */
+const fromBase64 = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+
+/** The same answers from what was written into the page. */
+export class Saved {
+  /** @type {false} */
+  live = false;
+  /** @type {Map<string, Numbers>} */
+  #decoded = new Map();
+
+  /** @param {SavedPage} saved */
+  constructor(saved) {
+    this.saved = saved;
+    this.manifest = saved.manifest;
+  }
+
+  async trace() {
+    return this.manifest;
+  }
+
+  /**
+   * @param {string} name
+   * @param {TensorPart} [part]
+   * @returns {Promise<Tensor>}
+   */
+  async tensor(name, { head, rows, columns, most, as } = {}) {
+    const saved = this.saved.tensors[name];
+    if (!saved || !this.#holds(name, saved, rows, columns)) throw new Error(ABSENT);
+    if (saved.row !== undefined) rows = undefined;
+    const data = this.#decoded.get(name) ?? typedArray(saved.type, fromBase64(saved.data).buffer);
+    this.#decoded.set(name, data);
+    let result = { shape: saved.shape, data };
+    const heads = result.shape.length > 2;
+    if (heads && head !== undefined && head !== null) result = sliceHead(result, Number(head));
+    if (rows !== undefined || columns !== undefined) result = sliceRows(result, rows, columns);
+    if (most) result = maxPool(result, most);
+    return as === "uint8" && result.data instanceof Float32Array ? toBytes(result) : result;
+  }
+
+  /**
+   * Is this part in the file? Of some tensors only one row is, or they are pooled.
+   * @param {string} name
+   * @param {SavedTensor} saved
+   * @param {string | undefined} rows
+   * @param {string | undefined} columns
+   */
+  #holds(name, saved, rows, columns) {
+    if (saved.row !== undefined) return rows === `${saved.row}:${saved.row + 1}`;
+    const full = (this.manifest.tensors[name]?.shape ?? saved.shape).slice(-2);
+    const exact = full.every((size, i) => size === saved.shape.slice(-full.length)[i]);
+    return exact || (rows === undefined && columns === undefined);
+  }
+
+  /** @param {number[]} ids */
+  async words(ids) {
+    return ids.map((id) => this.saved.words[id] ?? `<${id}>`);
+  }
+
+  get beams() {
+    return Object.keys(this.saved.trees).map(Number);
+  }
+
+  /** @param {number} beams */
+  async tree(beams) {
+    return this.saved.trees[beams];
+  }
+
+  /** @param {number} row */
+  async lens(row) {
+    if (!this.saved.lenses[row]) throw new Error(ABSENT);
+    return this.saved.lenses[row];
+  }
+
+  async log() {
+    return this.saved.log;
+  }
+}
+
+/** @param {number[]} sizes */
+const product = (sizes) => sizes.reduce((a, b) => a * b, 1);
+
+/** @type {(numbers: Numbers, length: number) => Numbers} */
+const emptyLike = (numbers, length) =>
+  (numbers instanceof Uint8Array ? new Uint8Array(length) : new Float32Array(length));
+
+/** @type {(tensor: Tensor, head: number) => Tensor} */
+function sliceHead({ shape, data }, head) {
+  const size = product(shape.slice(1));
+  return { shape: shape.slice(1), data: data.subarray(head * size, (head + 1) * size) };
+}
+
+/**
+ * "3:5" of n as [3, 5].
+ * @param {string | undefined} text
+ * @param {number} n
+ */
+function parseRange(text, n) {
+  if (text === undefined || text === null) return [0, n];
+  const [from, to] = String(text).split(":").map(Number);
+  return [from, Math.min(to, n)];
+}
+
+/** @type {(tensor: Tensor, rows: string | undefined, columns: string | undefined) => Tensor} */
+function sliceRows({ shape, data }, rows, columns) {
+  const [height, width] = shape.slice(-2);
+  const [top, bottom] = parseRange(rows, height);
+  const [left, right] = parseRange(columns, width);
+  const heads = data.length / (height * width);
+  const result = emptyLike(data, heads * (bottom - top) * (right - left));
+  let at = 0;
+  for (let n = 0; n < heads; n++) {
+    for (let y = top; y < bottom; y++) {
+      const row = (n * height + y) * width;
+      result.set(data.subarray(row + left, row + right), at);
+      at += right - left;
+    }
+  }
+  return { shape: [...shape.slice(0, -2), bottom - top, right - left], data: result };
+}
+
+/**
+ * Max pooling to at most so many numbers each way.
+ * @param {Tensor} tensor
+ * @param {number} most
+ * @returns {Tensor}
+ */
+function maxPool({ shape, data }, most) {
+  const [height, width] = shape.slice(-2);
+  const [tall, wide] = [Math.min(height, most), Math.min(width, most)];
+  if (tall === height && wide === width) return { shape, data };
+  const heads = data.length / (height * width);
+  const result = emptyLike(data, heads * tall * wide).fill(data instanceof Uint8Array ? 0 : -Infinity);
+  const column = Int32Array.from({ length: width }, (_, x) => poolIndex(x, width, wide));
+  for (let n = 0; n < heads; n++) {
+    for (let y = 0; y < height; y++) {
+      const to = (n * tall + poolIndex(y, height, tall)) * wide;
+      const from = (n * height + y) * width;
+      for (let x = 0; x < width; x++) {
+        if (data[from + x] > result[to + column[x]]) result[to + column[x]] = data[from + x];
+      }
+    }
+  }
+  return { shape: [...shape.slice(0, -2), tall, wide], data: result };
+}
+
+/**
+ * The group of the i-th of `many` numbers in `few` groups: group g begins at floor(g · many / few).
+ * @param {number} i
+ * @param {number} many
+ * @param {number} few
+ */
+const poolIndex = (i, many, few) => Math.floor(((i + 1) * few - 1) / many);
+
+/**
+ * Each head as bytes: 255 is its largest number.
+ * @type {(tensor: Tensor) => Tensor}
+ */
+function toBytes({ shape, data }) {
+  const size = last(shape) * shape[shape.length - 2];
+  const result = new Uint8Array(data.length);
+  for (let n = 0; n < data.length; n += size) {
+    let peak = 0;
+    for (let i = n; i < n + size; i++) peak = Math.max(peak, data[i]);
+    for (let i = n; i < n + size; i++) result[i] = peak ? Math.round((255 * data[i]) / peak) : 0;
+  }
+  return { shape, data: result };
+}

@@ -1,0 +1,139 @@
+/* Take away what was looked at last: an image, its numbers, the page as one file, the lines of Python. */
+
+import { penOf, themeColour } from "./colour.js";
+import { h, pythonString, s, svgRoot } from "./dom.js";
+import { inputLiteral, loadLines } from "./python.js";
+import { allAttentions, heading } from "./selection.js";
+
+const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight"];
+
+/** @type {(blob: Blob | null, name: string) => void} */
+function save(blob, name) {
+  if (!blob) return;
+  const address = URL.createObjectURL(blob);
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+/**
+ * A cell as spreadsheets read it; one that begins like a formula stays text.
+ * @param {string | number} cell
+ */
+function quote(cell) {
+  const text = String(cell).replace("−", "-");
+  const isFormula = /^[=+@\t\r]/.test(text) || (/^-/.test(text) && Number.isNaN(Number(text)));
+  return `"${(isFormula ? `'${text}` : text).replaceAll('"', '""')}"`;
+}
+
+/** @param {TableData} data */
+const toCsv = ({ head, rows }) =>
+  `${[head, ...rows].map((row) => row.map(quote).join(",")).join("\r\n")}\r\n`;
+
+/** @type {(output: Output) => SVGSVGElement} */
+function drawingOf({ svg, canvas }) {
+  if (svg) return typeof svg === "function" ? svg() : svg;
+  const { width, height } = /** @type {HTMLCanvasElement} */ (canvas);
+  return svgRoot(width, height, {}, s("image", { href: canvas?.toDataURL(), width, height }));
+}
+
+/**
+ * SVG that needs no style sheet; a canvas becomes an image in it.
+ * @param {Output} output
+ */
+function toSvg(output) {
+  const drawing = drawingOf(output);
+  const around = h("div", { class: `unseen ${output.class ?? ""}`, "aria-hidden": "true" }, drawing);
+  document.body.append(around);
+  const copy = /** @type {SVGSVGElement} */ (drawing.cloneNode(true));
+  const shapes = "path, rect, text, line, circle, polyline";
+  const [from, to] = [drawing.querySelectorAll(shapes), copy.querySelectorAll(shapes)];
+  from.forEach((shape, i) => STYLES.forEach((key) =>
+    to[i].setAttribute(key, getComputedStyle(shape).getPropertyValue(key))));
+  around.remove();
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  for (const key of ["tabindex", "id"]) copy.removeAttribute(key);
+  const [width, height] = ["width", "height"].map((key) => Number(copy.getAttribute(key)));
+  return { text: new XMLSerializer().serializeToString(copy), width, height };
+}
+
+/**
+ * A canvas as it is; a drawing twice as large, on the background of the page.
+ * @param {Output} output
+ * @returns {Promise<Blob | null>}
+ */
+async function toPng(output) {
+  let { canvas } = output;
+  if (!canvas) {
+    const { text, width, height } = toSvg(output);
+    const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+    const image = new Image();
+    image.src = address;
+    await image.decode();
+    canvas = h("canvas", { width: 2 * width, height: 2 * height });
+    const pen = penOf(canvas);
+    pen.fillStyle = themeColour("--ground");
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+    URL.revokeObjectURL(address);
+  }
+  const drawn = canvas;
+  return new Promise((done) => { drawn.toBlob(done); });
+}
+
+/** @type {(words: string, id: string, onclick: () => void) => HTMLElement} */
+const button = (words, id, onclick) => h("button", { type: "button", id, onclick }, words);
+
+/**
+ * One thing to take away; `number` tells its buttons from those of others.
+ * @param {Output} output
+ * @param {number} number
+ */
+function outputRow(output, number) {
+  const name = output.name.replaceAll(/[^\w-]/g, "-");
+  const after = number || "";
+  const { canvas, svg, csv } = output;
+  return h("div", { class: "row" }, h("span", { class: "pale" }, name),
+    canvas || svg ? [
+      button("PNG", `png${after}`, async () => save(await toPng(output), `${name}.png`)),
+      button("SVG", `svg${after}`, () =>
+        save(new Blob([toSvg(output).text], { type: "image/svg+xml" }), `${name}.svg`))] : null,
+    csv ? button("CSV", `csv${after}`, () =>
+      save(new Blob([toCsv(csv())], { type: "text/csv" }), `${name}.csv`)) : null);
+}
+
+/** @param {App} app */
+function pythonLines({ manifest, current }) {
+  const input = inputLiteral(manifest);
+  const lines = [...loadLines(manifest), `trace = regard.trace(model, ${input})`];
+  if (current?.python) return [...lines, ...current.python(input)].join("\n");
+  const first = allAttentions(manifest)[0];
+  const [tensor, head] = current?.tensor ?? [first ? `${first.name}.weights` : "logits"];
+  const shape = manifest.tensors[tensor].shape.join(" × ");
+  const index = head === undefined ? "" : `[${head}]`;
+  return [...lines, `trace[${pythonString(tensor)}]${index}  # ${shape}`].join("\n");
+}
+
+/** @type {View} */
+export const take = {
+  show(root, app) {
+    const { source, current } = app;
+    const outputs = current ? [current, ...(current.more ?? [])] : [];
+    const lines = pythonLines(app);
+    const copied = h("span", { class: "right", role: "status" });
+    const copy = async () => {
+      try {
+        await navigator.clipboard.writeText(lines);
+        copied.textContent = " copied";
+      } catch {
+        copied.textContent = " not allowed here: select the lines and copy them";
+      }
+    };
+    const page = source.live ? h("div", { class: "row" }, h("span", { class: "pale" }, "everything"),
+      button("This page in one HTML file", "html",
+        async () => save(await source.page(), "regard.html"))) : "";
+    const remark = current ? "what you looked at last" : "open a view first to take its image";
+    root.append(heading("Take away", remark), ...outputs.map(outputRow), page,
+      h("h3", {}, "The same in Python"), h("pre", { id: "python", tabindex: "0" }, lines),
+      button("Copy", "copy", copy), copied);
+  },
+};

@@ -1,0 +1,143 @@
+/* The loss curve of the run, from its log; and the model as it was at every checkpoint. */
+
+import { themeColour } from "./colour.js";
+import { formatCount, formatNumber, h, last, s, tableTwin } from "./dom.js";
+import { lineChart } from "./linechart.js";
+import { heading } from "./selection.js";
+
+const SIZE = /** @type {[number, number]} */ ([820, 420]);
+const MARGIN = { left: 60, right: 24, top: 20, bottom: 46 };
+const TABLE_ROWS = 500;
+
+/** @typedef {import("./linechart.js").Line} Line */
+
+/**
+ * About so many round numbers from low to high.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} count
+ */
+function roundTicks(low, high, count) {
+  const rough = (high - low || Math.abs(high) || 1) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const apart = [1, 2, 5].map((x) => x * power).find((x) => x >= rough * (1 - 1e-9)) ?? 10 * power;
+  const first = Math.floor(low / apart + 1e-9);
+  const final = Math.max(first + 1, Math.ceil(high / apart - 1e-9));
+  return Array.from({ length: final - first + 1 }, (_, i) => (first + i) * apart);
+}
+
+/**
+ * @param {LogRow[]} rows
+ * @returns {Line[]}
+ */
+function lossLines(rows) {
+  /** @type {(key: "loss" | "valid_loss") => [number, number][]} */
+  const points = (key) => rows.filter((row) => Number.isFinite(row[key]))
+    .map((row) => [row.step, Number(row[key])]);
+  const [training, validation] = [points("loss"), points("valid_loss")];
+  return [
+    { words: "training", points: training, colour: themeColour("--line"), width: 1.5 },
+    { words: "validation", points: validation, colour: themeColour("--mark"), width: 2.5,
+      dots: validation.length < 60 },
+  ].filter(({ points: some }) => some.length);
+}
+
+/** @param {Line[]} lines */
+function lossChart(lines) {
+  const points = lines.flatMap((line) => line.points);
+  const losses = points.map(([, loss]) => loss);
+  const steps = Math.max(...points.map(([step]) => step), 1);
+  const ticks = roundTicks(Math.min(...losses), Math.max(...losses), 6);
+  const digits = Math.max(0, -Math.floor(Math.log10(ticks[1] - ticks[0]) + 1e-9));
+  const chart = lineChart({
+    label: `Loss over ${steps} steps`, size: SIZE, margin: MARGIN, lines, axis: "step", most: steps,
+    limits: [ticks[0], last(ticks)],
+    xTicks: roundTicks(0, steps, 6).filter((step) => step <= steps)
+      .map((step) => [step, formatCount(Math.round(step))]),
+    yTicks: ticks.map((loss) => [loss, loss.toFixed(digits)]),
+  });
+  const mark = s("line", {
+    id: "mark", y1: MARGIN.top, y2: SIZE[1] - MARGIN.bottom,
+    stroke: themeColour("--ink"), "stroke-width": 1.5, "stroke-dasharray": "4 3",
+  });
+  chart.svg.append(mark);
+  /** Mark a step, or none. @type {(step: number | null) => void} */
+  const markStep = (step) => {
+    for (const end of ["x1", "x2"]) mark.setAttribute(end, String(chart.x(Math.min(step ?? 0, steps))));
+    mark.setAttribute("visibility", step === null ? "hidden" : "visible");
+  };
+  return { svg: chart.svg, markStep };
+}
+
+/**
+ * A slider over the checkpoints: the whole page shows the model as it was then.
+ * @param {App} app
+ * @param {(step: number | null) => void} markStep
+ */
+function replay({ manifest, source, go }, markStep) {
+  const { steps, step } = manifest;
+  if (!source.live) {
+    if (step === null) return "";
+    return h("p", { class: "pale" }, `These are the weights of step ${formatCount(step)}.`);
+  }
+  if (!steps.length) {
+    return h("p", { class: "pale" }, "This run has no checkpoints to replay. Train with --set train.save=50 "
+      + "--set train.keep=40 to keep the model of every 50th step.");
+  }
+  const stops = [...steps, null]; // the last is the final model
+  const named = (/** @type {number | null} */ at) =>
+    (at === null ? "the final model" : `step ${formatCount(at)}`);
+  const output = h("output", {}, named(step));
+  const chosen = () => stops[Number(slider.value)];
+  const slider = h("input", {
+    type: "range", id: "replay", min: 0, max: stops.length - 1, step: 1, "aria-valuetext": named(step),
+    oninput: () => {
+      output.textContent = named(chosen());
+      slider.setAttribute("aria-valuetext", named(chosen()));
+      markStep(chosen());
+    },
+    onchange: () => go({ checkpoint: chosen(), cell: null }, { replace: true }),
+  });
+  slider.value = String(stops.indexOf(step));
+  const remark = `${steps.length} checkpoints. All views then show the model as it was at that step. `
+    + "train.save sets after how many steps one is saved, train.keep how many are kept.";
+  return h("div", { class: "replay" }, h("label", { for: "replay" }, "Replay", output), slider,
+    h("p", { class: "pale" }, remark));
+}
+
+/** @param {Line} line */
+function summary({ words, points, colour }) {
+  const best = points.reduce((a, b) => (b[1] < a[1] ? b : a));
+  const [final, lowest] = [last(points)[1], best[1]].map(formatNumber);
+  return h("span", { style: { color: colour } },
+    `${words}: last ${final}, lowest ${lowest} at step ${formatCount(best[0])}`);
+}
+
+/** @type {View} */
+export const training = {
+  async show(root, app) {
+    const log = await app.source.log();
+    const lines = lossLines(log);
+    if (!lines.length) {
+      root.append(h("p", { class: "pale" }, "Nothing is logged yet."));
+      return;
+    }
+    const { svg, markStep } = lossChart(lines);
+    markStep(app.manifest.step);
+    const cell = (/** @type {number | undefined} */ loss) => (loss === undefined ? "" : formatNumber(loss));
+    const head = ["step", "training loss", "validation loss"];
+    const rows = () => log.map(({ step, loss, valid_loss: valid }) => [step, cell(loss), cell(valid)]);
+    app.current = {
+      name: "training",
+      svg,
+      csv: () => ({ head, rows: rows() }),
+      python: () => ["import json", "",
+        `[json.loads(line) for line in (model.folder / "log.jsonl").read_text().splitlines()]`],
+    };
+    root.append(heading("Loss", "from the run's log.jsonl"),
+      h("figure", {}, h("div", { class: "scroll" }, svg),
+        h("figcaption", {}, h("p", { class: "scale" }, lines.map(summary)))),
+      replay(app, markStep),
+      tableTwin("Loss by step", () => ({ head, rows: rows().slice(-TABLE_ROWS) })));
+  },
+};

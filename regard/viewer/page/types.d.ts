@@ -1,0 +1,328 @@
+/* Types that the JSDoc comments of the page's modules use: what the server sends, and what modules hand on. */
+
+// Numbers
+
+type Numbers = Float32Array | Uint8Array;
+
+/** `shape`: (rows, columns), or (heads, rows, columns). */
+interface Tensor {
+  shape: number[];
+  data: Numbers;
+}
+
+/** A part of a tensor: one head, "3:5" of its rows and columns, pooled to at most `most` numbers each way. */
+interface TensorPart {
+  head?: number | null;
+  rows?: string;
+  columns?: string;
+  most?: number | null;
+  as?: "uint8";
+  trace?: string;
+}
+
+/** Which tokens label the rows and columns of a tensor: a key of `Manifest.tokens`. */
+interface TensorInfo {
+  shape: number[];
+  rows: string | null;
+  columns: string | null;
+}
+
+// How a number was computed: an operation and the names of its operands. @ names are weights.
+
+type Term = [name: string, factor: number, firstRow: number];
+type ActivationName = "relu" | "gelu" | "gelu_tanh" | "silu" | "sigmoid" | "tanh";
+
+interface SumOperations {
+  "look up": { W: string; side: string };
+  add: { terms: Term[] };
+  same: { x: string; row?: number; share?: number };
+  linear: { x: string | string[]; W: string; b?: string; share?: number; row?: number; f?: ActivationName };
+  turn: { x: string; cos: string; sin: string; share?: number };
+  norm: { x: string; W: string; b?: string; eps?: number | null; f?: ActivationName; rms?: boolean; share?: number };
+  dot: { q: string; k: string };
+  additive: { q: string; k: string; w: string };
+  scale: { x: string; by: number };
+  softmax: { x: string; bias?: string; mask?: string };
+  average: { w: string; v: string };
+  join: { x: string };
+  activate: { x: string; f: ActivationName; times?: string };
+  gate: { x: string; by: string };
+  largest: { x: string };
+  multiply: { x: string; by: string };
+  blend: { x: string; y: string; by: string };
+  combine: { terms: [string, string | null][]; f?: ActivationName };
+  concat: { x: string[] };
+}
+
+/** What the model's own module says about a tensor; `formula` is plain Unicode. */
+interface SumText {
+  title?: string;
+  about?: string;
+  formula?: string;
+}
+
+type SumOf<D extends keyof SumOperations> = { does: D } & SumOperations[D] & SumText;
+type Sum = { [D in keyof SumOperations]: SumOf<D> }[keyof SumOperations];
+
+// The manifest: the answer to POST /api/trace
+
+interface HeadKinds {
+  entropy: number;
+  diagonal: number;
+  previous: number;
+  first: number;
+}
+
+type AttentionPart = "self" | "masked" | "encoder" | "decoder" | "cross";
+
+interface AttentionInfo {
+  name: string;
+  layer: number;
+  heads: number;
+  rows: string;
+  columns: string;
+  masked: boolean;
+  kinds: HeadKinds[];
+}
+
+interface ModelInfo {
+  name: string | null;
+  class: string;
+  task: string;
+  talks: boolean;
+  parameters: number;
+  dtype: string;
+  sees: boolean;
+}
+
+interface Outputs {
+  kind: "next" | "fill" | "classes";
+  rows: string | null;
+  goes_on?: boolean;
+  lens?: boolean;
+}
+
+interface GraphBox {
+  name: string;
+  title: string;
+  note: string | null;
+  shape: number[];
+  group: string | null;
+  from?: string | null;
+}
+
+interface GraphColumn {
+  title: string;
+  boxes: GraphBox[];
+}
+
+interface PositionInfo {
+  part: string;
+  kind: string;
+  of: number;
+}
+
+interface Manifest {
+  id: string;
+  model: ModelInfo;
+  input: string | null;
+  answer: string | null;
+  tokens: Record<string, string[]>;
+  ids: Record<string, number[]>;
+  grid: [number, number] | null;
+  difference: number | null;
+  tensors: Record<string, TensorInfo>;
+  sums: Record<string, Sum>;
+  attentions: Partial<Record<AttentionPart, AttentionInfo[]>>;
+  layers: number[] | null;
+  depth: number;
+  graph: GraphColumn[];
+  outputs: Outputs | null;
+  logged: boolean;
+  step: number | null;
+  steps: number[];
+  maps: string[];
+  positions: PositionInfo[];
+  searches: boolean;
+}
+
+// Other answers of the server
+
+interface Candidate {
+  token: string;
+  from: number;
+  parent: number;
+  p: number;
+  score: number;
+  kept: boolean;
+  ended: boolean;
+}
+
+interface SearchTree {
+  steps: Candidate[][];
+  chosen: number[];
+  score: number;
+}
+
+interface LensLayer {
+  layer: number | "embedding";
+  words: string[];
+  p: number[];
+  rank: number;
+  its: number;
+}
+
+interface Lens {
+  final: string;
+  layers: LensLayer[];
+}
+
+interface LogRow {
+  step: number;
+  loss?: number;
+  valid_loss?: number;
+}
+
+type Point = [number, number];
+
+/** Vectors in the plane; the first `own` are those of this input. */
+interface PointMap {
+  rows: number[];
+  words: string[];
+  points: Point[];
+  shares: [number, number];
+  own: number;
+  of: number;
+}
+
+interface Neighbour {
+  row: number;
+  word: string;
+  point: Point;
+  value: number;
+}
+
+interface Neighbours {
+  distance: string;
+  of: Neighbour[];
+  found: Neighbour[];
+}
+
+interface WordChange {
+  word: string;
+  before: number;
+  after: number;
+  logit_before: number;
+  logit_after: number;
+}
+
+/** One change of What if; `to` is a key's number, "even", or a list of weights. */
+interface Change {
+  kind: "silence" | "weights" | "hide" | "take";
+  part?: string;
+  head?: number;
+  query?: number;
+  to?: number | "even" | number[];
+  token?: number;
+  at?: number;
+  input?: string;
+  picture?: boolean | string;
+}
+
+interface ChangeResult {
+  text: { before: string | null; after: string | null };
+  kl: (number | null)[];
+  mean: number | null;
+  row: number;
+  top: WordChange[];
+  patchable: string[];
+}
+
+interface HeadEffect {
+  part: string;
+  head: number;
+  kl: number;
+  log_probability: number;
+}
+
+interface Comparison {
+  rows: number[];
+  kl: number | null;
+  top: WordChange[];
+}
+
+interface SavedTensor {
+  shape: number[];
+  type: string;
+  data: string;
+  row?: number;
+}
+
+/** What a page of one file holds. */
+interface SavedPage {
+  manifest: Manifest;
+  words: Record<number, string>;
+  log: LogRow[];
+  state: State;
+  trees: Record<number, SearchTree>;
+  lenses: Record<number, Lens>;
+  space: {
+    maps: Record<string, PointMap>;
+    near: { tokens: Record<number, Record<string, Omit<Neighbours, "distance">>> };
+  };
+  tensors: Record<string, SavedTensor>;
+}
+
+// What modules hand on
+
+/** What the address says. */
+type State = Record<string, string | undefined>;
+type StateChanges = Record<string, string | number | null | undefined>;
+type Go = (changes: StateChanges, how?: { quiet?: boolean; replace?: boolean }) => void;
+
+interface TableData {
+  head: string[];
+  rows: (string | number)[][];
+}
+
+/** What can be taken away from a view. */
+interface Output {
+  name: string;
+  canvas?: HTMLCanvasElement;
+  svg?: SVGSVGElement | (() => SVGSVGElement);
+  csv?: () => TableData;
+  tensor?: [name: string, head?: number];
+  python?: ((input: string) => string[]) | null;
+  class?: string;
+  more?: Output[];
+}
+
+type Source = import("./source.js").Server | import("./source.js").Saved;
+
+interface App {
+  source: Source;
+  manifest: Manifest;
+  state: State;
+  current: Output | null;
+  go: Go;
+  view?: View | null;
+  /** Base64 of pictures that the user gave: to trace, to compare with, to take parts from. */
+  dropped?: string | null;
+  beside?: string | null;
+  taken?: string | null;
+  talked?: { input: string; output: string } | null;
+}
+
+interface View {
+  show: (root: HTMLElement, app: App) => Promise<void> | void;
+  /** Returns whether the key was used. */
+  key?: (key: string, app: App) => boolean;
+}
+
+type Child = Node | string | number | null | undefined | Child[];
+type Attributes = Record<string, any>;
+type KeyHandlers = Record<string, (event: KeyboardEvent) => unknown>;
+/** The row and column of a matrix. */
+type Place = [row: number, column: number];
+/** Why a cell has no number; `blank` is not 0 where there is a reason. */
+type MaskReasons = ((row: number, column: number) => string | null) & { blank: Numbers };

@@ -1,0 +1,370 @@
+"""Views of a model's run: what `look` draws, from a model and an input to numbers with their words.
+
+Shapes: L layers, H heads, T queries, S keys, D width; an image has R rows and C columns of regions.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.core.modes import evaluating
+from regard.core.watch import watch
+from regard.data.images import load_image
+from regard.draw.arcs import Arcs
+from regard.draw.heat import Atlas, Matrix
+from regard.draw.maps import Maps, to_image
+from regard.draw.plots import Curves
+from regard.draw.word_map import Points
+from regard.errors import UserError
+from regard.models import Captioner, ViT
+from regard.runs.model import Model
+from regard.tasks import Prompt, Request
+from regard.text.vectors import embeddings as embedding_table
+from regard.viewer.figures import similarity_matrix, waves, word_map
+
+MAX_ARCS = 200  # words
+
+View = Matrix | Arcs | Atlas | Maps | Curves | Points
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to draw of a model's run."""
+
+    layer: int | None = None  # default: the last
+    head: int | None = None  # default: the mean of all; in `heads`, the first
+    part: str | None = None  # of an encoder-decoder: encoder, decoder or cross, the default
+    patch: int | None = None  # counted row by row; default: nine of them
+    answer: str | None = None  # default: the model's own
+
+
+Views = dict[str, tuple[Callable[[Model, Any, Choice], View], tuple[str, ...]]]
+
+
+def view(model: Model, given: Any, name: str | None = None, choice: Choice | None = None) -> View:
+    """The view of this name, or the model's first, of a text or an image."""
+    known, choice = views(model), choice or Choice()
+    if name is None and not attentions(model):
+        other = f", or choose view={' or '.join(known)}" if known else ""
+        raise UserError(
+            f"this model has no attention to draw; train a recurrent one with model.attention=additive{other}"
+        )
+    name = name or next(iter(known))
+    if name not in known:
+        raise UserError(f"view={name}: no such view; this model has {', '.join(known)}")
+    make, takes = known[name]
+    for option, value in vars(choice).items():
+        if value is not None and option not in takes:
+            raise UserError(
+                f"{option}={value}: the view {name} takes {', '.join(takes) or 'nothing'}; leave {option} out"
+            )
+    return make(model, given, choice)
+
+
+def views(model: Model) -> Views:
+    """The views of a model, the default first: the function of each, and the choices it takes."""
+    names = attentions(model)
+    placed: Views = {} if position_table(model) is None else {"positions": (positions, ())}
+    if placed:
+        placed |= {"waves": (position_waves, ()), "similarity": (similarity, ())}
+    task = model.task
+    images, writes = (task.reads == "image", task.has_source) if task is not None else (False, False)
+    if images and not writes:
+        which = "layer", "head"
+        return {
+            "classes": (classes, which),
+            "rollout": (rollout, ()),
+            "patches": (patches, (*which, "patch")),
+        } | placed
+    answer = ("answer",) if writes else ()
+    if images:
+        return {"words": (words, ("layer", "head", *answer))} | placed
+    if model.task is not None and isinstance(getattr(inner(model.model), "embed", None), nn.Embedding):
+        placed |= {"embeddings": (embeddings, ())}
+    if not names:
+        return placed
+    aligned: Views = {"alignment": (alignment, ("layer", "head", *answer))} if writes else {}
+    part = ("part",) if writes and any(name.endswith("attn.f") for name in names) else ()
+    return (
+        aligned
+        | {
+            "heads": (heads, ("layer", "head", *part, *answer)),
+            "atlas": (atlas, (*part, *answer)),
+            "arcs": (arcs, ("layer", "head", *part, *answer)),
+        }
+        | placed
+    )
+
+
+def attentions(model: Model) -> list[str]:
+    """The names of the modules that record attention weights."""
+    return [name for name, m in model.model.named_modules() if hasattr(m, "records")]
+
+
+# Texts
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The attention weights of one part of a model."""
+
+    weights: np.ndarray  # (L, H, T, S)
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+
+def alignment(model: Model, text: str, choice: Choice) -> Matrix:
+    """The source words that each word of an answer attends to, Bahdanau et al. 2015, figure 3."""
+    return make_matrix(looks(model, text, replace(choice, part="cross")), choice)
+
+
+def heads(model: Model, text: str, choice: Choice) -> Matrix:
+    """One head of one layer."""
+    return make_matrix(looks(model, text, choice), replace(choice, head=choice.head or 0))
+
+
+def arcs(model: Model, text: str, choice: Choice) -> Arcs:
+    part = looks(model, text, choice)
+    if (words := max(len(part.rows), len(part.columns))) > MAX_ARCS:
+        raise UserError(f"arcs between {words} words overlap; shorten the text, or choose view=heads")
+    weights, title = choose_weights(part.weights, choice)
+    return Arcs(title, weights, part.rows, part.columns)
+
+
+def atlas(model: Model, text: str, choice: Choice) -> Atlas:
+    part = looks(model, text, choice)
+    L, H = part.weights.shape[:2]
+    counts = [f"{n} {name}{'s' * (n > 1)}" for n, name in ((L, "layer"), (H, "head"))]
+    return Atlas(f"{', '.join(counts)}; each from 0 to its largest", part.weights)
+
+
+def embeddings(model: Model, text: str, choice: Choice) -> Points:
+    """The embeddings of a text's tokens in the plane."""
+    ids = list(dict.fromkeys(model.task.tokenizer.encode(text)))
+    if len(ids) < 3:
+        raise UserError(f"the text has {len(ids)} different tokens; give one of 3 or more for a map")
+    table = embedding_table(model.model)
+    title = (
+        f"{len(ids)} of {len(table):,} embeddings, {table.shape[1]} wide, by their two principal components"
+    )
+    return word_map(title, model.task.tokenizer.tokens(ids), table[ids])
+
+
+def make_matrix(part: Looks, choice: Choice) -> Matrix:
+    weights, title = choose_weights(part.weights, choice)
+    return Matrix(title, weights, part.rows, part.columns)
+
+
+def choose_weights(weights: np.ndarray, choice: Choice) -> tuple[np.ndarray, str]:
+    """The weights (T, S) of one layer, of one head or the mean of all; and their title."""
+    L, H = weights.shape[:2]
+    for name, value, count in (("layer", choice.layer, L), ("head", choice.head, H)):
+        if value is not None and not 0 <= value < count:
+            known = f"are {name}s 0 to {count - 1}" if count > 1 else f"is one {name}, 0"
+            raise UserError(f"{name}={value}: there {known}")
+    layer = L - 1 if choice.layer is None else choice.layer
+    if choice.head is not None:
+        return weights[layer, choice.head], f"layer {layer}, head {choice.head}"
+    title = f"layer {layer}" if L > 1 else "attention"
+    return weights[layer].mean(0), title + (f", mean of {H} heads" if H > 1 else "")
+
+
+def looks(model: Model, text: str, choice: Choice) -> Looks:
+    """The chosen part of a model, by default cross-attention, or the self-attention of a text."""
+    if not isinstance(text, str) or not text.strip():
+        raise UserError("nothing to look at; give a text")
+    if model.task.has_source:
+        parts = between(model, text, choice.answer)
+    else:
+        parts = within(model, text)
+    name = choice.part or next(iter(parts))
+    if name not in parts:
+        raise UserError(f"part={name}: no such part; this model has {', '.join(parts)}")
+    return parts[name]
+
+
+def between(model: Model, text: str, answer: str | None) -> dict[str, Looks]:
+    """The parts of an encoder-decoder: cross, encoder and decoder."""
+    task = model.task
+    prompt, writer = task.source_prompt(model.model, text), task.output_tokenizer
+    source, begin = list(prompt.source or ()), prompt.ids[0]
+    if answer is None and task.streams:
+        answer = model.ask(text)
+    if answer is None:
+        written = task.write_target(model.model, prompt, model.request(text, {}).sampling)
+    else:
+        written = task.encode_target(prompt, answer)
+    written = written[: task.context]
+    read = [begin, *written[:-1]]
+    device = next(model.model.parameters()).device
+    both = [torch.tensor([ids], device=device) for ids in (source, read)]
+    found = watched(model.model, lambda: model.model(*both))
+    records, told, heard = task.tokenizer.tokens(source), writer.tokens(written), writer.tokens(read)
+    names = {"cross": (told, records), "encoder": (records, records), "decoder": (heard, heard)}
+    return {name: Looks(found[name], *names[name]) for name in names if name in found}
+
+
+def within(model: Model, text: str) -> dict[str, Looks]:
+    """The self-attention of a text; of the first part, if it is read in several."""
+    task, module = model.task, inner(model.model)
+    heard: list[Tensor] = []
+    hook = module.embed.register_forward_pre_hook(lambda _, given: heard.append(given[0]))
+    try:
+        found = watched(module, lambda: task.run_once(model.model, text))
+    finally:
+        hook.remove()
+    tokens = task.tokenizer.tokens(heard[0][0].tolist())
+    return {name: Looks(found[name], tokens, tokens) for name in ("self", "encoder") if name in found}
+
+
+# Images
+
+
+def classes(model: Model, picture: Any, choice: Choice) -> Maps:
+    """The patches that the class token attends to, or the mean over all patches if there is none."""
+    pixels, weights, answer = classify_image(model, picture)
+    layer, title = choose_weights(weights, choice)
+    maps = weights_by_patch(model, layer, pixels)
+    return Maps(f"{answer}; {title}", to_image(pixels), maps, ["where it looked"])
+
+
+def rollout(model: Model, picture: Any, choice: Choice) -> Maps:
+    """Attention through all layers and their residuals: Π (A + I) / 2, Abnar & Zuidema 2020, section 3.1."""
+    pixels, weights, answer = classify_image(model, picture)
+    flow = np.eye(weights.shape[-1], dtype=weights.dtype)
+    for layer in weights.mean(1):
+        flow = (layer + np.eye(len(layer), dtype=layer.dtype)) / 2 @ flow
+    title = f"{answer}; rollout of {len(weights)} layers"
+    return Maps(title, to_image(pixels), weights_by_patch(model, flow, pixels), ["what reached it"])
+
+
+def patches(model: Model, picture: Any, choice: Choice) -> Maps:
+    """The patches that one patch attends to, or nine patches, spread over the image."""
+    pixels, weights, answer = classify_image(model, picture)
+    layer, title = choose_weights(weights, choice)
+    R, C = grid(model, pixels)
+    if choice.patch is not None and not 0 <= choice.patch < R * C:
+        raise UserError(f"patch={choice.patch}: there are patches 0 to {R * C - 1}, row by row")
+    queries = [r * C + c for r in spread(R) for c in spread(C)] if choice.patch is None else [choice.patch]
+    first = len(layer) - R * C  # after the class token, if there is one
+    maps = layer[first:, first:][queries].reshape(-1, R, C)
+    return Maps(f"{answer}; {title}", to_image(pixels), maps, [f"patch {n}" for n in queries], queries)
+
+
+def words(model: Model, picture: Any, choice: Choice) -> Maps:
+    """The regions that each word of a caption attends to, Xu et al. 2015, figure 3."""
+    task = model.task
+    channels, size, _ = task.image_shape
+    pixels = load_image(picture, size, channels) if isinstance(picture, str) else picture
+    answer = model.ask([pixels])[0] if choice.answer is None else choice.answer  # type: ignore[list-item]
+    written = task.encode_target(Prompt([]), answer)[: task.context]
+    device = next(model.model.parameters()).device
+    target = torch.tensor([[task.begin or 0, *written[:-1]]], device=device)
+    cross = watched(model.model, lambda: model.model(pixels[None].to(device), target))["cross"]
+    weights, title = choose_weights(cross, choice)
+    side = math.isqrt(weights.shape[1])
+    maps = weights.reshape(-1, side, side)
+    tokens = task.tokenizer.tokens(written)
+    if written[-1] == task.end and len(written) > 1:  # the end token is not a word
+        maps, tokens = maps[:-1], tokens[:-1]
+    title = answer if cross.shape[:2] == (1, 1) else f"{answer}; {title}"
+    return Maps(title, to_image(pixels), maps, tokens)
+
+
+def classify_image(model: Model, picture: Any) -> tuple[Tensor, np.ndarray, str]:
+    """The image as the model reads it (channels, height, width), all weights (L, H, T, T), and the answer."""
+    task = model.task
+    channels, size, _ = task.image_shape
+    pixels = load_image(picture, size, channels) if isinstance(picture, str) else picture
+    answers: list[Any] = []
+    weights = watched(
+        inner(model.model), lambda: answers.extend(task.answers(model.model, Request([pixels])))
+    )
+    ((best,),) = answers
+    return pixels, weights["self"], f"{best.text} {best.score:.0%}"
+
+
+def weights_by_patch(model: Model, weights: np.ndarray, pixels: Tensor) -> np.ndarray:
+    """The weights (T, T) of the class token, or the mean of all patches, on each patch: (1, R, C)."""
+    R, C = grid(model, pixels)
+    first = len(weights) - R * C
+    row = weights[0] if first else weights.mean(0)
+    return row[first:].reshape(1, R, C)
+
+
+def grid(model: Model, pixels: Tensor) -> tuple[int, int]:
+    P = inner(model.model).config.patch
+    return pixels.shape[-2] // P, pixels.shape[-1] // P
+
+
+def spread(n: int) -> list[int]:
+    """Three numbers spread over range(n), or all of them."""
+    return sorted({n // 6, n // 2, n - 1 - n // 6})
+
+
+# Positions
+
+
+def positions(model: Model, given: Any, choice: Choice) -> Matrix:
+    """The position vectors: a row for each position, whatever the input."""
+    table = position_table(model)
+    assert table is not None
+    rows, columns = (list(map(str, range(n))) for n in table.shape)
+    return Matrix("positions, and what each adds", table, rows, columns, float(table.min()))
+
+
+def position_waves(model: Model, given: Any, choice: Choice) -> Curves:
+    """Some columns of the position vectors."""
+    table = position_table(model)
+    assert table is not None
+    return waves("what each position adds", table)
+
+
+def similarity(model: Model, given: Any, choice: Choice) -> Matrix:
+    """The cosine similarity of position vectors."""
+    table = position_table(model)
+    assert table is not None
+    return similarity_matrix("positions, and how alike they are", table)
+
+
+@torch.inference_mode()
+def position_table(model: Model) -> np.ndarray | None:
+    """The vectors (T, D) that positions add, or None; of an encoder-decoder, those of the encoder."""
+    module = inner(model.model)
+    if isinstance(module, ViT):
+        table = module.grid_positions(module.side, module.side)
+    else:
+        module = module.encoder if isinstance(module, Captioner) else module
+        encoding = getattr(module, "encoder_positions", getattr(module, "positions", None))
+        table = None if encoding is None else encoding.vectors()
+    return None if table is None else table.float().cpu().numpy()
+
+
+# Watching
+
+
+def inner(module: Any) -> Any:
+    """The model without its head."""
+    return getattr(module, "model", module)
+
+
+@torch.inference_mode()
+def watched(module: nn.Module, run: Callable[[], Any]) -> dict[str, np.ndarray]:
+    """The weights (L, H, T, S) of the first row of the batch, by part: encoder, decoder, cross or self."""
+    with evaluating(module), watch(module) as records:
+        run()
+    parts: dict[str, list[Tensor]] = {}
+    for name, calls in records.items():
+        if calls:
+            stepwise = name.endswith("look")  # recurrent: a record for every word
+            rows = [record["weights"][0] for record in (calls if stepwise else calls[:1])]
+            begins = name.split(".")[0]
+            part = begins if begins in ("encoder", "decoder") else "self"
+            part = "cross" if stepwise or name.endswith("cross.f") else part
+            parts.setdefault(part, []).append(torch.cat(rows, dim=1))
+    return {part: torch.stack(layers).float().cpu().numpy() for part, layers in parts.items()}

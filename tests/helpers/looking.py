@@ -1,0 +1,60 @@
+"""Tiny models whose weights are large enough that they look at some things more than at others."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.models import MODELS, Captioner, CaptionerConfig, ViT, ViTConfig
+from regard.runs.model import Model
+from regard.tasks import TASKS, Caption, CaptionConfig, See, SeeConfig
+from regard.text.tokenizer import Tokenizer, train_tokenizer
+
+CONTEXT = 23
+TEXT = "the quick brown fox jumps over the lazy dog and der Fuchs springt über den Hund"
+SIZES = {"context": CONTEXT, "dim": 12, "dropout": 0.0}
+DEEP = SIZES | {"depth": 2, "heads": 3}
+GREEDY = {"max_new_tokens": 7, "temperature": 0.0}
+
+
+def words(cls: Any) -> Tokenizer:
+    return train_tokenizer("word", [TEXT], 211, cls.specials)
+
+
+def shaken(module: Any) -> Any:
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.4 * torch.randn_like(p))
+    return module.eval()
+
+
+def reader(task: str, kind: str, **settings: Any) -> Model:
+    """A model of texts; `task_` settings are its task's."""
+    cls, config = TASKS[task]
+    own = {k.removeprefix("task_"): settings.pop(k) for k in list(settings) if k.startswith("task_")}
+    tokenizer, made = words(cls), config(name=task, **own)
+    module, model_config, _ = MODELS[kind]
+    sizes = DEEP if kind in ("gpt", "bert", "transformer", "t5") else SIZES
+    model = cls.add_head(module(model_config(vocab=tokenizer.vocab, **sizes | settings)), made)
+    return Model(shaken(model), cls(made, tokenizer, CONTEXT), GREEDY if cls.generation else {})
+
+
+def seer(pool: str = "first") -> Model:
+    """Pictures of 6 x 6 pixels, in patches of 2."""
+    labels = ("cat", "dog", "fox")
+    config = SeeConfig(name="see", size=6, channels=3, mean=(0.4,) * 3, std=(0.3,) * 3, labels=labels)
+    vit = ViT(ViTConfig(size=6, channels=3, patch=2, dim=12, depth=3, heads=2, pool=pool))  # type: ignore[arg-type]
+    return Model(shaken(See.add_head(vit, config)), See(config, None, vit.config.context), {}, kind="vit")
+
+
+def captioner(**settings: Any) -> Model:
+    """Pictures of 12 x 12 pixels, in regions of 4."""
+    task = Caption(CaptionConfig(name="caption", size=12, channels=3), words(Caption), CONTEXT)
+    sizes = {"vocab": task.tokenizer.vocab, "size": 12, "context": CONTEXT, "dim": 16, "heads": 2}
+    return Model(shaken(Captioner(CaptionerConfig(**sizes | settings))), task, GREEDY)
+
+
+def noise(side: int) -> Tensor:
+    g = torch.Generator().manual_seed(5)
+    return torch.randint(256, (3, side, side), generator=g, dtype=torch.uint8)

@@ -1,0 +1,325 @@
+"""Tiny runs for the tests of training: what they train on, how they are stopped, and what must be equal."""
+
+import contextlib
+import json
+import os
+import signal
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from regard.training import distributed
+from regard.training import throughput as meter
+from regard.training.build import train
+
+TEXT = "The quick brown fox, aged %d, jumps over %d lazy dogs; then it sleeps.\n"
+WAYS = {"North": "Norden", "the old mill": "die alte Mühle", "her": "ihr", "us all": "uns allen"}
+
+ANY = {
+    "model.dim": 8,
+    "train.optimizer": "adamw",
+    "train.schedule": "cosine",
+    "train.warmup": 3,
+    "train.lr": 0.01,
+    "train.log": 1,
+    "train.device": "cpu",
+}
+TINY = ANY | {"model.context": 11, "model.depth": 2, "model.heads": 2, "train.batch": 6}  # of writing
+PAIRS = ANY | {"model.context": 23, "model.dropout": 0.0, "data.vocab": 320, "train.weight_decay": 0.1}
+READ = PAIRS | {"model.depth": 2, "model.heads": 2}  # with an encoder, or to tell a class
+TRANSLATE = PAIRS | {"train.tokens": 120}
+CAPTION = PAIRS | {"model.heads": 2, "model.patch": 4, "train.batch": 9, "task.area": 0.5, "task.flip": True}
+
+# Every model that can be trained, in every task: a recipe's name, and settings.
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "write": ("write", TINY),
+    "translate-transformer": ("translate", TRANSLATE | {"model.depth": 2, "model.heads": 2}),
+    "translate-rnn": ("translate", TRANSLATE | {"model.kind": "rnn", "model.attention": "none"}),
+    "translate-gru": ("translate", TRANSLATE | {"model.kind": "gru", "model.attention": "additive"}),
+    "translate-lstm": (
+        "translate",
+        TRANSLATE | {"model.kind": "lstm", "model.attention": "dot", "model.depth": 2},
+    ),
+    # rows instead of tokens; a vocabulary for each side, as in its recipe
+    "chat-transformer": (
+        "chat",
+        PAIRS | {"train.batch": 9, "task.turns": 3, "model.depth": 1, "model.heads": 2},
+    ),
+    "chat-gru": (
+        "chat",
+        PAIRS
+        | {"train.batch": 9, "task.turns": 3, "model.kind": "gru", "model.attention": "general"}
+        | {"model.bidirectional": False, "model.tied": False},
+    ),
+    "restore-t5": ("restore", READ | {"model.depth": 1, "train.batch": 5}),
+    "fill-bert": ("fill", READ | {"train.batch": 5, "train.optimizer": "muon"}),
+    "fill-bert-packed": (
+        "fill",
+        READ | {"train.batch": 5, "task.next": False, "task.whole_words": True, "model.segments": 0},
+    ),
+    "fill-electra": ("fill", READ | {"train.batch": 5, "task.replaced": True}),
+    "classify-bert": ("classify", READ | {"train.batch": 9, "task.balanced": True}),
+    "classify-t5": (
+        "classify",
+        READ | {"train.batch": 9, "model.kind": "t5", "model.depth": 1, "data.tokenizer": "bpe"},
+    ),
+    "classify-gpt": ("classify", READ | {"train.batch": 9, "model.kind": "gpt", "model.context": 23}),
+    "tag-bert": ("tag", READ | {"train.batch": 9}),
+    "tag-gpt": ("tag", READ | {"train.batch": 9, "model.kind": "gpt"}),
+    "span-bert": ("span", READ | {"train.batch": 9}),
+    "embed-bert": ("embed", READ | {"train.batch": 9}),
+    "see-vit": (
+        "see",
+        ANY
+        | {"model.patch": 2, "model.depth": 2, "model.heads": 2, "model.skip": 0.0, "train.batch": 9}
+        | {"task.operations": 2, "task.area": 0.5, "task.erase": 0.5, "task.mixup": 0.4, "task.cutmix": 1.0},
+    ),
+    "caption-soft": ("caption", CAPTION),
+    "caption-transformer": (
+        "caption",
+        CAPTION | {"model.decoder": "transformer", "model.encoder": "vit", "model.decoder_depth": 2},
+    ),
+    "words": ("words", ANY | {"model.context": 3, "data.least": 1, "data.holdout": 0.1, "train.tokens": 448}),
+}
+OF_PAIRS = [name for name in RUNS if name.startswith(("translate", "chat"))]
+# All batches of one shape; and batches that cannot be cut.
+STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see"))]
+WHOLE = [name for name in RUNS if name.startswith("embed")]
+REFUSED = {"embed": {"train.micro"}, "words": {"model.dropout"}}  # settings that a task or its model lacks
+QUESTIONS = {  # that a model understands; others take any
+    "restore": "The ___ fox",
+    "fill": "The ___ fox",
+    "span": "Who is it?\tIt is fox 3.",
+    "words": "brown",
+    "see": "one.png",  # beside the data
+    "caption": "caption/3.png",
+}
+TIMES = {"elapsed", "tokens_per_second", "mfu"}  # what may differ between runs that are the same
+
+
+def write_text(path: Path, lines: int = 40) -> str:
+    path.write_text("".join(TEXT % (n, n * n) for n in range(lines)))
+    return str(path)
+
+
+def write_pairs(path: Path) -> str:
+    """Sentences of four to a dozen words, and their translations."""
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(36):
+            ways = [list(WAYS.items())[(n + k) % 4] for k in range(1 + n % 3)]
+            source, target = (" and ".join(way[i] for way in ways) for i in (0, 1))
+            file.write(f"{n} go to {source}\t{n} gehen zu {target.replace(' and ', ' und ')}\n")
+    return str(path)
+
+
+def write_chats(path: Path) -> str:
+    """Conversations of two, three or four turns."""
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(20):
+            turns = [f"I am fox {n}.", f"Hello {n}!", "How many dogs are here?", f"{n * n} lazy dogs."]
+            for i in range(1 + n % 3):
+                file.write(f"{turns[i]}\t{turns[i + 1]}\n")
+    return str(path)
+
+
+def write_documents(path: Path) -> str:
+    """Of one to four sentences, blank lines between them."""
+    documents = ([TEXT.strip() % (n + k, n * k) for k in range(1 + n % 4)] for n in range(24))
+    path.write_text("\n\n".join(" ".join(sentences) for sentences in documents))
+    return str(path)
+
+
+def write_labels(path: Path) -> str:
+    """Three classes, of which the last is rare; a second text of another length goes with each."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write("text\tother\tlabel\n")
+        for n in range(36):
+            ways = list(WAYS)[: 1 + n % 4]
+            label = "small" if n < 12 else "middling" if n < 30 else "large"
+            file.write(f"{n} go to {' and '.join(ways)}\t{'how ' * (n % 3)}many\t{label}\n")
+    return str(path)
+
+
+def write_tags(path: Path) -> str:
+    """Names and places; one sentence is longer than a context, and read in parts."""
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(36):
+            for way in list(WAYS)[n % 2 : n % 4 + 1] * (5 if n == 30 else 1):
+                words = [(str(n), "O"), ("go", "O"), ("to", "O")]
+                words += [(word, f"{'I' if i else 'B'}-LOC") for i, word in enumerate(way.split())]
+                file.write("".join(f"{word}\t{tag}\n" for word, tag in words))
+            file.write("Fox\tB-PER\n\n")
+    return str(path)
+
+
+def write_spans(path: Path) -> str:
+    """Two questions to each text, some of which are longer than a context."""
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(24):
+            ways = " and ".join(list(WAYS)[: 1 + n % 4])
+            context = f"{n} go to {ways}; then fox {n * n} sleeps."
+            for question, answer in (("Who sleeps then?", f"fox {n * n}"), ("Where to?", ways)):
+                row = {"question": question, "context": context, "answer": answer}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return str(path)
+
+
+def write_pictures(path: Path) -> str:
+    """Three classes of noise, brighter and brighter, as IDX; and a picture to ask about."""
+    pixels, labels = np.random.default_rng(0).integers(0, 86, (37, 6, 6)), np.arange(37) % 3
+    pixels += 80 * labels[:, None, None]
+    path.write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", *pixels.shape) + pixels.astype(np.uint8).tobytes())
+    beside = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
+    beside.write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 37) + labels.astype(np.uint8).tobytes())
+    Image.fromarray(pixels[7].astype(np.uint8)).save(path.with_name("one.png"))
+    return str(path)
+
+
+def write_captions(path: Path) -> str:
+    """Noise with one to three captions of different lengths, in a folder beside their table."""
+    path.with_suffix("").mkdir(exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (23, 12, 12, 3)).astype(np.uint8)
+    with path.open("w", encoding="utf-8") as file:
+        file.write("image\tcaption\n")
+        for n, picture in enumerate(pixels):
+            Image.fromarray(picture).save(path.with_suffix("") / f"{n}.png")
+            for way in list(WAYS)[: 1 + n % 3]:
+                file.write(f"{n}.png\t{'a ' * (n % 5)}fox {n} goes to {way}\n")
+    return str(path)
+
+
+FILES: dict[str, tuple[str, Callable[[Path], str]]] = {  # by task: a file's ending, and what writes it
+    "write": (".txt", write_text),
+    "translate": (".tsv", write_pairs),
+    "chat": (".tsv", write_chats),
+    "restore": (".txt", write_text),
+    "fill": (".txt", write_documents),
+    "classify": (".tsv", write_labels),
+    "tag": (".conll", write_tags),
+    "span": (".jsonl", write_spans),
+    "embed": (".tsv", write_pairs),
+    "words": (".txt", write_text),
+    "see": ("-images-idx3-ubyte", write_pictures),
+    "caption": (".tsv", write_captions),
+}
+
+
+def write_data(case: str, folder: Path) -> str:
+    """What a case of RUNS learns from."""
+    ending, write = FILES[name := RUNS[case][0]]
+    return write(folder / f"{name}{ending}")
+
+
+def settings_of(case: str, more: dict[str, Any]) -> dict[str, Any]:
+    """A case's settings, and more; keys are written with two underscores, as in train__steps=5. What the case
+    has no use for is left out."""
+    name, settings = RUNS[case]
+    settings = settings | {k.replace("__", "."): v for k, v in more.items()}
+    return {k: v for k, v in settings.items() if k not in REFUSED.get(name, ())}
+
+
+def tiny(data: str, out: Path, case: str = "write", **more: Any) -> Any:
+    """Train one of RUNS."""
+    options = {k: more.pop(k) for k in ("valid", "base", "steps", "minutes", "resume") if k in more}
+    return train(RUNS[case][0], data, out=out, set=settings_of(case, more), **options)
+
+
+@contextlib.contextmanager
+def before(owner: Any, name: str, act: Callable[..., None]) -> Iterator[None]:
+    """`act` with the arguments of every call of owner.name, before it."""
+    true = getattr(owner, name)
+
+    def both(*args: Any, **options: Any) -> Any:
+        act(*args, **options)
+        return true(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, both)
+        yield
+
+
+@contextlib.contextmanager
+def stopped(owner: Any, name: str, when: Callable[..., bool], how: int = signal.SIGTERM) -> Iterator[None]:
+    """The signal comes at the first call of owner.name of which `when` holds, and training stops."""
+    sent = []
+
+    def send(*args: Any, **options: Any) -> None:
+        if not sent and when(*args, **options):
+            sent.append(how)
+            os.kill(os.getpid(), how)
+
+    expected = KeyboardInterrupt if how == signal.SIGINT else SystemExit
+    with before(owner, name, send), pytest.raises(expected) as caught:
+        yield
+    assert sent
+    if expected is SystemExit:
+        assert caught.value.code == 128 + how
+
+
+def at_step(n: int) -> Callable[..., bool]:
+    """As training comes to step n, counted from 0."""
+    return lambda trainer, *_: trainer.step == n
+
+
+def checkpoints(out: Path) -> list[str]:
+    return sorted((p.name for p in (out / "checkpoints").iterdir()), key=lambda name: int(name[5:]))
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """log.jsonl, without notices and what depends on the clock."""
+    lines = map(json.loads, (out / "log.jsonl").read_text().splitlines())
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in lines if "notice" not in row]
+
+
+def same(a: Path, b: Path, state: bool = True) -> None:
+    """The runs' models, their last checkpoints and their logs are the same to the last bit.
+
+    A stop between the last step and its evaluation leaves that to the next sitting, which saves no second
+    time: then the checkpoint's `state` does not know of it.
+    """
+    assert checkpoints(a)[-1] == checkpoints(b)[-1]
+    last = f"checkpoints/{checkpoints(a)[-1]}"
+    for name in ("model.safetensors", f"{last}/model.safetensors", f"{last}/optimizer.safetensors"):
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+    assert rows(a) == rows(b)
+    about_a, about_b = (json.loads((out / last / "state.json").read_text()) for out in (a, b))
+    if state:
+        assert about_a["best"] == about_b["best"]
+        assert about_a["worse"] == about_b["worse"]
+    for out in (a, b):
+        assert not list(out.rglob(".*")), "something half-written is left"
+
+
+def unmeasured(patch: pytest.MonkeyPatch) -> None:
+    """Skip what takes longer than a tiny run: measuring the machine."""
+    patch.setattr(meter, "peak", lambda device, bf16: 1e9)
+    patch.setattr(meter, "flops", lambda objective, batch: 1.0)
+
+
+@contextlib.contextmanager
+def process_group_once(device: torch.device) -> Iterator[None]:
+    """Stands for `distributed.process_group`: the processes have met, and wait for each other."""
+    distributed.barrier()
+    yield
+
+
+def main(path: str) -> None:
+    """Started by torchrun: train what a JSON file lists, one run after another in the same processes."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
+    meter.peak, meter.flops = (lambda *_: 1e9), (lambda *_: 1.0)
+    with distributed.process_group(torch.device("cpu")):
+        distributed.process_group = process_group_once
+        for data, out, settings in json.loads(Path(path).read_text()):
+            tiny(data, Path(out), **settings)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

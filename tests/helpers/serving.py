@@ -1,0 +1,89 @@
+"""Servers in a thread, of the page or of models by name, and a client."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from regard.runs.model import Model
+from regard.serve.app import create_app
+from regard.serve.page import page_app
+from regard.serve.registry import ModelRegistry, ServerLimits
+from regard.serve.security import SecurityConfig
+from regard.serve.server import run_in_thread
+from regard.viewer.session import Session
+
+
+@dataclass
+class Server:
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def ask(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None, **query: Any
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """The status, headers and body of the response; a body is sent as JSON, unless it is bytes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        content_type = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            connection.request(
+                "GET" if body is None else "POST",
+                path + (f"?{urlencode(query)}" if query else ""),
+                data,
+                content_type | (headers or {}),
+            )
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        finally:
+            connection.close()
+
+    def check_error(
+        self, status: int, words: str, *request: Any, **query: Any
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        """Check the status of a request and that its error mentions the words; below /v1, also its format."""
+        found, headers, data = self.ask(*request, **query)
+        assert (found, words in data.decode()) == (status, True), data
+        if request[0].startswith("/v1"):
+            assert json.loads(data)["error"].keys() == {"message", "type", "param", "code"}
+        return headers, data
+
+
+@dataclass
+class PageServer(Server):
+    first: Session
+
+
+@dataclass
+class ModelServer(Server):
+    registry: ModelRegistry
+
+
+@contextmanager
+def serve_session(first: Session) -> Iterator[PageServer]:
+    """The page of a session."""
+    with run_in_thread(page_app(first.model, first)) as port:
+        yield PageServer(port, first)
+
+
+@contextmanager
+def serve_models(
+    models: dict[str, Model],
+    limits: ServerLimits | None = None,
+    log: bool = False,
+    finish: bool = True,
+    **security: Any,
+) -> Iterator[ModelServer]:
+    """Models by name; `finish`: whether running answers are finished at the end."""
+    registry = ModelRegistry(models, limits or ServerLimits())
+    try:
+        with run_in_thread(create_app(registry, SecurityConfig(**security), log)) as port:
+            yield ModelServer(port, registry)
+    finally:
+        registry.close(finish)

@@ -1,0 +1,220 @@
+"""Chunked cross-entropy: torch's values and gradients, and never more than so many rows of logits."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard.tasks import loss
+from regard.tasks.loss import IGNORED, chunked_cross_entropy, cross_entropy
+
+N, V, D = 23, 37, 7
+
+
+def batch(dtype: torch.dtype = torch.float32, ignored: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    x = torch.randn(N, D, dtype=dtype).requires_grad_()
+    W = torch.randn(V, D, dtype=dtype).requires_grad_()
+    targets = torch.randint(V, (N,))
+    targets[torch.randperm(N)[:ignored]] = IGNORED
+    return x, W, targets
+
+
+def plain(x: Tensor, W: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    return F.cross_entropy(
+        x @ W.mT, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7, 1.0])
+@pytest.mark.parametrize("multiple", [1, 64])
+@pytest.mark.parametrize("ignored", [0, 5, N])
+@pytest.mark.parametrize("rows", [1, 2, 5, 22, 23, 24, 100])
+def test_chunked_is_plain(rows: int, ignored: int, multiple: int, smoothing: float) -> None:
+    x, W, targets = batch(torch.float64, ignored)
+    want = plain(x, W, targets, smoothing)
+    got = chunked_cross_entropy(x, W, targets, rows, multiple, smoothing)
+    torch.testing.assert_close(got, want)
+    # a slope other than 1, as the mean over a batch has
+    expected = torch.autograd.grad(want / 3, (x, W))
+    for mine, torchs in zip(torch.autograd.grad(got / 3, (x, W)), expected, strict=True):
+        torch.testing.assert_close(mine, torchs)
+        assert ignored < N or not mine.any()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradcheck(smoothing: float) -> None:
+    x, W, targets = batch(torch.float64)
+    loss = lambda x, W: chunked_cross_entropy(x, W, targets, 5, 41, smoothing)  # noqa: E731
+    assert torch.autograd.gradcheck(loss, (x, W))
+
+
+def test_smoothing_is_as_the_paper_has_it() -> None:
+    x, W, targets = batch(torch.float64)
+    log_p = (x @ W.mT).log_softmax(-1)[targets != IGNORED]
+    aims = F.one_hot(targets[targets != IGNORED], V) * 0.9 + 0.1 / V
+    torch.testing.assert_close(chunked_cross_entropy(x, W, targets, 5, 64, 0.1), -(aims * log_p).sum())
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_only_one_of_them_learns(which: int) -> None:
+    x, W, targets = batch(torch.float64)
+    one, other = (x, W) if which == 0 else (W, x)
+    expected = torch.autograd.grad(plain(x, W, targets), one)
+    other.requires_grad_(False)
+    got = torch.autograd.grad(chunked_cross_entropy(x, W, targets, 5), one)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_enormous_logits_are_finite(smoothing: float) -> None:
+    x, W, targets = batch()
+    value = chunked_cross_entropy(x * 1e4, W, targets, 5, 64, smoothing)
+    torch.testing.assert_close(value, plain(x * 1e4, W, targets, smoothing))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(value, (x, W)))
+
+
+@pytest.mark.parametrize("limit", [5 * V, N * V])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_autocast_is_as_near_as_plain_autocast(
+    smoothing: float, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, W, targets = batch()
+    exact = plain(x, W, targets, smoothing)
+    slopes = torch.autograd.grad(exact, (x, W))
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = cross_entropy(x, W, targets, smoothing)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, exact, rtol=0.01, atol=0)
+    for mine, true in zip(torch.autograd.grad(got, (x, W)), slopes, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - true).norm() < 0.02 * true.norm()
+
+
+class Seen(TorchDispatchMode):
+    """Every result of an operation while it is on: its name and size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[tuple[str, torch.Size]] = []
+
+    def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for t in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(t, Tensor):
+                self.results.append((func.overloadpacket.__name__, t.shape))
+        return result
+
+    def logits(self) -> Iterator[int]:
+        """The rows of everything that is as wide as the vocabulary."""
+        return (math.prod(shape) // V for _, shape in self.results if V in shape and D not in shape)
+
+
+def test_nothing_is_changed_in_place() -> None:
+    """Compilers have lost such changes, and the gradients with them."""
+    x, W, targets = batch()
+    with Seen() as seen:
+        chunked_cross_entropy(x, W, targets, 5, 16, 0.1).backward()
+    assert len(seen.results) > 20
+    assert not [name for name, _ in seen.results if name.endswith("_")]
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile's own doing
+@pytest.mark.parametrize("limit", [5 * V, N * V])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_compiled_is_eager(smoothing: float, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, W, targets = batch(torch.float64)
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, W: cross_entropy(x, W, targets, smoothing), backend="aot_eager")
+    want, got = plain(x, W, targets, smoothing), compiled(x, W)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(torch.autograd.grad(got, (x, W)), torch.autograd.grad(want, (x, W)))
+
+
+def test_smoothing_takes_no_more_memory() -> None:
+    x, W, targets = batch()
+    wide = []
+    for smoothing in (0.0, 0.1):
+        with Seen() as seen:
+            chunked_cross_entropy(x, W, targets, N, 1, smoothing).backward()
+        wide.append([name for name, shape in seen.results if shape == (N, V)])
+    views = ("alias", "slice")
+    assert [name for name in wide[1] if name not in views] == wide[0]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("learning", [True, False])
+def test_only_so_many_rows_exist(learning: bool, smoothing: float) -> None:
+    x, W, targets = batch()
+    with Seen() as seen, torch.set_grad_enabled(learning):
+        value = chunked_cross_entropy(x, W, targets, 5, 1, smoothing)
+        if learning:
+            value.backward()
+    assert max(seen.logits()) == 5
+    with Seen() as seen:
+        plain(x, W, targets)
+    assert max(seen.logits()) == N  # the measure measures
+
+
+def test_nothing_is_done_for_gradients_that_nobody_wants() -> None:
+    x, W, targets = batch()
+    for off in (torch.no_grad(), torch.inference_mode()):
+        with Seen() as seen, off:
+            value = chunked_cross_entropy(x, W, targets, N)
+        assert not value.requires_grad
+        torch.testing.assert_close(value, plain(x, W, targets).detach())
+        products = [name for name, _ in seen.results if name in ("mm", "addmm", "linear", "matmul")]
+        assert len(products) == 1
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("limit", [1, V, 6 * V, N * V - 1, N * V])
+def test_the_choice_makes_no_difference(
+    limit: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, W, targets = batch(torch.float64)
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)
+    shaped = x.detach().reshape(1, N, D).requires_grad_()
+    got, want = cross_entropy(shaped, W, targets[None], smoothing), plain(x, W, targets, smoothing)
+    torch.testing.assert_close(got, want)
+    expected = torch.autograd.grad(want, (x, W))
+    mine = torch.autograd.grad(got, (shaped, W))
+    torch.testing.assert_close(mine[0][0], expected[0])
+    torch.testing.assert_close(mine[1], expected[1])
+    with Seen() as seen:
+        cross_entropy(shaped, W, targets[None], smoothing)
+    assert max(seen.logits()) == min(N, max(1, limit // V))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("multiple", [1, 64])
+@pytest.mark.parametrize("limit", [5 * V, N * V])
+def test_a_bias_is_part_of_the_logits(
+    limit: int, multiple: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, W, targets = batch(torch.float64)
+    bias = torch.randn(V, dtype=torch.float64).requires_grad_()
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)
+    logits = x @ W.mT + bias
+    want = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+    expected = torch.autograd.grad(want / 3, (x, W, bias))
+    for got in (
+        cross_entropy(x, W, targets, smoothing, bias),
+        chunked_cross_entropy(x, W, targets, 5, multiple, smoothing, bias),
+    ):
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(torch.autograd.grad(got / 3, (x, W, bias)), expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradcheck_with_a_bias(smoothing: float) -> None:
+    x, W, targets = batch(torch.float64)
+    bias = torch.randn(V, dtype=torch.float64).requires_grad_()
+    loss = lambda x, W, b: chunked_cross_entropy(x, W, targets, 5, 41, smoothing, b)  # noqa: E731
+    assert torch.autograd.gradcheck(loss, (x, W, bias))

@@ -1,0 +1,141 @@
+"""The architecture: imports go down only, the core stays small and quiet, and the picture of it is true."""
+
+import ast
+import io
+import re
+import tokenize
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import regard
+from helpers.imports import (
+    EXCEPTIONS,
+    FILES,
+    FLOORS,
+    PICTURE,
+    RANK,
+    imports,
+    module,
+    package,
+    picture,
+    regard_imports,
+)
+
+CORE = {"core", "models"}
+CORE_FILES = [path for path in FILES if package(module(path)) in CORE]
+LINES = 1400  # of code in core/ and models/
+
+
+def test_every_package_has_a_floor() -> None:
+    folders = {path.name for path in Path(regard.__file__).parent.iterdir() if path.is_dir()}
+    assert folders - {"builtin", "recipes", "__pycache__"} <= set(FLOORS)
+    assert {package(module(path)) for path in FILES} - {""} == set(FLOORS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module)
+def test_imports_go_down(path: Path) -> None:
+    here = package(module(path))
+    for other in regard_imports(path) if here else ():
+        there = package(other)
+        if there and there != here and (module(path), other) not in EXCEPTIONS:
+            assert RANK[there] < RANK[here], f"{module(path)} imports {other}, which is not below it"
+
+
+def test_every_exception_is_needed() -> None:
+    assert {(module(path), other) for path in FILES for other in regard_imports(path)} >= set(EXCEPTIONS)
+    assert all(EXCEPTIONS.values())
+
+
+def test_imports_never_go_round() -> None:
+    graph = {module(path): regard_imports(path, types=False) - {"regard"} for path in FILES}
+    graph = {name: others - {name} for name, others in graph.items() if name != "regard"}
+    for importer, imported in EXCEPTIONS:
+        graph[importer] = graph[importer] - {imported}
+    list(TopologicalSorter(graph).static_order())  # a cycle raises, and is named
+
+
+def test_the_picture_is_up_to_date() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == picture(), "run: python tests/helpers/imports.py"
+
+
+@pytest.mark.parametrize("path", CORE_FILES, ids=module)
+def test_core_needs_only_torch(path: Path) -> None:
+    standard = {
+        "math",
+        "collections",
+        "contextlib",
+        "dataclasses",
+        "functools",
+        "itertools",
+        "types",
+        "typing",
+    }
+    assert {name.split(".")[0] for name, _ in imports(path)} <= standard | {"torch", "regard"}
+    assert {package(name) for name in regard_imports(path)} <= CORE | {"vision", "describe"}
+
+
+@pytest.mark.parametrize("path", CORE_FILES, ids=module)
+def test_core_is_quiet(path: Path) -> None:
+    """No files, no printing, no losses, no training."""
+    loud = re.compile(
+        r"(?i)^(open|print|input|exec|eval|load|save|backward|.*loss.*|.*cross_entropy.*|optim)$"
+    )
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        assert not loud.match(name), f"{path.name}:{getattr(node, 'lineno', 0)}: {name}"
+
+
+def code_lines(path: Path) -> int:
+    """Lines with code: no blank ones, comments or docstrings."""
+    text = path.read_text(encoding="utf-8")
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+            docstrings |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    empty = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in empty:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstrings)
+
+
+def test_core_is_an_evening_read() -> None:
+    assert {path.stem for path in CORE_FILES} >= {"positions", "cache", "attention", "layers", "gpt"}
+    lines = {module(path): code_lines(path) for path in CORE_FILES}
+    assert sum(lines.values()) <= LINES, lines
+
+
+@pytest.mark.parametrize("path", FILES, ids=module)
+def test_no_pickles(path: Path) -> None:
+    """Loading a pickle runs whatever its author wrote."""
+    pickles = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    assert not {name.split(".")[0] for name, _ in imports(path)} & pickles
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+            assert node.attr not in {"load", "save"}, f"{path.name}:{node.lineno}"
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            assert isinstance(node.value, ast.Constant), f"{path.name}:{node.value.lineno}"
+            assert node.value.value is False, f"{path.name}:{node.value.lineno}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module)
+def test_nothing_is_left_to_do(path: Path) -> None:
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", path.read_text())
+
+
+def test_public_names_exist() -> None:
+    names = getattr(regard, "__all__", [])
+    assert sorted(set(names)) == sorted(names)
+    for name in names:
+        assert getattr(regard, name) is not None

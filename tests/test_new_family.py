@@ -1,0 +1,140 @@
+"""A new model family takes one file and one line: all of the package works with it as it is."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from helpers.browsing import Tab
+from helpers.gated import GatedConfig, GatedLM
+from helpers.runs import unmeasured
+from helpers.serving import serve_models, serve_session
+from helpers.sums import check_sums
+from regard.files.tensors import read_tensors
+from regard.models import MODELS
+from regard.runs.export import export
+from regard.runs.model import Model
+from regard.viewer.session import Session
+
+SETTINGS: dict[str, Any] = {
+    "model.kind": "gated", "model.dim": 16, "model.context": 24, "model.dropout": 0.1, "data.vocab": 300,
+    "train.batch": 4, "train.save": 3, "train.evaluate": 3, "train.log": 1, "train.device": "cpu",
+    "train.schedule": "noam", "train.warmup": 2,
+}  # fmt: skip
+PROMPT = "The old fox"
+TICKS = """async () => {
+  const { Server } = await import("/page/source.js");
+  const { openCell } = await import("/page/cell.js");
+  const source = new Server();
+  const app = { source, manifest: await source.trace({}), go() {} };
+  const ticks = {};
+  for (const name of Object.keys(app.manifest.sums)) {
+    const shape = app.manifest.tensors[name].shape;
+    const at = [0, Math.min(1, (shape.at(-2) ?? 1) - 1), shape.at(-1) - 1];
+    const panel = await openCell(app, `${name}:${at}`);
+    ticks[name] = panel.querySelector(".tick")?.dataset.fits;
+  }
+  return ticks;
+}"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MODELS, "gated", (GatedLM, GatedConfig, GatedConfig.PRESETS))  # the one line
+        unmeasured(patch)
+        folder = tmp_path_factory.mktemp("gated") / "run"
+        regard.train("write", out=folder, steps=6, set=SETTINGS)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> Model:
+    return regard.load(run, device="cpu")
+
+
+def test_it_is_trained_and_loaded(run: Path, model: Model) -> None:
+    assert json.loads((run / "config.json").read_text())["model_type"] == "regard-gated"
+    assert isinstance(model.model, GatedLM)
+    losses = [
+        json.loads(line)["loss"] for line in (run / "log.jsonl").read_text().splitlines() if '"lr"' in line
+    ]
+    assert losses[-1] < losses[0]
+
+
+def test_it_resumes_bit_for_bit(run: Path, tmp_path: Path) -> None:
+    """Stopped after three steps and resumed, it ends with the same weights as without a stop."""
+    regard.train("write", out=tmp_path / "run", steps=3, set=SETTINGS)
+    regard.train("write", out=tmp_path / "run", steps=6, resume=True)
+    path = Path("checkpoints") / "step-6" / "model.safetensors"
+    ends = [read_tensors(folder / path) for folder in (run, tmp_path / "run")]
+    assert ends[0].keys() == ends[1].keys()
+    assert all(torch.equal(t, ends[1][name]) for name, t in ends[0].items())
+
+
+def test_it_is_asked_and_scored(model: Model, tmp_path: Path) -> None:
+    greedy = {"temperature": 0.0, "max_new_tokens": 6}
+    answer = model.ask(PROMPT, **greedy)
+    assert answer == model.ask([PROMPT, "A dog and a cat"], **greedy)[0]
+    assert len(model.ask(PROMPT, num_beams=3, max_new_tokens=6)) > 0
+    (tmp_path / "text.txt").write_text("The old fox sleeps. " * 40)
+    assert model.score(str(tmp_path / "text.txt"))["perplexity"] > 1
+
+
+def test_every_sum_of_its_trace_is_right(model: Model) -> None:
+    trace = regard.trace(model, PROMPT)
+    errors = check_sums(model, trace)
+    assert {"blocks.1.attn.gate", "blocks.1.attn.gated", "blocks.1.attn.weights", "logits"} <= set(errors)
+    left = {name.rpartition(".")[2] for name in set(trace) - set(errors)}
+    assert left <= {"cos", "sin", "mask", "reason"}  # angles and masks are no sums
+    assert trace.difference < 1e-5
+    steps = regard.trace(model, PROMPT, steps=True, max_new_tokens=3, temperature=0.0)
+    assert [step["blocks.0.attn.gated"].shape[0] for step in steps][1:] == [1] * (len(steps) - 1)
+
+
+def test_what_if(model: Model) -> None:
+    trace = regard.trace(model, PROMPT)
+    silent = {"blocks.0.attn": [0], "blocks.1.attn": [0, 1]}
+    with regard.change(model, silence=silent):
+        changed = regard.trace(model, PROMPT)
+    assert not torch.allclose(changed["logits"], trace["logits"])
+    with regard.change(model, {"blocks.0.attn.gated": torch.zeros_like}):
+        closed = regard.trace(model, PROMPT)
+    assert torch.equal(closed["blocks.0.attn.residual"], closed["input"])
+    assert len(regard.effects(model, PROMPT)) == 4
+
+
+def test_it_is_shown_on_the_page(model: Model, browser: Any) -> None:
+    session = Session(model, PROMPT)
+    with serve_session(session) as server:
+        tab = Tab(browser, server.url).open()
+        ticks = tab.page.evaluate(TICKS)
+        tab.page.close()
+    assert tab.wrong == []
+    assert {"blocks.0.attn.gated", "probabilities"} <= set(ticks)
+    assert {name: fits for name, fits in ticks.items() if fits != "true"} == {}
+
+
+def test_it_is_served(model: Model) -> None:
+    with serve_models({"gated": model}) as server:
+        body = {"model": "gated", "prompt": PROMPT, "max_tokens": 4, "temperature": 0}
+        status, _, data = server.ask("/v1/completions", body)
+    assert status == 200
+    assert json.loads(data)["choices"][0]["text"] == model.ask(PROMPT, temperature=0.0, max_new_tokens=4)
+
+
+def test_it_is_exported_to_onnx(model: Model, tmp_path: Path) -> None:
+    assert "onnxruntime" in export(model, tmp_path / "onnx", "onnx")  # which compares the outputs
+    assert (tmp_path / "onnx" / "model.onnx").is_file()
+
+
+def test_it_is_unknown_elsewhere() -> None:
+    """Not a line of the package knows this family."""
+    package = Path(regard.__file__).parent
+    names = (GatedLM.__name__, GatedConfig.__name__, '"gated"')
+    texts = [path.read_text(encoding="utf-8") for path in package.rglob("*.py")]
+    assert not any(name in text for name in names for text in texts)

@@ -1,0 +1,236 @@
+"""Two processes and one: the same losses and weights, and checkpoints that either can go on from."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers.runs import RUNS, TINY, checkpoints, rows, tiny, unmeasured, write_data, write_text
+from regard.runs import checkpoints as checkpoint
+from regard.tasks import targets
+from regard.training import distributed
+from regard.training.trainer import Trainer
+
+STEPS = 6
+SETTINGS = {"train__batch": 4, "train__evaluate": 3, "train__save": 2, "train__micro": 1, "steps": STEPS}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    unmeasured(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, text):
+    """What one process makes of it."""
+    out = tmp_path_factory.mktemp("alone") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        unmeasured(patch)
+        tiny(text, out, **SETTINGS)
+    return out
+
+
+def line(text, out, *more, **settings):
+    found = TINY | {k.replace("__", "."): v for k, v in (SETTINGS | settings).items() if k != "steps"}
+    found |= {"train.steps": settings.get("steps", STEPS)}
+    words = ["train", "write", text, "--out", out, *more]
+    for key, value in found.items():
+        words += ["--set", f"{key}={value}"]
+    return [str(word) for word in words]
+
+
+def two(*words):
+    """The command in two processes on this machine."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.Popen(
+        [*torchrun, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )
+
+
+def done(process):
+    answer, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    return answer, said
+
+
+def close(a, b, loss=1e-5, rtol=1e-3, atol=1e-4):
+    """The same losses in the log, and weights that differ by rounding."""
+    assert len(rows(a)) == len(rows(b))
+    for one, other in zip(rows(a), rows(b), strict=True):
+        assert one == pytest.approx(other, rel=loss)
+    first, second = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_are_one(text, alone, tmp_path, parallel):
+    out = tmp_path / "out"
+    answer, said = done(two("-m", "regard", *line(text, out, train__parallel=parallel)))
+    assert answer == f"{out}\n"  # once
+    assert said.count(f"step {STEPS}/{STEPS}") == 1
+    close(alone, out)
+    assert checkpoints(out) == checkpoints(alone)
+    a, b = (load_file(o / f"checkpoints/step-{STEPS}/optimizer.safetensors") for o in (alone, out))
+    assert a.keys() == b.keys()
+    assert {name: t.shape for name, t in a.items()} == {name: t.shape for name, t in b.items()}
+    # one process goes on with what two have made
+    tiny(text, out, **SETTINGS | {"steps": STEPS + 1}, resume=True)
+    assert checkpoints(out)[-1] == f"step-{STEPS + 1}"
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_signal_to_all_and_on_with_the_other_number(text, tmp_path, parallel):
+    """One process begins, two go on and are stopped, one finishes: each has what the others left."""
+    out, many = tmp_path / "out", 3000
+    tiny(text, out, **SETTINGS | {"steps": 2})
+    process = two("-m", "regard", *line(text, out, "--resume", steps=many, train__parallel=parallel))
+    heard = []
+    while not re.match(r"step [5-9]/", words := process.stderr.readline()):
+        heard.append(words)
+        assert process.poll() is None, "".join(heard)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    last = int(checkpoints(out)[-1][5:])
+    assert 5 <= last < many
+    assert checkpoint.is_intact(out / "checkpoints" / f"step-{last}")
+    about = json.loads((out / "checkpoints" / f"step-{last}" / "state.json").read_text())
+    assert about["step"] == last
+    tiny(text, out, **SETTINGS | {"steps": last + 3}, resume=True)
+    assert checkpoints(out)[-1] == f"step-{last + 3}"
+    assert {row["step"] for row in rows(out) if "loss" in row} == set(range(1, last + 4)), said
+
+
+# ------------------------------------------------------------------------------------------- every model
+
+EACH = {"steps": 6, "train__evaluate": 3, "train__save": 2, "train__keep": 1, "train__average": 3}
+MANY = (
+    {  # what two processes make of these is what one makes of them
+        f"{case}-{parallel}": {"case": case, "train__parallel": parallel} | EACH
+        for case in RUNS
+        for parallel in ("ddp", "fsdp")
+    }
+    | {
+        # a batch that is not shared out evenly; and one of a single row, for which one process idles
+        f"write-{rows}-{micro}-{parallel}": EACH
+        | {"train__batch": rows, "train__micro": micro, "train__parallel": parallel}
+        for rows, micro, parallel in [(5, None, "ddp"), (5, 2, "ddp"), (1, None, "ddp"), (5, 2, "fsdp")]
+    }
+    | {
+        f"{case}-1-{parallel}": {"case": case, "train__tokens": 1, "train__parallel": parallel} | EACH
+        for case, parallel in [("translate-gru", "ddp"), ("translate-transformer", "fsdp")]
+    }
+)
+
+
+@pytest.fixture
+def exact():
+    """Numbers so fine that the order of a sum does not show."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A folder with all of MANY, made by the same two processes one after another, and their data."""
+    folder = tmp_path_factory.mktemp("both")
+    data = {case: write_data(case, folder) for case in RUNS}
+    plan = [
+        (data[settings.get("case", "write")], str(folder / name), settings) for name, settings in MANY.items()
+    ]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    done(two(str(Path(__file__).parents[1] / "helpers" / "runs.py"), str(folder / "plan.json")))
+    return folder, data
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_every_model_is_the_same_from_one_or_two(both, tmp_path, exact, name):
+    folder, data = both
+    settings = MANY[name]
+    text = data[settings.get("case", "write")]
+    tiny(text, tmp_path / "out", **settings)
+    assert rows(tmp_path / "out")[-1]["averaged"] == 3
+    close(tmp_path / "out", folder / name, loss=1e-9, rtol=1e-7, atol=1e-9)
+    assert checkpoints(folder / name) == checkpoints(tmp_path / "out")
+    tiny(text, folder / name, **settings | {"steps": 7}, resume=True)  # one goes on with what two have made
+    assert checkpoints(folder / name)[-1] == "step-7"
+
+
+# ---------------------------------------------------------------------------------------------- one process
+
+
+def test_alone_everything_is_simple():
+    with distributed.process_group(torch.device("cpu")):
+        assert distributed.all_max(3, 0.5) == [3, 0.5]
+        x = torch.arange(3.0)
+        assert distributed.all_sum(x) is x
+        assert distributed.gather_full(x) is x
+        assert distributed.shard_like(x, x) is x
+        assert distributed.local_rows(np.arange(5)).tolist() == [0, 1, 2, 3, 4]
+        assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("count", [12, 13, 1])
+def test_every_row_is_somebodys(monkeypatch, world, count):
+    monkeypatch.setattr(distributed, "WORLD", world)
+    shares = []
+    for rank in range(world):
+        monkeypatch.setattr(distributed, "RANK", rank)
+        shares.append(distributed.local_rows(np.arange(count)).tolist())
+    assert sorted(row for share in shares for row in share) == list(range(count))
+    sizes = [len(share) for share in shares]
+    assert max(sizes) == sizes[0] == -(-count // world)  # the first has the most
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("count", "micro", "sizes"),
+    [
+        (5, None, [[3], [2]]),
+        (5, 2, [[2, 1], [2, 0]]),
+        (5, 1, [[1, 1, 1], [1, 1, 0]]),
+        (1, None, [[1], [0]]),
+        (1, 4, [[1], [0]]),
+        (8, 3, [[3, 1], [3, 1]]),
+    ],
+)
+def test_all_have_as_many_parts_and_what_is_missing_is_idle(monkeypatch, count, micro, sizes):
+    def batch(samples, rows):
+        assert len(rows)
+        return torch.tensor(rows), torch.tensor(rows)
+
+    parts = SimpleNamespace(
+        samples=SimpleNamespace(rows=lambda step: np.arange(count) + 10 * step),
+        task=SimpleNamespace(batch=batch),
+        config=SimpleNamespace(micro=micro),
+    )
+    monkeypatch.setattr(distributed, "WORLD", 2)
+    seen = []
+    for rank in (0, 1):
+        monkeypatch.setattr(distributed, "RANK", rank)
+        found = Trainer.batches(parts, step=3)
+        assert [targets(b) for b in found] == sizes[rank]
+        assert all(len(b[0]) for b in found)  # an idle one holds something, that does not count
+        seen += [row for b in found if targets(b) for row in b[-1].tolist()]
+    assert sorted(seen) == [30 + i for i in range(count)]

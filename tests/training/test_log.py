@@ -1,0 +1,86 @@
+"""log.jsonl: it grows row by row, forgets what is done again, and survives what a kill does to it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.errors import user_error
+from regard.training.log import Log
+
+ROWS = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25}, {"step": 2, "valid_loss": 2.0}, {"step": 4}]
+
+
+def write(path: Path, tail: str = "") -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS) + tail)
+    return path
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_rows_are_there_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.touch()
+    with Log(path, 0, tensorboard=False) as log:
+        assert log.rows == []
+        for n, row in enumerate(ROWS, 1):
+            log.add(row)
+            assert rows(path) == ROWS[:n]
+        log.flush()
+        assert log.rows == ROWS
+    assert log.file.closed
+
+
+def test_what_comes_later_is_forgotten(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl")
+    with Log(path, 2, tensorboard=False) as log:
+        assert log.rows == rows(path) == ROWS[:3]
+        log.add({"step": 3})
+    assert rows(path) == [*ROWS[:3], {"step": 3}]
+    assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
+    with Log(path, 0, tensorboard=False) as log:
+        assert log.rows == []
+    assert path.read_text() == ""
+
+
+@pytest.mark.parametrize("tail", ['{"step": 5, "lo', '{"step"', "3\n", "[]\n", '{"loss": 1}\n', "\n\0\0\n"])
+def test_what_a_kill_leaves(tmp_path: Path, tail: str) -> None:
+    path = write(tmp_path / "log.jsonl", tail)
+    with Log(path, 9, tensorboard=False) as log:
+        log.add({"step": 6})
+    assert rows(path) == [*ROWS, {"step": 6}]
+
+
+def test_not_utf8_and_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl")
+    path.write_bytes(b"\xff" + path.read_bytes())
+    assert Log.read(path) == ROWS[1:]
+    path.unlink()
+    assert Log.read(path) == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
+def test_tensorboard_has_the_same(tmp_path: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    path = tmp_path / "log.jsonl"
+    path.touch()
+    with Log(path, 0, tensorboard=True) as log:
+        for row in ROWS:
+            log.add(row)
+    with Log(path, 2, tensorboard=True) as log:  # as a resumed run: 4 is done again
+        log.add({"step": 3, "loss": 1.5})
+    found = loader.EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    assert [(e.step, e.value) for e in found.Scalars("loss")] == [(1, 2.5), (2, 2.25), (3, 1.5)]
+    assert [(e.step, e.value) for e in found.Scalars("valid_loss")] == [(2, 2.0)]
+
+
+def test_tensorboard_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "log.jsonl")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    user_error(
+        lambda: Log(path, 0, tensorboard=True), "train.tensorboard", "pip install 'regard[tensorboard]'"
+    )

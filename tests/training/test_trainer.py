@@ -1,0 +1,729 @@
+"""The loop: parts of a batch, evaluations, the best and the last, budgets, signals, and what goes wrong."""
+
+import copy
+import json
+import math
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers.errors import user_error
+from helpers.runs import (
+    OF_PAIRS,
+    RUNS,
+    STEADY,
+    WHOLE,
+    at_step,
+    before,
+    checkpoints,
+    rows,
+    same,
+    stopped,
+    tiny,
+    unmeasured,
+    write_data,
+    write_text,
+)
+from regard.errors import UserError
+from regard.runs import checkpoints as checkpoint
+from regard.runs.load import load
+from regard.tasks import Classify, Write, targets
+from regard.training import throughput as meter
+from regard.training.config import TrainConfig
+from regard.training.trainer import Trainer
+
+FLOPS = meter.flops  # which `quick` takes away
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    unmeasured(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture
+def exact():
+    """Numbers so fine that the order of a sum does not show."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def losses(monkeypatch, *values):
+    """Have evaluations find these, one after another."""
+    found = iter(values)
+    monkeypatch.setattr(Write, "metrics", lambda *_: {"loss": next(found)})
+
+
+def close(a: Path, b: Path, **tolerance):
+    first, second = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], **tolerance)
+
+
+# --------------------------------------------------------------------------------------- parts of a batch
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("micro", [3, 5, 1])
+def test_parts_of_a_batch_are_the_batch(text, tmp_path, exact, micro, optimizer):
+    """5 of 12 leaves an uneven last part."""
+    settings = {"steps": 4, "train__batch": 12, "train__optimizer": optimizer}
+    sizes = []
+    tiny(text, tmp_path / "whole", **settings)
+    with before(Trainer, "forward", lambda trainer, ids, _: sizes.append(len(ids))):
+        tiny(text, tmp_path / "parts", **settings, train__micro=micro)
+    assert sizes[: -(-12 // micro)] == {3: [3] * 4, 5: [5, 5, 2], 1: [1] * 12}[micro]
+    close(tmp_path / "whole", tmp_path / "parts", rtol=1e-9, atol=1e-12)
+    for a, b in zip(rows(tmp_path / "whole"), rows(tmp_path / "parts"), strict=True):
+        assert b == pytest.approx(a, rel=1e-9)
+
+
+@pytest.mark.parametrize("micro", [4, 1])
+@pytest.mark.parametrize("case", [case for case in RUNS if case not in ("write", *WHOLE)])
+def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case, micro):
+    """Parts may be narrower than the whole, which pads all of its rows to the longest."""
+    data = write_data(case, tmp_path)
+    wholes, parts = [], []
+    with before(Trainer, "forward", lambda trainer, source, *_: wholes.append(source.shape[:2])):
+        tiny(data, tmp_path / "whole", case, steps=5)
+    with before(Trainer, "forward", lambda trainer, source, *_: parts.append(source.shape[:2])):
+        tiny(data, tmp_path / "parts", case, steps=5, train__micro=micro)
+    assert len(wholes) == 5
+    assert sum(n for n, _ in parts) == sum(n for n, _ in wholes)
+    assert max(n for n, _ in parts) == micro
+    assert sum(n * width for n, width in parts) <= sum(n * width for n, width in wholes)
+    # Keys' biases have no gradient but rounding, of which AdamW makes steps.
+    close(tmp_path / "whole", tmp_path / "parts", rtol=1e-8, atol=1e-9)
+    for a, b in zip(rows(tmp_path / "whole"), rows(tmp_path / "parts"), strict=True):
+        assert b == pytest.approx(a, rel=1e-8)
+
+
+def test_a_part_larger_than_the_batch_is_the_batch(text, tmp_path):
+    tiny(text, tmp_path / "whole", steps=3)
+    tiny(text, tmp_path / "part", steps=3, train__micro=100)
+    close(tmp_path / "whole", tmp_path / "part", rtol=0, atol=0)
+
+
+def test_the_loss_is_the_mean_of_the_batch_and_falls(text, tmp_path):
+    tiny(text, tmp_path / "out", steps=40)
+    found = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
+    vocab = load(tmp_path / "out").tokenizer.vocab
+    assert found[0] == pytest.approx(math.log(vocab), rel=0.1)  # knows nothing yet
+    assert found[-1] < 0.8 * found[0]
+
+
+@pytest.mark.parametrize("case", OF_PAIRS)
+def test_every_model_learns_its_pairs_by_heart(tmp_path, case):
+    settings = {"steps": 150, "train__lr": 0.03, "train__log": 10, "task__smoothing": 0.0, "model__dim": 16}
+    settings["train__weight_decay"] = 0.0
+    tiny(write_data(case, tmp_path), tmp_path / "out", case, **settings)
+    found = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
+    assert found[0] > 4  # knows nothing yet
+    assert found[-1] < 0.4 * found[0]
+
+
+# ------------------------------------------------------------------------------------- so many tokens a step
+
+
+@pytest.mark.parametrize(("tokens", "batch"), [(33, 3), (43, 3), (1, 1)])
+def test_tokens_instead_of_rows(text, tmp_path, tokens, batch):
+    """A row of writing has eleven."""
+    tiny(text, tmp_path / "tokens", steps=3, train__tokens=tokens)
+    tiny(text, tmp_path / "rows", steps=3, train__batch=batch)
+    close(tmp_path / "tokens", tmp_path / "rows", rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("tokens", [40, 120])
+def test_tokens_of_pairs_with_their_padding(tmp_path, tokens):
+    case, found, counted = "translate-transformer", [], []
+
+    def note(trainer, source, attention_mask, target, following):
+        found.append((source.shape, target.shape))
+
+    data = write_data(case, tmp_path)
+    with before(Trainer, "forward", note), before(meter.Pace, "add", lambda _, n: counted.append(n)):
+        tiny(data, tmp_path / "out", case, steps=12, train__tokens=tokens)
+    assert max(max(s.numel(), t.numel()) for s, t in found) <= tokens
+    assert {len(s) for s, _ in found} != {1}
+    whole = sum(t.numel() for _, t in found)
+    assert 0.7 * whole < sum(counted) < whole  # rates do not count padding
+
+
+# -------------------------------------------------------------------------------------------- evaluations
+
+
+@pytest.mark.parametrize("micro", [None, 1, 5])
+def test_an_evaluation_covers_all_that_is_held_out(text, tmp_path, micro):
+    valid = write_text(tmp_path / "valid.txt", lines=9)
+    asked = []
+    with before(Write, "metrics", lambda task, loss, count, stream: asked.append((count, len(stream)))):
+        model = tiny(text, tmp_path / "out", steps=2, valid=valid, train__micro=micro, model__dropout=0.5)
+    assert asked == [(len(Path(valid).read_text()) - 1, len(Path(valid).read_text()))]
+    scored = model.score(valid)
+    for name in ("loss", "perplexity", "bits_per_byte"):
+        assert rows(tmp_path / "out")[-1][f"valid_{name}"] == pytest.approx(scored[name], rel=1e-5)
+
+
+def test_measuring_does_not_change_training(text, tmp_path):
+    """Nor does saving, logging or the size of a part."""
+    tiny(text, tmp_path / "a", steps=6, model__dropout=0.3)
+    tiny(text, tmp_path / "b", steps=6, model__dropout=0.3, train__evaluate=1, train__save=1, train__log=4)
+    same_weights = [(tmp_path / x / "checkpoints/step-6/model.safetensors").read_bytes() for x in "ab"]
+    assert same_weights[0] == same_weights[1]
+
+
+def test_the_best_is_the_model_and_the_last_is_for_going_on(text, tmp_path, monkeypatch, capsys):
+    losses(monkeypatch, 5.0, 3.0, 4.0, 3.5)
+    out = tmp_path / "out"
+    tiny(text, out, steps=8, train__evaluate=2, train__save=2, train__keep=9)
+    assert checkpoints(out) == ["step-2", "step-4", "step-6", "step-8"]
+    top = (out / "model.safetensors").read_bytes()
+    at = {n: (out / "checkpoints" / f"step-{n}" / "model.safetensors").read_bytes() for n in (2, 4, 6, 8)}
+    assert [n for n in at if at[n] == top] == [4]
+    assert "best valid 3.0000 at step 4" in capsys.readouterr().err
+    assert "at step 4" in (out / "README.md").read_text()
+
+
+def accuracies(monkeypatch, *values):
+    """Have evaluations of classes find these losses and accuracies."""
+    found = iter(values)
+    monkeypatch.setattr(
+        Classify, "metrics", lambda *_: dict(zip(("loss", "accuracy"), next(found), strict=True))
+    )
+
+
+BY_ACCURACY = {"train__evaluate": 2, "train__save": 2, "train__keep": 9, "train__patience": 3}
+
+
+@pytest.mark.parametrize("stop", [None, 3, 5, 7])
+def test_the_best_is_what_people_judge_by(tmp_path, monkeypatch, capsys, stop):
+    """Of the same accuracy, the lower loss is better; of the same loss too, the earlier."""
+    accuracies(
+        monkeypatch, (3.0, 0.5), (5.0, 0.7), (4.0, 0.7), (4.0, 0.7), (2.0, 0.6), (4.5, 0.7), (1.0, 0.9)
+    )
+    data, out = write_data("classify-bert", tmp_path), tmp_path / "out"
+    if stop is not None:
+        with stopped(Trainer, "train_step", at_step(stop)):
+            tiny(data, out, "classify-bert", steps=100, **BY_ACCURACY)
+    tiny(data, out, "classify-bert", steps=100, **BY_ACCURACY, resume=stop is not None)
+    assert checkpoints(out)[-1] == "step-12"  # three that were no better
+    top, kept = (out / f"{at}model.safetensors" for at in ("", "checkpoints/step-6/"))
+    assert top.read_bytes() == kept.read_bytes()
+    said = capsys.readouterr().err
+    assert "step 6  valid 4.0000, accuracy 0.7000 (best)" in said
+    assert "best valid 4.0000, accuracy 0.7000 at step 6" in said
+    assert "best 4 at step 6" in (out / "curve.svg").read_text()
+
+
+def test_scores_are_judged_by_their_loss(tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tscore\n" + "".join(f"fox {n}\t{n / 7}\n" for n in range(40)))
+    tiny(str(tmp_path / "a.tsv"), tmp_path / "out", "classify-bert", steps=2, task__balanced=False)
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert load(tmp_path / "out").task.best_metric is None
+
+
+def test_early_stopping(text, tmp_path, monkeypatch):
+    settings = {"steps": 100, "train__evaluate": 2, "train__patience": 2}
+    out = tmp_path / "out"
+    losses(monkeypatch, 5.0, 6.0, 4.0, 4.5, 4.0)
+    tiny(text, out, **settings)
+    assert checkpoints(out) == ["step-10"]
+    tiny(text, out, **settings, resume=True)  # stays over
+    assert checkpoints(out) == ["step-10"]
+    losses(monkeypatch, 5.0, 6.0)
+    tiny(text, out, **settings | {"train__patience": 3}, resume=True)
+    assert checkpoints(out) == ["step-10", "step-12"]
+
+
+def test_patience_is_counted_across_sittings(text, tmp_path, monkeypatch):
+    settings = {"steps": 100, "train__evaluate": 2, "train__patience": 3}
+    losses(monkeypatch, 5.0, 6.0, 7.0, 8.0)
+    with stopped(Trainer, "train_step", at_step(7)):
+        tiny(text, tmp_path / "out", **settings)
+    tiny(text, tmp_path / "out", **settings, resume=True)
+    assert checkpoints(tmp_path / "out")[-1] == "step-8"
+
+
+def test_old_checkpoints_go(text, tmp_path):
+    tiny(text, tmp_path / "out", steps=7, train__save=1, train__keep=3)
+    assert checkpoints(tmp_path / "out") == ["step-5", "step-6", "step-7"]
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_the_use_of_the_machine_is_logged_where_it_is_known(tmp_path, monkeypatch, case):
+    monkeypatch.setattr(meter, "flops", FLOPS)
+    tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=1)
+    row = json.loads((tmp_path / "out" / "log.jsonl").read_text().splitlines()[0])
+    assert row["tokens_per_second"] > 0
+    assert ("mfu" in row) == (not case.endswith(("rnn", "gru", "lstm")))
+    assert row.get("mfu", 1) > 0
+
+
+def test_a_step_is_logged_now_and_then_with_the_first_and_the_last(text, tmp_path):
+    tiny(text, tmp_path / "out", steps=11, train__log=4)
+    found = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in found if "loss" in row] == [1, 4, 8, 11]
+    assert set(found[0]) == {"step", "loss", "lr", "grad_norm", "elapsed", "tokens_per_second", "mfu"}
+    assert set(found[-1]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_byte"}
+
+
+# ----------------------------------------------------------------------------------- the mean of checkpoints
+
+MEAN = {"steps": 8, "train__save": 2, "train__evaluate": 100, "train__average": 3}
+
+
+def weights(out: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(out / "checkpoints" / f"step-{step}" / "model.safetensors")
+
+
+@pytest.mark.parametrize(("last", "mean"), [(4.0, 3.0), (3.0, 4.0), (3.0, 3.0)])
+def test_the_mean_is_the_model_if_it_is_better(text, tmp_path, monkeypatch, capsys, last, mean):
+    losses(monkeypatch, last, mean, 5.0)
+    out = tmp_path / "out"
+    tiny(text, out, **MEAN, train__keep=9)
+    by_hand = {
+        name: torch.stack([weights(out, step)[name].double() for step in (4, 6, 8)]).mean(0).float()
+        for name in weights(out, 8)
+    }
+    top = load_file(out / "model.safetensors")
+    for name, wanted in by_hand.items() if mean < last else weights(out, 8).items():
+        assert torch.equal(top[name], wanted), name
+    assert rows(out)[-2:] == [
+        {"step": 8, "valid_loss": last},
+        {"step": 8, "averaged": 3, "valid_loss": mean},
+    ]
+    assert "the last 3 checkpoints" in capsys.readouterr().err
+    tiny(text, tmp_path / "plain", **MEAN | {"train__average": 1})  # training is as without it
+    last = "checkpoints/step-8/model.safetensors"
+    assert (out / last).read_bytes() == (tmp_path / "plain" / last).read_bytes()
+
+
+def test_the_mean_is_measured_and_not_only_the_last(text, tmp_path):
+    valid = write_text(tmp_path / "valid.txt", lines=9)
+    tiny(text, tmp_path / "out", **MEAN, valid=valid)
+    *_, last, mean = rows(tmp_path / "out")
+    model = load(tmp_path / "out")
+    scored = model.score(valid)["loss"]
+    assert scored == pytest.approx(min(last["valid_loss"], mean["valid_loss"]), rel=1e-5)
+    files = [tmp_path / "out" / "checkpoints" / f"step-{n}" / "model.safetensors" for n in (4, 6, 8)]
+    model.model.load_state_dict(checkpoint.average(map(load_file, files)))
+    assert model.score(valid)["loss"] == pytest.approx(mean["valid_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("average", "keep", "left"),
+    [(3, 1, [4, 6, 7]), (3, 2, [4, 6, 7]), (2, 1, [6, 7]), (2, 4, [2, 4, 6, 7]), (1, 1, [7])],
+)
+def test_checkpoints_are_kept_for_their_mean(text, tmp_path, average, keep, left):
+    """7 is the last step, and no multiple of 2."""
+    settings = MEAN | {"steps": 7, "train__average": average, "train__keep": keep}
+    tiny(text, tmp_path / "out", **settings)
+    assert checkpoints(tmp_path / "out") == [f"step-{n}" for n in left]
+    assert rows(tmp_path / "out")[-1].get("averaged", 1) == average
+
+
+def test_the_mean_of_fewer_than_were_asked_for(text, tmp_path):
+    tiny(text, tmp_path / "out", **MEAN | {"steps": 3})
+    assert rows(tmp_path / "out")[-1]["averaged"] == 2
+    tiny(text, tmp_path / "short", **MEAN | {"steps": 2})  # there is but the last
+    assert "averaged" not in rows(tmp_path / "short")[-1]
+    tiny(text, tmp_path / "unmeasured", **MEAN, data__holdout=0.0)  # nothing says which is better
+    top, last = ((tmp_path / "unmeasured" / p / "model.safetensors") for p in ("", "checkpoints/step-8"))
+    assert top.read_bytes() == last.read_bytes()
+
+
+class Died(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("steps", [[3], [3, 5, 7], [4, 6], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize("how", [signal.SIGTERM, None])
+def test_the_mean_does_not_know_of_stops(text, tmp_path, steps, how):
+    """Neither of those that save at other steps, nor of kills."""
+    settings = MEAN | {"model__dropout": 0.1, "train__keep": 1}
+    tiny(text, tmp_path / "whole", **settings)
+
+    def die(trainer):
+        if trainer.step == step:
+            raise Died
+
+    for step in steps:
+        if how is not None:
+            with stopped(Trainer, "train_step", at_step(step), how):
+                tiny(text, tmp_path / "out", **settings, resume=True)
+        else:
+            with before(Trainer, "train_step", die), pytest.raises(Died):
+                tiny(text, tmp_path / "out", **settings, resume=True)
+    tiny(text, tmp_path / "out", **settings, resume=True)
+    same(tmp_path / "whole", tmp_path / "out")
+    tiny(text, tmp_path / "out", **settings, resume=True)  # it is over, and stays as it is
+    same(tmp_path / "whole", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["try_average", "measure"])
+def test_stopped_while_the_mean_is_tried(text, tmp_path, name):
+    """Also while the last evaluation goes on: then both are left to the next sitting."""
+    settings = MEAN | {"train__keep": 1}
+    tiny(text, tmp_path / "whole", **settings)
+    with stopped(Trainer, name, lambda *_: True):
+        tiny(text, tmp_path / "out", **settings)
+    assert not any("averaged" in row for row in rows(tmp_path / "out"))
+    for _ in range(2):
+        tiny(text, tmp_path / "out", **settings, resume=True)
+        same(tmp_path / "whole", tmp_path / "out", state=False)
+
+
+def test_a_damaged_checkpoint_is_left_out_of_the_mean(text, tmp_path):
+    def damage(trainer):
+        (trainer.folder / "checkpoints" / "step-4" / "model.safetensors").write_bytes(b"no")
+
+    with before(Trainer, "try_average", damage):
+        tiny(text, tmp_path / "out", **MEAN)
+    assert rows(tmp_path / "out")[-1]["averaged"] == 2
+
+
+# ------------------------------------------------------------------------------------------------- budgets
+
+
+def test_minutes_are_enough(text, tmp_path):
+    out = tmp_path / "out"
+    tiny(text, out, minutes=0.005, train__schedule="linear", train__warmup=0)
+    (last,) = checkpoints(out)
+    about = json.loads((out / "checkpoints" / last / "state.json").read_text())
+    assert about["elapsed"] >= 0.3
+    rates = [row["lr"] for row in rows(out) if "lr" in row]
+    assert rates == sorted(rates, reverse=True)  # falls with the clock
+    tiny(text, out, minutes=0.005, resume=True, train__schedule="linear", train__warmup=0)  # are used up
+    assert checkpoints(out) == [last]
+
+
+def test_the_first_budget_that_is_used_up_counts(text, tmp_path):
+    tiny(text, tmp_path / "out", minutes=5, steps=2)
+    assert checkpoints(tmp_path / "out") == ["step-2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({}, "train.steps"),
+        ({"steps": 0}, "steps=0"),
+        ({"steps": 1, "lr": -0.1}, "lr=-0.1"),
+        ({"steps": 1, "lr": float("nan")}, "lr=nan"),
+        ({"steps": 1, "batch": 0}, "batch=0"),
+        ({"steps": 1, "micro": 0}, "micro=0"),
+        ({"steps": 1, "tokens": 0}, "tokens=0"),
+        ({"steps": 1, "average": 0}, "average=0"),
+        ({"steps": 1, "seed": -1}, "seed=-1"),
+        ({"minutes": 0.0}, "minutes=0"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, word):
+    with pytest.raises(ValueError, match=word):
+        TrainConfig(**settings)
+
+
+# ------------------------------------------------------------------------------------------------- signals
+
+
+def test_signals_are_given_back(text, tmp_path):
+    before_it = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    tiny(text, tmp_path / "out", steps=1)
+    with stopped(Trainer, "train_step", at_step(1), signal.SIGINT):
+        tiny(text, tmp_path / "stopped", steps=3)
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before_it
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_save(text, tmp_path):
+    def twice(trainer):
+        if trainer.step == 3:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with before(Trainer, "train_step", twice), pytest.raises(KeyboardInterrupt):
+        tiny(text, tmp_path / "out", steps=5, train__save=2)
+    assert checkpoints(tmp_path / "out") == ["step-2"]
+
+
+def test_training_in_a_thread(text, tmp_path):
+    """Where signals cannot be caught."""
+    thread = threading.Thread(target=tiny, args=(text, tmp_path / "out"), kwargs={"steps": 2})
+    thread.start()
+    thread.join()
+    tiny(text, tmp_path / "here", steps=2)
+    same(tmp_path / "out", tmp_path / "here")
+
+
+# -------------------------------------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize("log", [1, 1000])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_rate_far_too_high_is_told_and_nothing_spoilt_is_kept(text, tmp_path, log, optimizer):
+    """Also at steps that are not logged."""
+    out = tmp_path / "out"
+    settings = {"train__evaluate": 3, "train__save": 1, "train__log": log, "train__warmup": 0}
+    user_error(
+        lambda: tiny(text, out, steps=50, train__lr=1e20, train__optimizer=optimizer, **settings),
+        "train.lr",
+        "1e+20",
+    )
+    for path in out.rglob("*.safetensors"):
+        assert all(t.isfinite().all() for t in load_file(path).values()), path
+
+
+def test_a_device_that_is_not_there(text, tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU: there is none to miss")
+    user_error(lambda: tiny(text, tmp_path / "out", steps=1, train__device="cuda"), "train.device=cuda")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_targets_are_counted_without_those_left_out():
+    assert targets((torch.zeros(2, 3), torch.tensor([[1, 2, -100], [3, -100, -100]]))) == 3
+
+
+# ------------------------------------------------------------------------------------------------ compiling
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_what_has_many_shapes_is_compiled_only_if_asked(tmp_path, monkeypatch, case):
+    """By itself, training is compiled where that pays: long runs in bf16 whose batches have one shape."""
+    compiled = []
+
+    class Enough(BaseException):
+        pass
+
+    def enough(trainer):
+        raise Enough
+
+    monkeypatch.setattr("regard.training.trainer.torch.compile", lambda module: compiled.append(1) or module)
+    monkeypatch.setattr(Trainer, "run", enough)
+    data = write_data(case, tmp_path)
+
+    def compiles(steps=1000, precision="bf16", **more):
+        compiled.clear()
+        with pytest.raises(Enough):
+            tiny(data, tmp_path / "out", case, steps=steps, train__precision=precision, **more)
+        return bool(compiled)
+
+    assert compiles() == (case in STEADY)
+    assert compiles(train__compile="on", steps=1)
+    assert not compiles(train__compile="off")
+    assert not compiles(steps=999)
+    assert not compiles(precision="fp32")
+
+
+class Broken(torch.nn.Module):
+    """A compiled module that raises an error, in the forward or in the backward pass."""
+
+    def __init__(self, module, error, backward=False):
+        super().__init__()
+        self.module, self.error, self.backward = module, error, backward
+
+    def forward(self, *batch):
+        if not self.backward:
+            raise self.error
+        loss = self.module(*batch)
+        loss.register_hook(self.fail)
+        return loss
+
+    def fail(self, gradient):
+        raise self.error
+
+
+class WithoutGradient(torch.nn.Module):
+    """torch 2.11 compiled a loss to one without a gradient, and raised no error."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *batch):
+        loss = self.module(*batch)
+        return loss.detach() + 0 * loss
+
+
+def unsupported(module):
+    raise RuntimeError("no compiler here")
+
+
+COMPILERS = {
+    "forward": (lambda m: Broken(m, RuntimeError("no compiler here\nsecond line")), "no compiler here"),
+    "backward": (lambda m: Broken(m, RuntimeError("no compiler here"), backward=True), "no compiler here"),
+    "unsupported": (unsupported, "no compiler here"),
+    "without a message": (lambda m: Broken(m, NotImplementedError()), "NotImplementedError"),
+    "zero gradient": (WithoutGradient, "zero"),
+}
+
+
+def notices(out):
+    lines = map(json.loads, (out / "log.jsonl").read_text().splitlines())
+    return [(row["step"], row["notice"]) for row in lines if "notice" in row]
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_a_compiler_that_fails_says_so_and_training_continues(text, tmp_path, monkeypatch, capsys, name):
+    compiler, reason = COMPILERS[name]
+    settings = {"steps": 3, "model__dropout": 0.1, "train__micro": 4}
+    tiny(text, tmp_path / "plain", **settings, train__compile="off")
+    assert not notices(tmp_path / "plain")
+    capsys.readouterr()
+    monkeypatch.setattr("regard.training.trainer.torch.compile", compiler)
+    tiny(text, tmp_path / "out", **settings, train__compile="on")
+    shown = [line for line in capsys.readouterr().err.splitlines() if "torch.compile" in line]
+    assert len(shown) == 1
+    assert reason in shown[0]
+    assert "second line" not in shown[0]
+    assert "continuing without torch.compile" in shown[0]
+    assert notices(tmp_path / "out") == [(0, shown[0])]
+    same(tmp_path / "plain", tmp_path / "out")
+
+
+def test_a_compiler_that_fails_when_a_run_is_resumed(text, tmp_path, monkeypatch):
+    tiny(text, tmp_path / "plain", steps=3)
+    monkeypatch.setattr("regard.training.trainer.torch.compile", COMPILERS["forward"][0])
+    with stopped(Trainer, "train_step", at_step(2)):
+        tiny(text, tmp_path / "again", steps=3, train__compile="on")
+    tiny(text, tmp_path / "again", steps=3, train__compile="on", resume=True)
+    same(tmp_path / "plain", tmp_path / "again")
+    assert [step for step, _ in notices(tmp_path / "again")] == [0, 2]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), UserError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), UserError),
+        (MemoryError(), UserError),
+        (UserError("the user's own"), UserError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_errors_that_are_not_the_compilers(text, tmp_path, monkeypatch, capsys, error, expected, backward):
+    monkeypatch.setattr("regard.training.trainer.torch.compile", lambda m: Broken(m, error, backward))
+    with pytest.raises(expected):
+        tiny(text, tmp_path / "out", steps=1, train__compile="on")
+    assert "torch.compile" not in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------- fine-tuning
+
+TUNING = {
+    "decay": {"train__layer_decay": 0.5},
+    "freeze": {"train__freeze": 1},
+    "lora": {"train__lora": 2},
+    "all": {"train__layer_decay": 0.5, "train__freeze": 1, "train__lora": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("tuning", "optimizer"), [*((tuning, "adamw") for tuning in TUNING), ("all", "muon")]
+)
+@pytest.mark.parametrize("case", ["write", "translate-transformer"])
+def test_tuning_is_resumed_bit_for_bit(tmp_path, case, tuning, optimizer):
+    data = write_data(case, tmp_path)
+    settings = TUNING[tuning] | {"steps": 5, "train__optimizer": optimizer, "train__evaluate": 2}
+    tiny(data, tmp_path / "whole", case, **settings)
+    with stopped(Trainer, "train_step", at_step(3)):
+        tiny(data, tmp_path / "parts", case, **settings)
+    tiny(data, tmp_path / "parts", case, **settings, resume=True)
+    same(tmp_path / "whole", tmp_path / "parts")
+    load(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("tuning", ["decay", "freeze"])
+def test_tuning_a_recurrent_model_is_resumed_bit_for_bit(tmp_path, tuning):
+    data, settings = write_data("translate-gru", tmp_path), TUNING[tuning] | {"steps": 5}
+    tiny(data, tmp_path / "whole", "translate-gru", **settings)
+    with stopped(Trainer, "train_step", at_step(3)):
+        tiny(data, tmp_path / "parts", "translate-gru", **settings)
+    tiny(data, tmp_path / "parts", "translate-gru", **settings, resume=True)
+    same(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    ("case", "freeze", "below"),
+    [
+        ("write", 1, ("embed.", "blocks.0.")),
+        ("write", 2, ("embed.", "blocks.")),
+        ("translate-transformer", 3, ("embed.", "encoder.", "decoder.0.")),
+        ("translate-gru", 1, ("embed.", "encoder.")),
+    ],
+)
+def test_what_is_frozen_stays_as_it_was(tmp_path, case, freeze, below, optimizer):
+    data, settings = write_data(case, tmp_path), {"train__optimizer": optimizer, "train__warmup": 0}
+    tiny(data, tmp_path / "base", case, **settings, steps=2)
+    out = tmp_path / "out"
+    tiny(data, out, case, **settings, steps=3, base=tmp_path / "base", train__freeze=freeze)
+    old, new = (load_file(o / "model.safetensors") for o in (tmp_path / "base", out))
+    assert old.keys() == new.keys()
+    for name, t in old.items():
+        assert t.equal(new[name]) == name.startswith(below), name
+    state = load_file(out / "checkpoints" / "step-3" / "optimizer.safetensors")
+    assert not any(name.startswith(below) for name in state)
+    assert {name.split("/")[0] for name in state} == {name for name in old if not name.startswith(below)}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_lower_layers_take_smaller_steps(text, tmp_path, optimizer):
+    """AdamW's first step is the rate, whatever the gradient; Muon's matrix has always the same size."""
+    settings = {"train__optimizer": optimizer, "train__weight_decay": 0.0, "train__warmup": 0, "steps": 1}
+    starts, moved = [], {}
+    for decay in (1.0, 0.5):
+        out = tmp_path / f"{decay}"
+        with before(
+            Trainer, "run", lambda trainer: starts.append(copy.deepcopy(trainer.checkpointer.weights()))
+        ):
+            tiny(text, out, **settings, train__layer_decay=decay)
+        end = load_file(out / "checkpoints" / "step-1" / "model.safetensors")
+        moved[decay] = {name: float((t - starts[-1][name]).norm()) for name, t in end.items()}
+        assert [row["lr"] for row in rows(out) if "lr" in row] == [0.01]
+    for name, far in moved[1.0].items():
+        share = 0.25 if name.startswith("embed") else 0.5 if name.startswith("blocks.0") else 1.0
+        assert moved[0.5][name] == pytest.approx(share * far, rel=1e-3), name
+
+
+def test_without_tuning_all_is_as_it_was(text, tmp_path):
+    tiny(text, tmp_path / "plain", steps=3)
+    tiny(text, tmp_path / "told", steps=3, train__layer_decay=1.0, train__freeze=0, train__lora=0)
+    same(tmp_path / "plain", tmp_path / "told")
+
+
+def test_how_much_learns_is_told(text, tmp_path):
+    tiny(text, tmp_path / "all", steps=1)
+    assert "trained" not in (tmp_path / "all" / "README.md").read_text()
+    tiny(text, tmp_path / "few", steps=1, train__freeze=2)
+    assert "(8 trained)" in (tmp_path / "few" / "README.md").read_text()  # the last norm
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"train__freeze": 3}, ["train.freeze=3", "2 blocks"]),
+        ({"train__freeze": -1}, ["freeze=-1"]),
+        ({"train__layer_decay": 0.0}, ["layer_decay=0.0"]),
+        ({"train__layer_decay": 1.5}, ["layer_decay=1.5"]),
+    ],
+)
+def test_tuning_that_makes_no_sense(text, tmp_path, settings, words):
+    user_error(lambda: tiny(text, tmp_path / "out", steps=1, **settings), *words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tuning", ["decay", "freeze", "lora"])
+def test_tuning_cannot_be_changed_on_the_way(text, tmp_path, tuning):
+    tiny(text, tmp_path / "out", steps=1)
+    key = next(iter(TUNING[tuning])).replace("__", ".")
+    user_error(lambda: tiny(text, tmp_path / "out", steps=2, resume=True, **TUNING[tuning]), key)

@@ -1,0 +1,37 @@
+"""A server for each kind of model, and pages that are watched."""
+
+import contextlib
+import functools
+
+import pytest
+
+from helpers.browsing import Tab, hostile, shown
+from helpers.serving import serve_session
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server for each kind of model, while the tests run."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def started(kind):
+            it = hostile() if kind == "hostile" else shown(kind)
+            return stack.enter_context(serve_session(it))
+
+        yield started
+
+
+@pytest.fixture
+def tab(browser, server):
+    made = []
+
+    def opened(kind, state="", **options):
+        url = kind if kind.startswith("file:") else server(kind).url
+        made.append(Tab(browser, url, **options))
+        return made[-1].open(state)
+
+    yield opened
+    for one in made:
+        one.page.close()
+        assert one.wrong == []

@@ -1,0 +1,62 @@
+"""Sums are ticked off also where a model computes with fewer digits; and not where a number is wrong."""
+
+import pytest
+import torch
+
+from helpers.browsing import MODELS, Tab
+from helpers.serving import serve_session
+from regard.viewer.session import Session
+
+TICKS = """async () => {
+  const { Server } = await import("/page/source.js");
+  const { openCell } = await import("/page/cell.js");
+  const source = new Server();
+  const app = { source, manifest: await source.trace({}), go() {} };
+  const found = {};
+  for (const name of Object.keys(app.manifest.sums)) {
+    const shape = app.manifest.tensors[name].shape;
+    const at = [0, Math.min(1, (shape.at(-2) ?? 1) - 1), shape.at(-1) - 1];
+    const made = await openCell(app, `${name}:${at}`);
+    const tick = made.querySelector(".tick");
+    found[name] = [tick?.dataset.fits, tick?.parentNode.textContent];
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "within"),
+    [
+        ("gpt2", torch.bfloat16, 256),
+        ("bert", torch.bfloat16, 256),
+        ("transformer", torch.bfloat16, 256),
+        ("gpt2", torch.float16, 2048),
+    ],
+)
+def test_in_fewer_digits(browser, kind, dtype, within):
+    model, given = MODELS[kind]()
+    model.model.to(dtype)
+    it = Session(model, given, "der Fuchs springt" if kind == "transformer" else None)
+    assert it.manifest["model"]["dtype"] == str(dtype).removeprefix("torch.")
+    with serve_session(it) as server:
+        tab = Tab(browser, server.url).open()
+        found = tab.page.evaluate(TICKS)
+        tab.page.close()
+    assert tab.wrong == []
+    assert len(found) > 20
+    assert {name: told for name, (fits, told) in found.items() if fits != "true"} == {}
+    assert all(f"within 1/{within} of what was added up" in told for _, told in found.values())
+
+
+def test_a_wrong_number_is_not_ticked(browser):
+    """Also not by a model that computes coarsely: an error of a twentieth shows."""
+    model, given = MODELS["gpt2"]()
+    model.model.to(torch.bfloat16)
+    it = Session(model, given)
+    name = "blocks.0.attn.weights"
+    it.trace[name][0, 1, 0] += 0.05
+    it.trace[name][0, 1, 1] -= 0.05
+    with serve_session(it) as server:
+        tab = Tab(browser, server.url).open(f"#cell={name}:0,1,1&layer=0")
+        assert tab.page.get_attribute(".cell .tick", "data-fits") == "false"
+        tab.page.close()

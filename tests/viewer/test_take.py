@@ -1,0 +1,80 @@
+"""Every view can be exported: as an image, as numbers, and as Python lines that compute them."""
+
+import csv
+import io
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+import regard
+from helpers.browsing import WORDS, Tab, shown, trained
+from helpers.serving import serve_session
+from regard.viewer.session import Session
+
+STATES = {
+    "gpt": [
+        *("layer=1", "form=arcs", "form=atlas", "view=walk&step=blocks.0.attn.q"),
+        *("view=map", "view=next", "view=next&words=layers"),
+    ],
+    "gru": ["view=alignment&beams=2"],
+    "vit": ["view=picture"],
+    "captioner": ["view=picture&word=1"],
+}
+
+
+def download(tab, button):
+    with tab.page.expect_download() as waiting:
+        tab.page.click(button)
+    return Path(waiting.value.path()).read_bytes()
+
+
+def check(tab, state, space):
+    """PNG, SVG and CSV can be read by other programs, and the Python lines run."""
+    tab.open(f"#{state}")
+    tab.page.wait_for_timeout(100)  # a canvas is drawn when its size is known
+    tab.page.click("#view-take")
+    tab.page.wait_for_selector("#python")
+    rows = len(tab.page.query_selector_all("section.take .row")) - 1
+    assert rows >= 1
+    for after in ["", *range(1, rows)]:
+        with Image.open(io.BytesIO(download(tab, f"#png{after}"))) as picture:
+            assert min(picture.size) > 20
+            assert len(picture.convert("RGB").resize((200, 200)).getcolors(40_000)) > 2, state
+        drawn = ElementTree.fromstring(download(tab, f"#svg{after}"))
+        assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+        assert len(list(drawn.iter())) > 1
+        head, *body = csv.reader(io.StringIO(download(tab, f"#csv{after}").decode()))
+        assert body
+        assert all(len(row) == len(head) for row in body)
+    lines = tab.text("#python").splitlines()
+    lines = [line for line in lines if not line.startswith("model = ")]
+    lines = [line.replace('"picture.png"', "given") for line in lines]
+    exec("\n".join(lines[:-1]), space)
+    assert eval(lines[-1], space) is not None
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_every_view_can_be_exported(tab, kind):
+    it = tab(kind)
+    for state in STATES[kind]:
+        check(it, state, {"model": shown(kind).model, "given": shown(kind).input})
+
+
+def test_export_of_a_training_run(browser, tmp_path):
+    folder = trained(tmp_path / "run")
+    model = regard.load(folder, "cpu")
+    with serve_session(Session(model, WORDS)) as server:
+        tab = Tab(browser, server.url)
+        check(tab, "view=training", {"model": model})
+        tab.open("#view=talk")
+        tab.page.click("#say")
+        tab.page.wait_for_selector(".said")
+        tab.page.click("#view-take")
+        tab.page.wait_for_selector("#python")
+        assert download(tab, "#csv").decode().splitlines()[1].startswith(f'"{WORDS}"')
+        assert download(tab, "#png").startswith(b"\x89PNG")
+        assert f'model.ask("{WORDS}")' in tab.text("#python")
+        tab.page.close()
+    assert tab.wrong == []
