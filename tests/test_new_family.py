@@ -108,6 +108,13 @@ def test_what_if(model: Model) -> None:
     assert len(regard.effects(model, PROMPT)) == 4
 
 
+def test_it_has_a_logit_lens(model: Model) -> None:
+    session = Session(model, PROMPT)
+    lens = session.lens(session.default_row)
+    assert [layer["layer"] for layer in lens["layers"]] == ["embedding", "0", "1"]
+    assert lens["layers"][-1]["words"][0] == lens["final"]
+
+
 def test_it_is_shown_on_the_page(model: Model, browser: Any) -> None:
     session = Session(model, PROMPT)
     with serve_session(session) as server:

@@ -97,7 +97,7 @@ def fill(section: str, values: dict[str, Any], made: type[T], **more: Any) -> T:
 
 
 def fit(key: str, value: Any, kind: Any) -> Any:
-    """The value as the annotated type, or a Mistake that names the key."""
+    """The value as the annotated type, or a UserError that names the key."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         if value is None or value == "none":  # TOML has no word for it
             return None

@@ -10,26 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.models import GPT, Bert, Captioner, Transformer
-from regard.models.captioner import TransformerDecoder
+from regard.models.base import LanguageModel
 from regard.tracing import Trace
+from regard.tracing.names import trace_names
 
 TOP = 5  # tokens of each layer
 OUTPUT = re.compile(r"(?:decoder\.)?(?:blocks\.)?(\d+)\.output")
 
 
-def tail(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+def output_head(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     """The function from a block's output to logits over the vocabulary, or None if the model has none."""
-    if isinstance(module, GPT):
-        return lambda x: module.logits(module.norm(x))
-    if isinstance(module, Bert):
-        return lambda x: module.logits(module.lm_head(module.norm(x)))
-    if isinstance(module, Transformer):
-        return lambda x: module.logits(module.decoder_norm(x))
-    if isinstance(module, Captioner) and isinstance(module.decoder, TransformerDecoder):
-        norm: Any = module.decoder.norm
-        return lambda x: module.logits(norm(x))
-    return None
+    names = dict(trace_names(module))
+    norm = names.get("decoder.norm", names.get("norm"))
+    if not isinstance(module, LanguageModel) or norm is None:
+        return None
+    transform: Callable[[Tensor], Tensor] = getattr(module, "lm_head", nn.Identity())  # BERT has one
+    return lambda x: module.logits(transform(norm(x)))
 
 
 def layers(trace: Trace) -> dict[str, str]:
@@ -43,7 +39,7 @@ def layers(trace: Trace) -> dict[str, str]:
 def lens(module: nn.Module, trace: Trace, row: int) -> tuple[int, list[dict[str, Any]]]:
     """The model's most probable token at a row, and for each layer its most probable `ids` with their
     probabilities `p`, and the `rank` (from 1) and probability `its` of the model's token."""
-    to_logits = tail(module)
+    to_logits = output_head(module)
     assert to_logits is not None
     names = layers(trace)
     x = torch.stack([trace[name][row] for name in names.values()])  # (N, D)

@@ -6,7 +6,7 @@ Shapes: N vectors, D width, T positions, H heads, d width of a head.
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from regard.core.positions import POSITIONS, Positions
 from regard.errors import UserError
-from regard.models import ViT
 from regard.runs.model import Model
 from regard.text.projection import PCA
 from regard.text.vectors import Vectors, embeddings, whole_words
@@ -203,11 +202,17 @@ class Space:
                 vectors = m.vectors()
                 context = int(self.model.model.config.context) if vectors is None else len(vectors)  # type: ignore[union-attr, arg-type]
                 encodings.append(({"part": part, "kind": kind, "of": context}, encoding_tensors(m, context)))
-            elif isinstance(m, ViT) and (places := m.grid_positions(m.side, m.side)) is not None:
-                about = {"part": name or "model", "kind": f"{m.config.positions} in two dimensions"}
+            elif (places := grid_table(m)) is not None:
+                kind = f"{cast('Any', m).config.positions} in two dimensions"
+                about: dict[str, Any] = {"part": name or "model", "kind": kind}
                 table = places.detach().float()[:MAX_VECTORS]
                 encodings.append((about | {"of": len(places)}, {"table": table} | similarities(table)))
         return encodings
+
+
+def grid_table(m: Any) -> Tensor | None:
+    """The position vectors (T, D) of a model that reads a grid of patches, or None."""
+    return m.grid_positions(m.side, m.side) if hasattr(m, "grid_positions") else None
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from regard.runs.model import Model
 from regard.tracing import Trace, trace
 from regard.tracing.names import layer_index, trace_names
 from regard.training.log import Log
-from regard.viewer.lens import layers, lens, tail
+from regard.viewer.lens import layers, lens, output_head
 from regard.viewer.space import Space
 from regard.viewer.sums import weights
 from regard.viewer.tree import Tree, path, search
@@ -207,8 +207,9 @@ class TraceData:
     @property
     def has_lens(self) -> bool:
         """Whether the output projection can be applied to every layer."""
-        applies = tail(self.model.model) is not None and layers(self.trace)
-        return bool(applies) and "label" not in self.trace.tokens and self.trace["logits"].ndim == 2
+        if "label" in self.trace.tokens or "logits" not in self.trace or self.trace["logits"].ndim != 2:
+            return False
+        return output_head(self.model.model) is not None and bool(layers(self.trace))
 
     def lens(self, row: int) -> dict[str, Any]:
         """What each layer would predict at a row; `final` is what the model predicts."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.modes import evaluating
+from regard.core.positions import Positions
 from regard.core.watch import watch
 from regard.data.images import load_image
 from regard.draw.arcs import Arcs
@@ -21,11 +22,12 @@ from regard.draw.maps import Maps, to_image
 from regard.draw.plots import Curves
 from regard.draw.word_map import Points
 from regard.errors import UserError
-from regard.models import Captioner, ViT
 from regard.runs.model import Model
 from regard.tasks import Prompt, Request
 from regard.text.vectors import embeddings as embedding_table
+from regard.tracing.names import trace_names
 from regard.viewer.figures import similarity_matrix, waves, word_map
+from regard.viewer.space import grid_table
 
 MAX_ARCS = 200  # words
 
@@ -204,8 +206,16 @@ def between(model: Model, text: str, answer: str | None) -> dict[str, Looks]:
     device = next(model.model.parameters()).device
     both = [torch.tensor([ids], device=device) for ids in (source, read)]
     found = watched(model.model, lambda: model.model(*both))
-    records, told, heard = task.tokenizer.tokens(source), writer.tokens(written), writer.tokens(read)
-    names = {"cross": (told, records), "encoder": (records, records), "decoder": (heard, heard)}
+    source_tokens, written_tokens, read_tokens = (
+        task.tokenizer.tokens(source),
+        writer.tokens(written),
+        writer.tokens(read),
+    )
+    names = {
+        "cross": (written_tokens, source_tokens),
+        "encoder": (source_tokens, source_tokens),
+        "decoder": (read_tokens, read_tokens),
+    }
     return {name: Looks(found[name], *names[name]) for name in names if name in found}
 
 
@@ -335,13 +345,9 @@ def similarity(model: Model, given: Any, choice: Choice) -> Matrix:
 @torch.inference_mode()
 def position_table(model: Model) -> np.ndarray | None:
     """The vectors (T, D) that positions add, or None; of an encoder-decoder, those of the encoder."""
-    module = inner(model.model)
-    if isinstance(module, ViT):
-        table = module.grid_positions(module.side, module.side)
-    else:
-        module = module.encoder if isinstance(module, Captioner) else module
-        encoding = getattr(module, "encoder_positions", getattr(module, "positions", None))
-        table = None if encoding is None else encoding.vectors()
+    names = dict(trace_names(model.model))
+    encoding = names.get("encoder.positions", names.get("positions"))
+    table = encoding.vectors() if isinstance(encoding, Positions) else grid_table(inner(model.model))
     return None if table is None else table.float().cpu().numpy()
 
 

@@ -55,8 +55,7 @@ class GatedLM(LanguageModel):
     output_bias = None
 
     def __init__(self, c: GatedConfig):
-        super().__init__()
-        self.config = c
+        super().__init__(c)
         self.embed, self.drop = nn.Embedding(c.vocab, c.dim), nn.Dropout(c.dropout)
         self.positions = Rotary(c.context, c.dim, c.heads)
         self.blocks = Stack(
