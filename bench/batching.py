@@ -56,7 +56,8 @@ def run_together(model: GPT, texts: list[Request], streams: int) -> tuple[float,
         if not left:
             done.release()
             return
-        (prompt, sampling), started, tokens_seen = left.pop(), time.perf_counter(), []
+        (prompt, sampling), started = left.pop(), time.perf_counter()
+        tokens_seen: list[Output] = []
 
         def receive(what: Output) -> None:
             if isinstance(what, Exception):

@@ -16,7 +16,7 @@ from regard.models import MODELS
 
 VOCAB, DIM, ROWS = 1000, 256, 32
 FIXED = {"attention": "none", "bidirectional": False}
-CASES = {  # name: kind of model, settings
+CASES: dict[str, tuple[str, dict[str, object]]] = {  # name: kind of model, settings
     "RNN": ("rnn", FIXED),
     "GRU": ("gru", FIXED),
     "LSTM": ("lstm", FIXED),

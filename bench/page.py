@@ -205,7 +205,8 @@ def main() -> None:
         for name, took in result["milliseconds"].items():
             print(f"{name:34} {took:8.0f} ms", flush=True)
         for tokens in options.tokens:
-            it, each = Session(model(tokens), text(tokens)), {}
+            it = Session(model(tokens), text(tokens))
+            each: dict[str, dict[str, Any] | None] = {}
             with serve_session(it) as url:
                 for view, state, selector in (("head", "", "#matrix"), ("model", "#form=atlas", "#atlas")):
                     starts = []

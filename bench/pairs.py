@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from regard.data import Corpus, PairDataset
 from regard.data.ragged import Ragged
@@ -70,7 +71,8 @@ def marian(like: Trainer, options: argparse.Namespace, device: torch.device) -> 
     for side in ("encoder", "decoder"):
         sizes |= {f"{side}_attention_heads": 4, f"{side}_ffn_dim": 4 * options.dim}
     config = MarianConfig(vocab_size=options.vocab, max_position_embeddings=64, pad_token_id=0, **sizes)
-    model = MarianMTModel(config).to(device).train()
+    model = MarianMTModel(config)
+    nn.Module.to(model, device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     step = iter(range(1_000_000))
 

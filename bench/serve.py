@@ -29,7 +29,8 @@ import torch
 from regard.files.tensors import write_tensors
 from regard.models import GPT, GPTConfig
 from regard.runs import recipe
-from regard.runs.run import GENERATION, WEIGHTS, begin, load
+from regard.runs.folder import GENERATION, WEIGHTS, begin
+from regard.runs.load import load
 from regard.tasks import Write, WriteConfig
 from regard.text.tokenizer import train_tokenizer
 

@@ -31,7 +31,7 @@ from regard.tracing.record import record
 class Hookless(Attention):
     """The same computation, without hooks."""
 
-    def forward(self, x: Tensor, *_: Any, rotary: Any = None, **__: Any) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, *_: Any, rotary: Any = None, **__: Any) -> Tensor:
         q = rotate(split(self.q(x), self.heads), rotary)
         k, v = rotate(split(self.k(x), self.kv_heads), rotary), split(self.v(x), self.kv_heads)
         return self.out(fused_attention(q, k, v, None, None, True).transpose(1, 2).flatten(2))
@@ -56,14 +56,16 @@ def main() -> None:
     ids = torch.tensor([tokenizer.encode(text)])
     assert ids.shape == (1, options.length)
 
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+
     def hookless() -> Tensor:
-        for block in model.blocks:
-            block.attn.f.__class__ = Hookless
+        for layer in layers:
+            layer.__class__ = Hookless
         try:
             return model(ids)
         finally:
-            for block in model.blocks:
-                block.attn.f.__class__ = Attention
+            for layer in layers:
+                layer.__class__ = Attention
 
     def watched() -> Tensor:
         with watch(model):

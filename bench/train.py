@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from regard.data import Corpus, Stream
-from regard.models import GPT, GPT_PRESETS, GPTConfig
+from regard.models import GPT, GPTConfig
 from regard.runs import recipe
 from regard.tasks import Write, WriteConfig
 from regard.text.tokenizer import train_tokenizer
@@ -40,7 +40,7 @@ def make_regard_step(
 ) -> Callable[[], object]:
     vocab, batch, _ = SIZES[size]
     sections = recipe.change(recipe.read("write"), {"train.batch": batch} | changes)
-    model = GPT(GPTConfig(vocab=vocab, **GPT_PRESETS[size])).to(device).train()
+    model = GPT(GPTConfig(vocab=vocab, **GPTConfig.PRESETS[size])).to(device).train()
     tokenizer = train_tokenizer("byte", ["any"], 256, Write.specials)
     task = Write(WriteConfig(name="write"), tokenizer, model.config.context)
     corpus = Corpus(Stream([tokens], tokens.nbytes), None, tokenizer)
@@ -58,7 +58,7 @@ def make_nanogpt_step(
     from model import GPTConfig as TheirConfig
 
     vocab, batch, _ = SIZES[size]
-    s = GPT_PRESETS[size]
+    s = GPTConfig.PRESETS[size]
     sizes = {"n_layer": s["depth"], "n_head": s["heads"], "n_embd": s["dim"], "block_size": s["context"]}
     vocab = 50304 if size == "gpt2" else vocab
     model = Theirs(TheirConfig(vocab_size=vocab, dropout=0.0, bias=False, **sizes)).to(device)
@@ -119,7 +119,7 @@ def main() -> None:
                 step()
             synchronize(device)
             times[name].append((time.perf_counter() - start) / steps)
-    per_step = batch * GPT_PRESETS[options.size]["context"]
+    per_step = batch * GPTConfig.PRESETS[options.size]["context"]
     rates = {name: per_step / statistics.median(step_times) for name, step_times in times.items()}
     for name, rate in rates.items():
         against = f"  {rate / rates['nanogpt']:.2f}x nanoGPT" if "nanogpt" in rates else ""

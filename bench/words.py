@@ -52,7 +52,9 @@ def split_words(text: str) -> str:
 
 
 def score_answers(model: Model, sets: str) -> dict[str, float]:
-    return model.task.score(model.model, model.task.held_out([sets]))
+    scores = model.task.score(model.model, model.task.held_out([sets]))
+    assert scores is not None
+    return scores
 
 
 def train_ours(

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from regard import load
 from regard.serve.page import page_app
@@ -23,7 +23,7 @@ from regard.viewer.html import VIEWS
 from regard.viewer.session import Session
 
 FOLDER = Path(__file__).parent / "pictures"
-SIZE = {"width": 1120, "height": 720}
+SIZE: ViewportSize = {"width": 1120, "height": 720}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 COLOURS = 256  # of a picture: files stay small
 
