@@ -7,7 +7,7 @@ demo: .venv/ready
 	@$(BIN)/regard demo
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest --numprocesses=auto
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadscope
 
 lint: .venv/ready lint-js
 	$(BIN)/ruff check .
