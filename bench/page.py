@@ -115,7 +115,7 @@ def median(rounds: int, once: Callable[[int], float]) -> float:
 
 def measure_page(browser: Browser, rounds: int) -> dict[str, float]:
     """Milliseconds to draw, by what is drawn."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     with serve_session(Session(model(128), text(128))) as url:
         starts = []
         for _ in range(rounds + 1):
@@ -123,7 +123,7 @@ def measure_page(browser: Browser, rounds: int) -> dict[str, float]:
             starts.append(start)
             page.close()
         for name in ("paint", "picture"):
-            found[f"{name}, 128 tokens"] = statistics.median(one[name] for one in starts[1:])
+            times[f"{name}, 128 tokens"] = statistics.median(one[name] for one in starts[1:])
 
         def atlas(_: int) -> float:
             page, _start = open_page(browser, url, "#matrix")
@@ -131,19 +131,19 @@ def measure_page(browser: Browser, rounds: int) -> dict[str, float]:
             page.close()
             return float(took)
 
-        found["atlas of 144 heads, 128 tokens"] = median(rounds, atlas)
+        times["atlas of 144 heads, 128 tokens"] = median(rounds, atlas)
     for tokens in (512, 4096):
         long = model(tokens)
         with serve_session(Session(long, text(tokens))) as url:
             page, start = open_page(browser, f"{url}#head=0", "#matrix")
-            found[f"picture, {tokens} tokens"] = start["picture"]
+            times[f"picture, {tokens} tokens"] = start["picture"]
             most = min(rounds, HEADS - 2)
-            found[f"next head, {tokens} tokens"] = median(
+            times[f"next head, {tokens} tokens"] = median(
                 most,
                 lambda _, page=page: float(page.evaluate(PRESSED, ["n", "#matrix", "#matrix"])),  # type: ignore[misc]
             )
             page.close()
-    return found
+    return times
 
 
 def measure_bertviz(
@@ -151,11 +151,11 @@ def measure_bertviz(
 ) -> dict[str, Any] | None:
     """Bytes, milliseconds to the first image and elements of BertViz's page; None if it takes too long."""
     with tempfile.TemporaryDirectory() as folder:
-        weights, words, made = (Path(folder) / name for name in ("weights", "words", "page.html"))
+        weights, words, html = (Path(folder) / name for name in ("weights", "words", "page.html"))
         every = [session.trace[f"{name}.weights"] for name in session.trace.attentions]
         save_file({"weights": torch.stack(every).float()}, weights)
         words.write_text(" ".join(session.trace.tokens["text"]), "utf-8")
-        command = [python, "-c", BERTVIZ, str(weights), str(words), view, str(made)]
+        command = [python, "-c", BERTVIZ, str(weights), str(words), view, str(html)]
         try:
             subprocess.run(command, check=True, timeout=LIMIT, capture_output=True)
         except subprocess.TimeoutExpired:
@@ -169,7 +169,7 @@ def measure_bertviz(
 
         page.route("https://cdnjs.cloudflare.com/**", fulfil)
         try:
-            page.goto(made.as_uri(), wait_until="commit", timeout=1000 * LIMIT)
+            page.goto(html.as_uri(), wait_until="commit", timeout=1000 * LIMIT)
             picture = page.evaluate("() => window.drawn('svg line, svg path')")
             elements = page.evaluate("document.querySelectorAll('*').length")
         except Error:
@@ -178,13 +178,15 @@ def measure_bertviz(
             with contextlib.suppress(Error):
                 page.close()
         more = sum(path.stat().st_size for path in libraries.iterdir())
-        return {"bytes": made.stat().st_size + more, "picture": picture, "elements": elements}
+        return {"bytes": html.stat().st_size + more, "picture": picture, "elements": elements}
 
 
-def format_row(found: dict[str, Any] | None) -> str:
-    if found is None:
+def format_row(measured: dict[str, Any] | None) -> str:
+    if measured is None:
         return f"{'-':>12} {'-':>10} {'-':>10}"
-    return f"{found['bytes'] / 1e6:>9.2f} MB {found['picture'] / 1e3:>8.2f} s {found['elements']:>10,}"
+    return (
+        f"{measured['bytes'] / 1e6:>9.2f} MB {measured['picture'] / 1e3:>8.2f} s {measured['elements']:>10,}"
+    )
 
 
 def main() -> None:

@@ -131,7 +131,7 @@ def main() -> None:
         against = f"  {rate / rates['gensim']:.2f}x gensim" if "gensim" in rates else ""
         print(f"{name:10} {rate:12,.0f} words/s{against}")
     for key in scores["regard"]:
-        print(f"{key:30}" + "".join(f"  {name} {found[key]:.4f}" for name, found in scores.items()))
+        print(f"{key:30}" + "".join(f"  {name} {values[key]:.4f}" for name, values in scores.items()))
     settings = {"set": options.set, "mode": options.mode, "seed": options.seed, "device": options.device}
     print(json.dumps(settings | {"words_per_second": rates, "scores": scores}))
 

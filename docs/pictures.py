@@ -43,20 +43,20 @@ MORE = {  # parts of views that deserve a picture
 
 def states(shown: dict[str, Session]) -> dict[str, tuple[str, str]]:
     """By a picture's name, the kind of model and the page's state."""
-    found = {name: STATES.get(name, ("write", "")) for name in VIEWS}
-    found = {name: (kind, f"view={name}&{state}") for name, (kind, state) in found.items()}
+    views = {name: STATES.get(name, ("write", "")) for name in VIEWS}
+    views = {name: (kind, f"view={name}&{state}") for name, (kind, state) in views.items()}
     (cross, *_), masked = shown["answer"].manifest["attentions"]["cross"], shown["write"].trace.attentions[-1]
     head, row = cross["heads"] - 1, len(shown["write"].trace.tokens["text"]) - 1
     looked = f"part=cross&layer={cross['layer']}&head={head}&at=1,1&cell={cross['name']}.weights:{head},1,1"
     score = f"step={masked}.scores&head=1&at={row},1&cell={masked}.scores:1,{row},1"
     silent = quote(json.dumps([{"kind": "silence", "part": cross["name"], "head": head}]))
-    found |= {
+    views |= {
         "attention": ("answer", f"view=attention&{looked}"),
         "cell": ("write", f"view=walk&{score}"),
         "compare": ("write", f"view=compare&other=step:{shown['write'].manifest['steps'][0]}"),
         "whatif": ("answer", f"view=whatif&changes={silent}"),
     }
-    return found | MORE
+    return views | MORE
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def take(page: Page, url: str, view: str, state: str, path: Path) -> None:
 
 def pictures(browser: Browser, shown: dict[str, Session], folder: Path) -> list[Path]:
     """One of every view."""
-    made = []
+    paths = []
     with contextlib.ExitStack() as stack:
         page = browser.new_page(viewport=SIZE, color_scheme="light", reduced_motion="reduce")
         stack.callback(page.close)
@@ -96,8 +96,8 @@ def pictures(browser: Browser, shown: dict[str, Session], folder: Path) -> list[
         for name, (kind, state) in states(shown).items():
             path = folder / f"page-{name}.png"
             take(page, urls[kind], name, state, path)
-            made.append(path)
-    return made
+            paths.append(path)
+    return paths
 
 
 def main() -> None:

@@ -137,10 +137,10 @@ def test_no_labelled_text_stands_twice() -> None:
 
 @pytest.mark.parametrize(("name", "least"), [("tag.conll", 300), ("tag.valid.conll", 60)])
 def test_tags_are_iob2_and_of_four_kinds(name: str, least: int) -> None:
-    found = sentences(name)
-    assert len(found) >= least
+    tagged = sentences(name)
+    assert len(tagged) >= least
     kinds = Counter[str]()
-    for words, tags in found:
+    for words, tags in tagged:
         assert all(word.isprintable() for word in words), words
         assert words[-1] in {".", "?"}, words
         assert words.count('"') % 2 == 0, words
@@ -150,12 +150,12 @@ def test_tags_are_iob2_and_of_four_kinds(name: str, least: int) -> None:
         kinds.update(kind for kind, _, _ in entities(tags))
     assert set(kinds) == {"PER", "LOC", "ORG", "DATE"}
     assert min(kinds.values()) >= least / 10
-    assert sum(set(tags) == {"O"} for _, tags in found) >= least / 20  # not every sentence has one
+    assert sum(set(tags) == {"O"} for _, tags in tagged) >= least / 20  # not every sentence has one
 
 
 def test_no_tagged_sentence_stands_twice() -> None:
-    found = [tuple(words) for name in ("tag.conll", "tag.valid.conll") for words, _ in sentences(name)]
-    assert len(set(found)) == len(found)
+    texts = [tuple(words) for name in ("tag.conll", "tag.valid.conll") for words, _ in sentences(name)]
+    assert len(set(texts)) == len(texts)
 
 
 def test_held_out_entities_are_known_and_new_ones() -> None:
@@ -181,11 +181,11 @@ def questions(name: str) -> list[Span]:
 
 @pytest.mark.parametrize(("name", "least"), [("span.jsonl", 150), ("span.valid.jsonl", 30)])
 def test_answers_are_words_of_their_texts(name: str, least: int) -> None:
-    found = questions(name)
-    assert len(found) >= least
-    of_text = Counter(span.context for span in found)
+    rows = questions(name)
+    assert len(rows) >= least
+    of_text = Counter(span.context for span in rows)
     assert set(of_text.values()) <= {2, 3}
-    for span in found:
+    for span in rows:
         assert span.context[span.start : span.end] == span.answer
         for text in (span.question, span.context, span.answer):
             assert text.isprintable(), text

@@ -45,9 +45,9 @@ def quick(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def own_signals():
-    kept = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     yield
-    signal.signal(signal.SIGTERM, kept)
+    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.fixture(scope="module")
@@ -409,10 +409,10 @@ def test_ask(capsys, model):
     assert first.endswith("\n")
     assert 1 < len(first) <= 13
     assert stdout_of(capsys, "ask", model, "The quick", "--seed", 7, "--max-new-tokens", 12) == first
-    others = {
+    answers = {
         stdout_of(capsys, "ask", model, "The quick", "--seed", n, "--max-new-tokens", 12) for n in range(5)
     }
-    assert len(others) > 1
+    assert len(answers) > 1
     greedy = {stdout_of(capsys, "ask", model, "The", "--temperature", 0, "--max-new-tokens", 9) for _ in "ab"}
     assert len(greedy) == 1
 
@@ -440,21 +440,21 @@ def test_ask_line_by_line(capsys, monkeypatch, model):
 def test_ask_for_json(capsys, monkeypatch, model):
     set_stdin(monkeypatch, "The\nfür „alle“\n")
     options = ["--json", "--seed", 3, "--max-new-tokens", 20]
-    found = [json.loads(line) for line in stdout_of(capsys, "ask", model, *options).splitlines()]
-    assert [row["input"] for row in found] == ["The", "für „alle“"]
-    assert all(row.keys() == {"input", "output"} for row in found)
+    rows = [json.loads(line) for line in stdout_of(capsys, "ask", model, *options).splitlines()]
+    assert [row["input"] for row in rows] == ["The", "für „alle“"]
+    assert all(row.keys() == {"input", "output"} for row in rows)
     one = json.loads(stdout_of(capsys, "ask", model, "The", *options))
-    assert one == found[0]
+    assert one == rows[0]
     assert one["output"] + "\n" == stdout_of(capsys, "ask", model, "The", *options[1:])
 
 
 def test_several_answers(capsys, model):
     options = ["--num-return-sequences", 3, "--seed", 3, "--max-new-tokens", 9, "--json"]
-    found = [
+    rows = [
         json.loads(line) for line in stdout_of(capsys, "ask", model, "The", "dogs", *options).splitlines()
     ]
-    assert [row["input"] for row in found] == ["The"] * 3 + ["dogs"] * 3
-    assert len({row["output"] for row in found}) > 2
+    assert [row["input"] for row in rows] == ["The"] * 3 + ["dogs"] * 3
+    assert len({row["output"] for row in rows}) > 2
 
 
 def test_lines_that_are_not_text(capsys, tmp_path, monkeypatch, model):
@@ -570,19 +570,19 @@ def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
 def test_answers_with_scores(capsys, monkeypatch, translator):
     set_stdin(monkeypatch, "a bag\n\nbad cabs\n")
     options = ["--num-beams", 4, "--num-return-sequences", 3, "--json", "--max-new-tokens", 6]
-    found = [json.loads(line) for line in stdout_of(capsys, "ask", translator, *options).splitlines()]
-    assert [row["input"] for row in found] == ["a bag"] * 3 + [""] * 3 + ["bad cabs"] * 3
-    for row in found:
+    rows = [json.loads(line) for line in stdout_of(capsys, "ask", translator, *options).splitlines()]
+    assert [row["input"] for row in rows] == ["a bag"] * 3 + [""] * 3 + ["bad cabs"] * 3
+    for row in rows:
         assert row.keys() == {"input", "output"} | ({"score"} if row["input"] else set())
-    for some in (found[:3], found[6:]):
-        scores = [row["score"] for row in some]
+    for answers in (rows[:3], rows[6:]):
+        scores = [row["score"] for row in answers]
         assert scores == sorted(scores, reverse=True)
-        assert len({row["output"] for row in some}) == 3
+        assert len({row["output"] for row in answers}) == 3
         assert max(scores) < 0
     best = stdout_of(capsys, "ask", translator, "a bag", "bad cabs", *options[:2], *options[5:])
-    assert best.split("\n")[:-1] == [found[0]["output"], found[6]["output"]]
+    assert best.split("\n")[:-1] == [rows[0]["output"], rows[6]["output"]]
     texts = stdout_of(capsys, "ask", translator, "a bag", *options[:4], *options[5:])
-    assert texts.split("\n")[:-1] == [row["output"] for row in found[:3]]
+    assert texts.split("\n")[:-1] == [row["output"] for row in rows[:3]]
     one = stdout_of(capsys, "ask", translator, "a bag", "--json", "--num-beams", 1)
     assert json.loads(one).keys() == {"input", "output"}
 
@@ -594,10 +594,10 @@ def test_prefix(capsys, tmp_path, monkeypatch, translator, model):
         assert answer.startswith("cab, fed")
         assert answer != "cab, fed\n"
         set_stdin(monkeypatch, "bad cabs\n\na bag\n")
-        found = stdout_of(capsys, "ask", translator, *options, "--prefix", "cab, fed").split("\n")
-        assert found[0] + "\n" == answer
-        assert found[1] == found[3] == ""
-        assert found[2].startswith("cab, fed")
+        lines = stdout_of(capsys, "ask", translator, *options, "--prefix", "cab, fed").split("\n")
+        assert lines[0] + "\n" == answer
+        assert lines[1] == lines[3] == ""
+        assert lines[2].startswith("cab, fed")
     check_refused(capsys, tmp_path, ["ask", translator, "a", "--prefix", "a" * 23], "prefix", "23")
     check_refused(capsys, tmp_path, ["ask", model, "The", "--prefix", "a"], "prefix")
 
@@ -617,7 +617,7 @@ def test_two_models_as_one(capsys, tmp_path, pairs, translator, chatter):
     assert stdout_of(capsys, "ask", tmp_path / "other", "a bag", *several).count("\n") == 1
     check_refused(capsys, tmp_path, ["ask", translator, "a", "--with", chatter], chatter, "task")
     check_refused(capsys, tmp_path, ["ask", translator, "a", "--with", tmp_path / "none"], tmp_path / "none")
-    found = [
+    rows = [
         json.loads(stdout_of(capsys, "score", folder, pairs, "--json", "--num-beams", 1, *more))["loss"]
         for folder, more in (
             (translator, []),
@@ -625,26 +625,26 @@ def test_two_models_as_one(capsys, tmp_path, pairs, translator, chatter):
             (translator, ["--with", tmp_path / "other"]),
         )
     ]
-    assert found[2] < (found[0] + found[1]) / 2
+    assert rows[2] < (rows[0] + rows[1]) / 2
 
 
 def test_score_on_pairs(capsys, tmp_path, pairs, translator, chatter):
     texts = {"bleu", "chrf", "ter", "exact", "signature"}
     few = tmp_path / "few.tsv"
     few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:11]))
-    found = json.loads(stdout_of(capsys, "score", translator, few, "--json"))
-    assert found.keys() == {"loss", "perplexity", "bits_per_byte"} | texts
+    scores = json.loads(stdout_of(capsys, "score", translator, few, "--json"))
+    assert scores.keys() == {"loss", "perplexity", "bits_per_byte"} | texts
     lines = stdout_of(capsys, "score", translator, few).splitlines()
-    shown = [value if isinstance(value, str) else f"{value:.4f}" for value in found.values()]
-    assert [line.split() for line in lines] == [[k, v] for k, v in zip(found, shown, strict=True)]
-    assert found["signature"].startswith("nrefs:1|")
+    shown = [value if isinstance(value, str) else f"{value:.4f}" for value in scores.values()]
+    assert [line.split() for line in lines] == [[k, v] for k, v in zip(scores, shown, strict=True)]
+    assert scores["signature"].startswith("nrefs:1|")
     reply = json.loads(stdout_of(capsys, "score", chatter, few, "--json"))
-    assert reply.keys() == found.keys() | {"distinct_1", "distinct_2"}
+    assert reply.keys() == scores.keys() | {"distinct_1", "distinct_2"}
     other = json.loads(
         stdout_of(capsys, "score", translator, few, "--json", "--num-beams", 1, "--prefix", "bag")
     )
-    assert other["loss"] == found["loss"]
-    assert other["chrf"] != found["chrf"]
+    assert other["loss"] == scores["loss"]
+    assert other["chrf"] != scores["chrf"]
     two = ["--num-return-sequences", 2]
     check_refused(capsys, tmp_path, ["score", translator, few, *two], "num_return_sequences=2")
 
@@ -654,11 +654,11 @@ def test_score_against(capsys, tmp_path, pairs, translator, chatter, model, text
     few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:11]))
     options = ["--json", "--num-beams", 1]
     alone = [json.loads(stdout_of(capsys, "score", m, few, *options)) for m in (translator, chatter)]
-    found = json.loads(stdout_of(capsys, "score", translator, few, *options, "--against", chatter))
+    scores = json.loads(stdout_of(capsys, "score", translator, few, *options, "--against", chatter))
     for name in ("bleu", "chrf"):
-        assert found[name] == pytest.approx(alone[0][name])
-        assert found[f"{name}_against"] == pytest.approx(alone[1][name])
-        assert 0 < found[f"{name}_p"] <= 1
+        assert scores[name] == pytest.approx(alone[0][name])
+        assert scores[f"{name}_against"] == pytest.approx(alone[1][name])
+        assert 0 < scores[f"{name}_p"] <= 1
     same = json.loads(stdout_of(capsys, "score", translator, few, *options, "--against", translator))
     assert same["bleu_p"] == same["chrf_p"] == 1
     assert "bleu_p " in stdout_of(capsys, "score", translator, few, "--against", translator)
@@ -744,11 +744,11 @@ def test_a_translator_remembers_nothing(capsys, monkeypatch, translator):
 
 
 def test_score(capsys, model, text):
-    found = json.loads(stdout_of(capsys, "score", model, text, "--json"))
-    assert found.keys() == {"loss", "perplexity", "bits_per_byte"}
-    assert 0 < found["bits_per_byte"] < found["loss"] * 2
+    scores = json.loads(stdout_of(capsys, "score", model, text, "--json"))
+    assert scores.keys() == {"loss", "perplexity", "bits_per_byte"}
+    assert 0 < scores["bits_per_byte"] < scores["loss"] * 2
     lines = stdout_of(capsys, "score", model, text).splitlines()
-    assert [line.split() for line in lines] == [[name, f"{value:.4f}"] for name, value in found.items()]
+    assert [line.split() for line in lines] == [[name, f"{value:.4f}"] for name, value in scores.items()]
 
 
 # ------------------------------------------------------------------------------------------------------ look
@@ -805,12 +805,12 @@ def test_help_needs_no_torch():
         "    try:\n        cli.main(line.split())\n    except SystemExit:\n        pass\n"
         "print(sorted({'torch', 'numpy', 'rich', 'tokenizers'} & set(sys.modules)), file=sys.stderr)\n"
     )
-    made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert made.stderr.splitlines()[-1] == "[]"
-    assert f"regard {__version__}" in made.stdout
-    assert "\nwrite " in made.stdout
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert process.stderr.splitlines()[-1] == "[]"
+    assert f"regard {__version__}" in process.stdout
+    assert "\nwrite " in process.stdout
     for verb in ("train", "ask", "score", "look", "prepare"):
-        assert f"\n    {verb} " in made.stdout
+        assert f"\n    {verb} " in process.stdout
 
 
 def test_a_reader_that_has_had_enough(model):

@@ -89,8 +89,8 @@ class Case:
     compiles: bool = True  # torch's recurrent layers do not
 
     def __str__(self) -> str:
-        told = {k: v for k, v in self.settings.items() if k not in PAIR}
-        return "-".join([self.name, *(k if v is True else str(v) for k, v in told.items())])
+        settings = {k: v for k, v in self.settings.items() if k not in PAIR}
+        return "-".join([self.name, *(k if v is True else str(v) for k, v in settings.items())])
 
     @property
     def vocab(self) -> int:

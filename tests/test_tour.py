@@ -27,7 +27,7 @@ MADE = "is not as the code has it by now; run `python docs/tour/make.py`, and re
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def tour(tmp_path_factory):
     spec = importlib.util.spec_from_file_location("make", TOUR / "make.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -50,8 +50,8 @@ def same(old, new):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_as_it_is_made(made, name):
-    old, new = (TOUR / name).read_text().splitlines(), (made / name).read_text().splitlines()
+def test_a_page_is_as_it_is_made(tour, name):
+    old, new = (TOUR / name).read_text().splitlines(), (tour / name).read_text().splitlines()
     assert len(old) == len(new), f"{name} {MADE}"
     for n, (a, b) in enumerate(zip(old, new, strict=True), 1):
         assert same(a, b), f"{name}:{n} {MADE}"
@@ -75,21 +75,21 @@ def parts(path):
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_as_it_is_made(made, name):
+def test_a_picture_is_as_it_is_made(tour, name):
     assert (TOUR / "pictures" / name).stat().st_size < LARGEST
-    old, new = (list(parts(folder / "pictures" / name)) for folder in (TOUR, made))
+    old, new = (list(parts(folder / "pictures" / name)) for folder in (TOUR, tour))
     assert [part[0] for part in old] == [part[0] for part in new], f"{name} {MADE}"
-    for (_, words, numbers, pixels), (_, others, found, seen) in zip(old, new, strict=True):
-        assert same(words or "", others or ""), f"{name} {MADE}"
-        np.testing.assert_allclose(numbers, found, atol=1, err_msg=f"{name} {MADE}")
+    for (_, words, numbers, pixels), (_, new_words, new_numbers, new_pixels) in zip(old, new, strict=True):
+        assert same(words or "", new_words or ""), f"{name} {MADE}"
+        np.testing.assert_allclose(numbers, new_numbers, atol=1, err_msg=f"{name} {MADE}")
         if pixels is not None:
-            assert pixels.shape == seen.shape
-            assert np.abs(pixels - seen).mean() < 3, f"{name} {MADE}"
+            assert pixels.shape == new_pixels.shape
+            assert np.abs(pixels - new_pixels).mean() < 3, f"{name} {MADE}"
 
 
-def test_nothing_is_made_that_is_not_there(made):
-    assert sorted(path.name for path in made.glob("*.md")) == PAGES
-    assert sorted(path.name for path in (made / "pictures").iterdir()) == PICTURES
+def test_nothing_is_made_that_is_not_there(tour):
+    assert sorted(path.name for path in tour.glob("*.md")) == PAGES
+    assert sorted(path.name for path in (tour / "pictures").iterdir()) == PICTURES
     shown = {n for page in PAGES for n in re.findall(r"pictures/([\w-]+\.svg)", (TOUR / page).read_text())}
     assert shown == set(PICTURES)
 

@@ -47,18 +47,18 @@ def pages() -> list[Path]:
 
 def page(path: Path, pictures: Path) -> str:
     """A page with everything in it made anew."""
-    names: dict[str, Any] = {"table": table, "save": lambda *given: save(pictures, *given)}
+    names: dict[str, Any] = {"table": table, "save": lambda *args: save(pictures, *args)}
 
-    def part(found: re.Match[str]) -> str:
-        if found["shown"] is not None:
-            exec(compile(found["shown"], path.name, "exec"), names)
-            return found[0]
+    def part(match: re.Match[str]) -> str:
+        if match["shown"] is not None:
+            exec(compile(match["shown"], path.name, "exec"), names)
+            return match[0]
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            if found["kind"] == "run":
-                exec(compile(found["told"].strip("\n "), path.name, "exec"), names)
+            if match["kind"] == "run":
+                exec(compile(match["told"].strip("\n "), path.name, "exec"), names)
             else:
-                print({"code": code, "links": links, "index": index}[found["kind"]](path, found["told"]))
-        return f"{found['mark']}{printed.getvalue().strip()}\n<!-- end -->"
+                print({"code": code, "links": links, "index": index}[match["kind"]](path, match["told"]))
+        return f"{match['mark']}{printed.getvalue().strip()}\n<!-- end -->"
 
     before = torch.get_default_dtype()
     try:
@@ -85,27 +85,27 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], digits: int = 2
         print("|", " | ".join(map(cell, row)).replace("<", "&lt;"), "|")
 
 
-def save(folder: Path, view: Any, name: str, told: str, width: int | None = None) -> None:
+def save(folder: Path, view: Any, name: str, alt: str, width: int | None = None) -> None:
     """Keeps a picture, or draws a view, and prints the line that shows it."""
     (view if isinstance(view, Picture) else draw(view)).save(folder / f"{name}.svg")
-    shown = f'<img src="pictures/{name}.svg" alt="{told}" width="{width}">'
-    print(shown if width else f"![{told}](pictures/{name}.svg)")
+    shown = f'<img src="pictures/{name}.svg" alt="{alt}" width="{width}">'
+    print(shown if width else f"![{alt}](pictures/{name}.svg)")
 
 
 # What the script writes
 
 
-def code(path: Path, told: str) -> str:
+def code(path: Path, arguments: str) -> str:
     """Parts of one of our files, with a link to it."""
-    file, *wanted = told.split()
+    file, *parts = arguments.split()
     text = (ROOT / file).read_text()
-    found = "\n\n\n".join(source(text, name.split(".")) for name in wanted)
-    told = f"```py\n{found}\n```"
+    quoted = "\n\n\n".join(source(text, name.split(".")) for name in parts)
+    block = f"```py\n{quoted}\n```"
     link = f"[{file}](../../{file})"
-    if found.count("\n") < FOLDED:
-        return f"{told}\nFrom {link}."
-    names = ", ".join(f"<code>{name}</code>" for name in wanted)
-    return f"<details><summary>{names}</summary>\n\n{told}\n</details>\n\nFrom {link}."
+    if quoted.count("\n") < FOLDED:
+        return f"{block}\nFrom {link}."
+    names = ", ".join(f"<code>{name}</code>" for name in parts)
+    return f"<details><summary>{names}</summary>\n\n{block}\n</details>\n\nFrom {link}."
 
 
 def source(text: str, name: Sequence[str]) -> str:
@@ -134,7 +134,7 @@ def called(node: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def links(path: Path, told: str) -> str:
+def links(path: Path, arguments: str) -> str:
     every = pages()
     at = every.index(path)
     before = f"← [{title(every[at - 1])}]({every[at - 1].name}) | " if at else ""
@@ -142,7 +142,7 @@ def links(path: Path, told: str) -> str:
     return f"{before}[all pages](README.md){after}"
 
 
-def index(path: Path, told: str) -> str:
+def index(path: Path, arguments: str) -> str:
     rows = [f"{n}. [{title(each)}]({each.name}): {lead(each)}" for n, each in enumerate(pages(), 1)]
     return "\n".join(rows)
 

@@ -54,20 +54,20 @@ def test_encoder_decoder(tmp_path: Path, kind: str, sizes: dict[str, Any], two: 
     theirs, task = engine.Translator(str(tmp_path / "out"), **ON_CPU), ours.task
     sources = [[*ids, task.source_end] for ids in torch.randint(5, 190, (5, 17)).tolist()]
     targets = torch.randint(5, task.output_tokenizer.vocab - 1, (5, 11))
-    found = theirs.score_batch(names(ours.tokenizer, sources), names(task.output_tokenizer, targets))
+    scores = theirs.score_batch(names(ours.tokenizer, sources), names(task.output_tokenizer, targets))
     first, last = (torch.full((5, 1), id) for id in (task.begin, task.end))
     y = ours.model(torch.tensor(sources), torch.cat([first, targets], 1)).log_softmax(-1)
     y = y.gather(2, torch.cat([targets, last], 1)[..., None])[..., 0]
-    assert_close(torch.tensor([row.log_probs for row in found]), y, atol=1e-4, rtol=1e-4)
+    assert_close(torch.tensor([row.log_probs for row in scores]), y, atol=1e-4, rtol=1e-4)
     texts = sample_texts("translate")[:200]
     rows = [task.source(ids) for text in texts for ids in task.parts(text)]
     options = {"min_decoding_length": 0, "max_decoding_length": 20}
     answers = theirs.translate_batch(names(ours.tokenizer, rows), beam_size=1, **options)
-    spelt = [
+    decoded = [
         task.output_tokenizer.decode([task.output_tokenizer.id(t) for t in a.hypotheses[0]]) for a in answers
     ]
-    assert len(set(spelt)) > (30 if sizes.get("tied") is False else 3)
-    assert spelt == ours.ask(texts, max_new_tokens=20, num_beams=1)
+    assert len(set(decoded)) > (30 if sizes.get("tied") is False else 3)
+    assert decoded == ours.ask(texts, max_new_tokens=20, num_beams=1)
 
 
 @pytest.mark.parametrize("kind", ["marian", "pegasus"])
@@ -88,9 +88,9 @@ def test_beams(tmp_path: Path) -> None:
     theirs, texts = engine.Translator(str(tmp_path / "out"), **ON_CPU), sample_texts("chat")[:60]
     rows = [ours.task.source(ids) for text in texts for ids in ours.task.parts(text)]
     options = {"min_decoding_length": 0, "max_decoding_length": 20, "beam_size": 4, "patience": 4}
-    found = theirs.translate_batch(names(ours.tokenizer, rows), **options)
-    spelt = [other.decode([other.id(t) for t in a.hypotheses[0]]) for a in found]
-    assert spelt == ours.ask(texts, max_new_tokens=20, num_beams=4)
+    answers = theirs.translate_batch(names(ours.tokenizer, rows), **options)
+    decoded = [other.decode([other.id(t) for t in a.hypotheses[0]]) for a in answers]
+    assert decoded == ours.ask(texts, max_new_tokens=20, num_beams=4)
 
 
 WRITERS: list[dict[str, Any]] = [
@@ -132,8 +132,8 @@ def test_encoder(tmp_path: Path, task: str, section: dict[str, Any], sizes: dict
     theirs = engine.Encoder(str(tmp_path / "out"), **ON_CPU)
     ids = torch.randint(5, ours.tokenizer.vocab, (2, 13))
     attention_mask = torch.arange(13) < torch.tensor([[13], [7]])
-    found = theirs.forward_batch([row[m].tolist() for row, m in zip(ids, attention_mask, strict=True)])
-    x, pooled = (torch.from_numpy(np.array(y)) for y in (found.last_hidden_state, found.pooler_output))
+    outputs = theirs.forward_batch([row[m].tolist() for row, m in zip(ids, attention_mask, strict=True)])
+    x, pooled = (torch.from_numpy(np.array(y)) for y in (outputs.last_hidden_state, outputs.pooler_output))
     inner = ours.model if task == "embed" else ours.model.model
     assert_close(x[attention_mask], inner.encode(ids, attention_mask)[attention_mask], atol=1e-5, rtol=1e-5)
     if task != "embed":
@@ -198,10 +198,10 @@ def test_ties() -> None:
 def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run the README's example in the folder; the last line's value is `last`."""
     code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0].rstrip().splitlines()
-    found: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     monkeypatch.chdir(folder)
-    exec("\n".join([*code[:-1], f"last = {code[-1]}"]), found)
-    return found
+    exec("\n".join([*code[:-1], f"last = {code[-1]}"]), names)
+    return names
 
 
 @pytest.mark.parametrize("two", [False, True])

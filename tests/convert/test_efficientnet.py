@@ -31,13 +31,13 @@ class Theirs(nn.Module):
         super().__init__()
 
         def norm(channels: int) -> nn.BatchNorm2d:
-            made = nn.BatchNorm2d(channels, eps=EPS)
+            layer = nn.BatchNorm2d(channels, eps=EPS)
             with torch.no_grad():
-                for t in (made.weight, made.running_var):
+                for t in (layer.weight, layer.running_var):
                     t.uniform_(0.5, 1.5)
-                for t in (made.bias, made.running_mean):
+                for t in (layer.bias, layer.running_mean):
                     t.normal_(0, 0.1)
-            return made
+            return layer
 
         self._conv_stem, self._bn0 = nn.Conv2d(3, 32, 3, 2, bias=False), norm(32)
         self._blocks, inputs = nn.ModuleList(), 32

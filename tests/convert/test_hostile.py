@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 
 from helpers import hostile
+from helpers.damaged import CASES, DEEP, REPLACE
 from helpers.errors import user_error
 from helpers.hostile import (
     KINDS,
     WEIGHTS,
-    Spoil,
-    bounded,
-    copied,
-    linked,
+    Damage,
+    copy_folder,
+    limit_memory,
+    link,
     make_good,
-    pickled,
-    put,
-    told,
-    tried,
-    used,
+    put_file,
+    put_pickle,
+    set_json,
+    try_mutation,
+    use_model,
 )
-from helpers.spoilt import CASES, DEEP, REPLACE
 from regard.files.tensors import write_tensors
 from regard.models import MODELS
 from regard.runs import recipe
@@ -41,19 +41,19 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of each kind, that works and that tests leave as it is."""
     top = make_good(tmp_path_factory.mktemp("good"))
     for kind in KINDS:
-        used(top / kind)
+        use_model(top / kind)
     return top
 
 
 @pytest.mark.parametrize(
-    ("kind", "spoil", "word"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+    ("kind", "damage", "word"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_what_is_wrong_is_told(tmp_path: Path, good: Path, kind: str, spoil: Spoil, word: str) -> None:
-    folder = copied(good, kind, tmp_path / "bad")
-    spoil(folder)
-    with bounded(folder):
-        said = user_error(lambda: used(folder))
-    assert any(some in said for some in word.split("|")), said
+def test_what_is_wrong_is_told(tmp_path: Path, good: Path, kind: str, damage: Damage, word: str) -> None:
+    folder = copy_folder(good, kind, tmp_path / "bad")
+    damage(folder)
+    with limit_memory(folder):
+        said = user_error(lambda: use_model(folder))
+    assert any(choice in said for choice in word.split("|")), said
 
 
 BROKEN = {
@@ -67,50 +67,51 @@ BROKEN = {
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 def test_recipes(tmp_path: Path, content: Any) -> None:
-    put("recipe.toml", content)(tmp_path)
+    put_file("recipe.toml", content)(tmp_path)
     user_error(lambda: recipe.read_file(tmp_path / "recipe.toml"), "recipe.toml")
 
 
 def test_pickles_beside_are_left_alone(tmp_path: Path, good: Path) -> None:
-    folder = copied(good, "llama", tmp_path / "a")
+    folder = copy_folder(good, "llama", tmp_path / "a")
     for name in ("training_args.bin", "pytorch_model.bin", "tokenizer.pkl", "optimizer.pt"):
-        pickled(name)(folder)
-    with bounded(folder):
-        used(folder)
+        put_pickle(name)(folder)
+    with limit_memory(folder):
+        use_model(folder)
 
 
 def test_links_are_followed_to_files(tmp_path: Path, good: Path) -> None:
     """As the hub's cache has them."""
-    folder = copied(good, "llama", tmp_path / "a")
-    linked(WEIGHTS, str(good / "llama" / WEIGHTS))(folder)
-    used(folder)
+    folder = copy_folder(good, "llama", tmp_path / "a")
+    link(WEIGHTS, str(good / "llama" / WEIGHTS))(folder)
+    use_model(folder)
 
 
 def test_a_regex_without_an_end(tmp_path: Path, good: Path) -> None:
     """The library gives up on it."""
-    folder = copied(good, "llama", tmp_path / "a")
-    told("tokenizer.json", "normalizer", to=REPLACE | {"pattern": {"Regex": "(a+)+(a+)+$"}})(folder)
-    with bounded(folder):
-        user_error(lambda: used(folder), "the tokenizer fails", "retry-limit")
+    folder = copy_folder(good, "llama", tmp_path / "a")
+    set_json("tokenizer.json", "normalizer", to=REPLACE | {"pattern": {"Regex": "(a+)+(a+)+$"}})(folder)
+    with limit_memory(folder):
+        user_error(lambda: use_model(folder), "the tokenizer fails", "retry-limit")
 
 
 def test_memory_of_a_good_one(tmp_path: Path) -> None:
     """Twice the file at the most, also where nothing is wrong."""
-    told = {"positions": "learned", "context": 2**15, "dim": 512, "depth": 1, "heads": 2, "vocab": 11}
-    module, made, _ = MODELS["gpt"]
+    sizes = {"positions": "learned", "context": 2**15, "dim": 512, "depth": 1, "heads": 2, "vocab": 11}
+    module, config, _ = MODELS["gpt"]
     sections = {"model": {"kind": "gpt"}, "task": {"name": "write"}, "data": {}, "train": {}}
-    model, tokenizer = module(made(**told)), train_tokenizer("char", ["The cats"], 11, ("<|endoftext|>",))
+    model = module(config(**sizes))
+    tokenizer = train_tokenizer("char", ["The cats"], 11, ("<|endoftext|>",))
     begin(tmp_path / "a", model, Write(WriteConfig(name="write"), tokenizer, 2**15), sections)
     write_tensors(tmp_path / "a" / WEIGHTS, model.state_dict())
     del model
-    with bounded(tmp_path / "a"):
+    with limit_memory(tmp_path / "a"):
         load(tmp_path / "a", "cpu")
 
 
 def test_mutations(tmp_path: Path, good: Path) -> None:
     """As below, but fewer; some must matter, and some not."""
-    told = [tried(good, tmp_path, number) for number in range(300)]
-    assert 100 < sum(map(bool, told)) < 299
+    results = [try_mutation(good, tmp_path, number) for number in range(300)]
+    assert 100 < sum(map(bool, results)) < 299
 
 
 @pytest.mark.slow
@@ -127,8 +128,8 @@ def test_many_mutations(tmp_path: Path, good: Path) -> None:
                 args, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
             )
         )
-    told = [json.loads(process.communicate()[0]) for process in running]
-    outcomes = sum((Counter(some["outcomes"]) for some in told), Counter())
-    print(outcomes, f"{max(some['peak'] for some in told) >> 20} MiB")
+    results = [json.loads(process.communicate()[0]) for process in running]
+    outcomes = sum((Counter(result["outcomes"]) for result in results), Counter())
+    print(outcomes, f"{max(result['peak'] for result in results) >> 20} MiB")
     assert set(outcomes) == {"mistakes", "loads"}
     assert outcomes.total() == many

@@ -260,7 +260,7 @@ def masks(kind: str, T: int) -> Tensor | None:
 def test_fused_is_pool(T: int, kind: str, biased: bool, causal: bool, groups: int) -> None:
     inputs = [torch.randn(B, H, T, d), torch.randn(B, groups, S, d), torch.randn(B, groups, S, d)]
     inputs += [torch.randn(H, T, S)] if biased else []
-    mask, wanted = masks(kind, T), 100 * torch.randn(B, H, T, d)
+    mask, gradient = masks(kind, T), 100 * torch.randn(B, H, T, d)
 
     def run(open_path: bool) -> tuple[Tensor, ...]:
         q, k, v, *rest = leaves = [t.clone().requires_grad_() for t in inputs]
@@ -271,7 +271,7 @@ def test_fused_is_pool(T: int, kind: str, biased: bool, causal: bool, groups: in
             assert weights.isfinite().all()
         else:
             out = fused_attention(q, k, v, mask, bias, causal)
-        return out, *torch.autograd.grad(out, leaves, wanted)
+        return out, *torch.autograd.grad(out, leaves, gradient)
 
     fast, slow = run(open_path=False), run(open_path=True)
     assert all(t.isfinite().all() for t in fast + slow)
@@ -328,7 +328,7 @@ def both_ways(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Averages and the gradients of q, k and v: by blocks, and by the definition."""
     inputs = [torch.randn(B, heads, T, d).to(dtype) for heads in (H, groups, groups)]
-    shares, wanted = LENGTHS[padding], torch.randn(B, H, T, d).to(dtype)
+    shares, gradient = LENGTHS[padding], torch.randn(B, H, T, d).to(dtype)
     mask = None if shares is None else padding_mask((torch.tensor(shares) * T).ceil().long(), T)
     near, answers = window_mask(T, T, window, globals), []
     for fast in True, False:
@@ -338,7 +338,7 @@ def both_ways(
         else:
             k, v = (t.repeat_interleave(H // groups, dim=1) for t in (k, v))
             out, _ = attend(q, k, v, near if mask is None else mask & near)
-        answers.append((out, *torch.autograd.grad(out, leaves, wanted)))
+        answers.append((out, *torch.autograd.grad(out, leaves, gradient)))
     assert all(t.isfinite().all() for answer in answers for t in answer)
     return answers[0], answers[1]
 
@@ -554,18 +554,18 @@ def test_parity_with_torch(kind: str, padded: bool) -> None:
     x = torch.randn(B, T, D).double()
     source = torch.randn(B, S, D).double() if kind == "cross" else None
     mask = padding_mask(torch.tensor([7, 2, 5, 1, 3]), S) if padded else None
-    wanted = torch.randn(B, T, D).double()
+    gradient = torch.randn(B, T, D).double()
 
     leaves = [t.clone().requires_grad_() for t in (x, source) if t is not None]
     y = ours(leaves[0], leaves[1] if kind == "cross" else None, mask=mask)
-    y.backward(wanted)
+    y.backward(gradient)
     twins = [t.clone().requires_grad_() for t in (x, source) if t is not None]
     z, _ = theirs(
         twins[0], twins[-1], twins[-1],
         key_padding_mask=None if mask is None else ~mask[:, 0, 0],
         attn_mask=~causal_mask(S, S) if kind == "causal" else None,
     )  # fmt: skip
-    z.backward(wanted)
+    z.backward(gradient)
 
     tight = partial(assert_close, atol=1e-12, rtol=1e-9)
     tight(y, z)

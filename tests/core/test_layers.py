@@ -77,9 +77,9 @@ def test_residual_before_and_after() -> None:
 def test_residual_drops_the_branch_only() -> None:
     residual, x = Residual(D, nn.Identity(), nn.LayerNorm, True, dropout=0.5), torch.randn(B, T, D)
     branch, dropped = F.layer_norm(x, [D]), residual(x) - x
-    kept = dropped.abs() > 1e-6
-    assert 0.3 < kept.float().mean() < 0.7
-    assert_close(dropped[kept], 2 * branch[kept], atol=1e-5, rtol=1e-4)
+    nonzero = dropped.abs() > 1e-6
+    assert 0.3 < nonzero.float().mean() < 0.7
+    assert_close(dropped[nonzero], 2 * branch[nonzero], atol=1e-5, rtol=1e-4)
     assert_close(residual.eval()(x), x + branch)
 
 
@@ -105,17 +105,17 @@ def gradients(theirs: nn.Module, ours: Block) -> tuple[list[Tensor | None], list
         b += [m.weight.grad for m in (f.q, f.k, f.v)] + [m.bias.grad for m in (f.q, f.k, f.v)]
         a += [attention.out_proj.weight.grad, attention.out_proj.bias.grad]
         b += [f.out.weight.grad, f.out.bias.grad]
-    for name, module in others(ours):
+    for name, module in modules_of_block(ours):
         a += [p.grad for p in theirs.get_submodule(name).parameters()]
         b += [p.grad for p in module.parameters()]
     return a, b
 
 
-def others(ours: Block) -> list[tuple[str, nn.Module]]:
+def modules_of_block(ours: Block) -> list[tuple[str, nn.Module]]:
     """Torch's names of everything in a block but the attentions."""
     norms = [ours.attn.norm, *([ours.cross.norm] if ours.cross else []), ours.ffn.norm]
-    found = [(f"norm{i}", norm) for i, norm in enumerate(norms, start=1)]
-    return [*found, ("linear1", ours.ffn.f.up), ("linear2", ours.ffn.f.down)]
+    modules = [(f"norm{i}", norm) for i, norm in enumerate(norms, start=1)]
+    return [*modules, ("linear1", ours.ffn.f.up), ("linear2", ours.ffn.f.down)]
 
 
 @torch.no_grad()
@@ -125,7 +125,7 @@ def copy_block(theirs: nn.Module, ours: Block) -> None:
     copy_attention(theirs.self_attn, ours.attn)
     if ours.cross is not None:
         copy_attention(theirs.multihead_attn, ours.cross)
-    for name, module in others(ours):
+    for name, module in modules_of_block(ours):
         module.load_state_dict(theirs.get_submodule(name).state_dict())
 
 
@@ -145,13 +145,13 @@ def test_encoder_block_is_torchs(activation: str, pre: bool) -> None:
     ).double()
     ours = block(activation, pre, cross=False, causal=False)
     copy_block(theirs, ours)
-    x, wanted = torch.randn(2, B, T, D, dtype=torch.float64)
+    x, gradient = torch.randn(2, B, T, D, dtype=torch.float64)
     attention_mask = padding_mask(torch.tensor([5, 2, 3]), T)
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
     y, z = theirs(a, src_key_padding_mask=~attention_mask[:, 0, 0]), ours(b, mask=attention_mask)
     tight(z, y)
-    y.backward(wanted)
-    z.backward(wanted)
+    y.backward(gradient)
+    z.backward(gradient)
     tight(b.grad, a.grad)
     tight(*gradients(theirs, ours))
 
@@ -163,7 +163,7 @@ def test_decoder_block_is_torchs(activation: str, pre: bool) -> None:
     ).double()
     ours = block(activation, pre, cross=True, causal=True)
     copy_block(theirs, ours)
-    x, wanted = torch.randn(2, B, T, D, dtype=torch.float64)
+    x, gradient = torch.randn(2, B, T, D, dtype=torch.float64)
     source, attention_mask = (
         torch.randn(B, S, D, dtype=torch.float64),
         padding_mask(torch.tensor([7, 2, 3]), S),
@@ -172,8 +172,8 @@ def test_decoder_block_is_torchs(activation: str, pre: bool) -> None:
     y = theirs(*a, tgt_mask=~causal_mask(T, T), memory_key_padding_mask=~attention_mask[:, 0, 0])
     z = ours(*b, attention_mask)
     tight(z, y)
-    y.backward(wanted)
-    z.backward(wanted)
+    y.backward(gradient)
+    z.backward(gradient)
     tight([t.grad for t in b], [t.grad for t in a])
     tight(*gradients(theirs, ours))
 
@@ -212,19 +212,19 @@ def model(depth: int = 3, dim: int = 128, vocab: int = 257, ffn: str = "relu") -
     blocks = [
         Block(dim, Attention(dim, 4, 2), FEED_FORWARDS[ffn](dim), Attention(dim, 4)) for _ in range(depth)
     ]
-    whole = nn.Sequential(nn.Embedding(vocab, dim), *blocks, nn.Linear(dim, vocab))
-    for p in whole.parameters():
+    net = nn.Sequential(nn.Embedding(vocab, dim), *blocks, nn.Linear(dim, vocab))
+    for p in net.parameters():
         nn.init.constant_(p, 7.0)  # whatever is not initialised shows
-    for m in whole.modules():
+    for m in net.modules():
         if isinstance(m, nn.LayerNorm):
             m.reset_parameters()
-    return whole
+    return net
 
 
-def named(whole: nn.Module, *ends: str) -> list[Tensor]:
-    found = [p for name, p in whole.named_parameters() if name.endswith(ends)]
-    assert found
-    return found
+def named(net: nn.Module, *ends: str) -> list[Tensor]:
+    parameters = [p for name, p in net.named_parameters() if name.endswith(ends)]
+    assert parameters
+    return parameters
 
 
 def spread(p: Tensor, std: float) -> None:
@@ -233,8 +233,8 @@ def spread(p: Tensor, std: float) -> None:
     assert abs(p.mean().item()) < error * std
 
 
-def untouched_norms_and_zero_biases(whole: nn.Module) -> None:
-    for m in whole.modules():
+def untouched_norms_and_zero_biases(net: nn.Module) -> None:
+    for m in net.modules():
         if isinstance(m, nn.LayerNorm):
             assert (m.weight == 1).all()
             assert (m.bias == 0).all()
@@ -244,43 +244,43 @@ def untouched_norms_and_zero_biases(whole: nn.Module) -> None:
 
 @pytest.mark.parametrize("ffn", ["relu", "swiglu"])
 def test_gpt2_start(ffn: str) -> None:
-    whole = model(ffn=ffn)
-    init_gpt2(whole)
-    ends = named(whole, "out.weight", "down.weight")
+    net = model(ffn=ffn)
+    init_gpt2(net)
+    ends = named(net, "out.weight", "down.weight")
     assert len(ends) == 9  # two attentions and a feed-forward in each of three blocks
     for p in ends:
         spread(p, 0.02 / 3)
-    for p in named(whole, "q.weight", "k.weight", "v.weight", "up.weight", "0.weight", "4.weight"):
+    for p in named(net, "q.weight", "k.weight", "v.weight", "up.weight", "0.weight", "4.weight"):
         spread(p, 0.02)
-    untouched_norms_and_zero_biases(whole)
+    untouched_norms_and_zero_biases(net)
 
 
 def test_gpt2_start_shrinks_by_twice_the_depth() -> None:
     for depth in 1, 4:
-        whole = nn.Sequential(*(Block(128, Attention(128, 4), FeedForward(128)) for _ in range(depth)))
-        init_gpt2(whole)
-        for p in named(whole, "out.weight", "down.weight"):
+        net = nn.Sequential(*(Block(128, Attention(128, 4), FeedForward(128)) for _ in range(depth)))
+        init_gpt2(net)
+        for p in named(net, "out.weight", "down.weight"):
             spread(p, 0.02 / math.sqrt(2 * depth))
 
 
 def test_xavier_start() -> None:
-    whole = model()
-    init_xavier(whole)
-    for m in whole.modules():
+    net = model()
+    init_xavier(net)
+    for m in net.modules():
         if isinstance(m, nn.Linear):
             bound = math.sqrt(6 / (m.in_features + m.out_features))
             assert 0.99 * bound < m.weight.abs().max() <= bound
             spread(m.weight, bound / math.sqrt(3))
         elif isinstance(m, nn.Embedding):
             spread(m.weight, 128**-0.5)
-    untouched_norms_and_zero_biases(whole)
+    untouched_norms_and_zero_biases(net)
 
 
 def test_bert_start() -> None:
-    whole = model()
-    init_bert(whole)
-    for m in whole.modules():
+    net = model()
+    init_bert(net)
+    for m in net.modules():
         if isinstance(m, nn.Linear | nn.Embedding):
             assert 0.039 < m.weight.abs().max() <= 0.04
             spread(m.weight, 0.02 * 0.8796)  # of what is left of a normal distribution cut off at ±2
-    untouched_norms_and_zero_biases(whole)
+    untouched_norms_and_zero_biases(net)

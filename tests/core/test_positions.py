@@ -137,9 +137,9 @@ def test_relative_bias_is_t5s(both_ways: bool) -> None:
     ours.load_state_dict({"table.weight": theirs.relative_attention_bias.weight.detach()})
     assert_close(ours.bias(S, S), theirs.compute_bias(S, S)[0])
     assert_close(ours.bias(5, S), theirs.compute_bias(5, S, past_seen_tokens=S - 5)[0])
-    wanted = torch.randn(heads, S, S)
-    ours.bias(S, S).backward(wanted)
-    theirs.compute_bias(S, S)[0].backward(wanted)
+    gradient = torch.randn(heads, S, S)
+    ours.bias(S, S).backward(gradient)
+    theirs.compute_bias(S, S)[0].backward(gradient)
     assert_close(ours.table.weight.grad, theirs.relative_attention_bias.weight.grad, atol=1e-3, rtol=1e-4)
 
 

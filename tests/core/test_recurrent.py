@@ -96,8 +96,8 @@ def test_encoder_is_its_equations_row_by_row(cell: str, bidirectional: bool) -> 
     assert len(hidden) == parts
     for row in range(B):
         zeros = [(torch.zeros(width).double(),) * parts] * (L * (1 + bidirectional))
-        wanted, ends = by_hand(cell, encoder.rnn, x[row, REAL[row]], zeros)
-        assert_close(states[row, REAL[row]], wanted)
+        expected, ends = by_hand(cell, encoder.rnn, x[row, REAL[row]], zeros)
+        assert_close(states[row, REAL[row]], expected)
         assert not states[row, ~REAL[row]].any()
         for part in range(parts):
             for layer in range(L):
@@ -149,9 +149,9 @@ def test_odd_width_cannot_be_halved() -> None:
 
 def decoder(cell: str, attention: str, depth: int = L) -> tuple[Decoder, RecurrentState, Tensor]:
     """One with a state to go on from, and words to read."""
-    made = shaken(Decoder(cell, attention, D, depth))
+    module = shaken(Decoder(cell, attention, D, depth))
     hidden = tuple(normal(depth, B, D) for _ in range(2 if cell == "lstm" else 1))
-    return made, made.start(normal(B, S, D), hidden, REAL), normal(B, T, D)
+    return module, module.start(normal(B, S, D), hidden, REAL), normal(B, T, D)
 
 
 def context(m: Decoder, attention: str, s: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,10 +190,10 @@ def test_decoder_is_its_equations(cell: str, attention: str) -> None:
             s = out[0]
             if attention in ("dot", "general"):
                 c, alpha = context(m, attention, s, source[row, REAL[row]])
-                wanted = torch.tanh(W @ torch.cat([c, s]))
+                expected = torch.tanh(W @ torch.cat([c, s]))
             else:
-                wanted = (W @ torch.cat([s, y[row, t], c]) + b).view(D, 2).max(1).values
-            assert_close(x[row, t], wanted)
+                expected = (W @ torch.cat([s, y[row, t], c]) + b).view(D, 2).max(1).values
+            assert_close(x[row, t], expected)
             if attention != "none":
                 weights = torch.cat([r["weights"] for r in records["look"]], dim=2)  # of one head
                 assert_close(weights[row, 0, t, REAL[row]], alpha)
@@ -306,12 +306,14 @@ NAMES = {
 @both_ways
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("with_state", [False, True])
 @torch.no_grad()
-def test_unrolled_is_torchs(cell: str, bidirectional: bool, layers: int, padded: bool, given: bool) -> None:
+def test_unrolled_is_torchs(
+    cell: str, bidirectional: bool, layers: int, padded: bool, with_state: bool
+) -> None:
     rnn = CELLS[cell](7, 11, layers, batch_first=True, bidirectional=bidirectional)
     x, n = torch.randn(B, S, 7), layers * (1 + bidirectional)
-    hidden = tuple(torch.randn(2 if cell == "lstm" else 1, n, B, 11)) if given else None
+    hidden = tuple(torch.randn(2 if cell == "lstm" else 1, n, B, 11)) if with_state else None
     first = None if hidden is None else hidden if cell == "lstm" else hidden[0]
     if padded:
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths(REAL), True, enforce_sorted=False)
@@ -319,18 +321,18 @@ def test_unrolled_is_torchs(cell: str, bidirectional: bool, layers: int, padded:
         y = nn.utils.rnn.pad_packed_sequence(packed, True, total_length=S)[0]
     else:
         y, last = rnn(x, first)
-    found = unroll(rnn, x, hidden, REAL if padded else None)
-    assert len(found) == n
-    assert all(set(layer) == NAMES[cell] | {"previous"} for layer in found)
-    assert all(t.shape == (B, S, 11) for layer in found for t in layer.values())
+    output = unroll(rnn, x, hidden, REAL if padded else None)
+    assert len(output) == n
+    assert all(set(layer) == NAMES[cell] | {"previous"} for layer in output)
+    assert all(t.shape == (B, S, 11) for layer in output for t in layer.values())
     assert_close(
-        torch.cat([one["state"] for one in found[-(1 + bidirectional) :]], dim=-1), y, atol=1e-6, rtol=0
+        torch.cat([one["state"] for one in output[-(1 + bidirectional) :]], dim=-1), y, atol=1e-6, rtol=0
     )
     ends = (REAL.sum(1) if padded else torch.full((B,), S)) - 1
-    for i, layer in enumerate(found):
+    for i, layer in enumerate(output):
         backward = i % (1 + bidirectional)
         at = torch.zeros_like(ends) if backward else ends
-        for name, wanted in zip(("state", "cell"), last if cell == "lstm" else (last,), strict=False):
-            assert_close(layer[name][torch.arange(B), at], wanted[i], atol=1e-6, rtol=0)
+        for name, expected in zip(("state", "cell"), last if cell == "lstm" else (last,), strict=False):
+            assert_close(layer[name][torch.arange(B), at], expected[i], atol=1e-6, rtol=0)
         before = torch.zeros(B, 11) if hidden is None else hidden[0][i]
         assert_close(layer["previous"][torch.arange(B), ends if backward else 0 * ends], before)

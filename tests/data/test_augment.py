@@ -42,15 +42,15 @@ def augmented(config, pixels, how):
 
 
 def test_a_row_draws_the_same_in_any_batch():
-    whole = sample_augmentation(ALL, KEYS, 28)
+    samples = sample_augmentation(ALL, KEYS, 28)
     rows = np.array([17, 3, 999])
-    assert np.array_equal(sample_augmentation(ALL, KEYS[rows], 28), whole[rows])
+    assert np.array_equal(sample_augmentation(ALL, KEYS[rows], 28), samples[rows])
     assert np.array_equal(sample_mix(ALL, KEYS[rows]), sample_mix(ALL, KEYS)[rows])
-    assert len(np.unique(whole, axis=0)) == len(KEYS)
+    assert len(np.unique(samples, axis=0)) == len(KEYS)
     pixels = noise(4000 // 100)
-    some = torch.from_numpy(whole[:40])
-    together = augmented(ALL, pixels, some)
-    assert_close(together[5:6], augmented(ALL, pixels[5:6], some[5:6]))
+    first_rows = torch.from_numpy(samples[:40])
+    together = augmented(ALL, pixels, first_rows)
+    assert_close(together[5:6], augmented(ALL, pixels[5:6], first_rows[5:6]))
 
 
 def test_nothing_asked_nothing_done():
@@ -67,7 +67,7 @@ def test_nothing_asked_nothing_done():
 def test_moves_are_those_of_a_padded_crop():
     c = Augmentation(pad=2, flip=True)
     pixels, how = noise(1).expand(900, -1, -1, -1), sample_augmentation(c, KEYS[:900], 11)
-    found = augmented(c, pixels, torch.from_numpy(how))
+    images = augmented(c, pixels, torch.from_numpy(how))
     wide = np.pad(pixels[0].numpy(), ((0, 0), (2, 2), (2, 2)), mode="symmetric")
     crops = {
         crop[:, :, :: -1 if flipped else 1].tobytes()
@@ -76,10 +76,10 @@ def test_moves_are_those_of_a_padded_crop():
         for flipped in (False, True)
         for crop in [wide[:, y : y + 11, x : x + 11]]
     }
-    seen = {some.round().byte().numpy().tobytes() for some in found}
-    assert_close(found, found.round(), atol=1e-3, rtol=0)
-    assert seen <= crops
-    assert len(seen) == len(crops) == 50
+    variants = {image.round().byte().numpy().tobytes() for image in images}
+    assert_close(images, images.round(), atol=1e-3, rtol=0)
+    assert variants <= crops
+    assert len(variants) == len(crops) == 50
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_a_rectangle_of_some_is_erased():
     how = sample_augmentation(c, KEYS, 11)
     pixels = noise(1, 1).expand(4000, -1, -1, -1)
     gone = augmented(c, pixels, torch.from_numpy(how)) != pixels.double() / 255 * 255
-    some = gone.flatten(1).any(1)
-    assert some.float().mean() == pytest.approx(0.4, abs=0.03)
-    assert 0.02 < gone[some].float().mean() < 0.2
-    first = gone[some][0, 0]
+    erased = gone.flatten(1).any(1)
+    assert erased.float().mean() == pytest.approx(0.4, abs=0.03)
+    assert 0.02 < gone[erased].float().mean() < 0.2
+    first = gone[erased][0, 0]
     rows, columns = first.any(1).nonzero(), first.any(0).nonzero()
     assert first.sum() == len(rows) * len(columns)
 
@@ -183,8 +183,8 @@ def test_quantiles_are_those_of_numbers_parameters():
 
 
 def test_edges_count_pixels_by_their_middle():
-    found = box_mask(torch.tensor([[0.25, 0.5, 1.0, 0.75]]), 4, 8)
-    assert found.nonzero()[:, 2:].tolist() == [[2, x] for x in range(2, 8)]
+    mask = box_mask(torch.tensor([[0.25, 0.5, 1.0, 0.75]]), 4, 8)
+    assert mask.nonzero()[:, 2:].tolist() == [[2, x] for x in range(2, 8)]
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,9 @@ def test_a_step_is_a_function_of_seed_and_step():
     lengths = some_lengths(997)
     buckets = Buckets(*lengths, 7, tokens=307)
     steps = [0, 5 * buckets.count + 3, 1, buckets.count, 10**9, 0]
-    found = [buckets.rows(step).tolist() for step in steps]
-    assert found[0] == found[-1]
-    assert found == [Buckets(*lengths, 7, tokens=307).rows(step).tolist() for step in steps]
+    rows = [buckets.rows(step).tolist() for step in steps]
+    assert rows[0] == rows[-1]
+    assert rows == [Buckets(*lengths, 7, tokens=307).rows(step).tolist() for step in steps]
     other = Buckets(*lengths, 8, tokens=307)
     assert other.count == buckets.count
     assert sum(other.rows(step).tolist() == buckets.rows(step).tolist() for step in range(20)) == 0
@@ -65,8 +65,8 @@ def test_company_and_order_change(size):
         [max(int(side[batch].max()) for side in lengths) for batch in epoch(buckets, e)] for e in (0, 1)
     ]
     assert widths[0] != widths[1]
-    for found in widths:  # short and long batches follow each other at random
-        assert abs(np.corrcoef(np.arange(len(found)), found)[0, 1]) < 0.2
+    for row in widths:  # short and long batches follow each other at random
+        assert abs(np.corrcoef(np.arange(len(row)), row)[0, 1]) < 0.2
 
 
 @pytest.mark.parametrize("size", [{"rows": 17}, {"tokens": 401}])

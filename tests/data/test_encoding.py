@@ -31,31 +31,31 @@ def test_bad_configuration(tmp_path):
 
 def test_only_char_learns_from_the_held_out_text(tmp_path):
     (tmp_path / "a.txt").write_text("low lower lowest " * 60 + "zqzqzqzqzq" * 10)
-    found = {
+    corpora = {
         kind: load_corpus([str(tmp_path)], [], DataConfig(tokenizer=kind), []) for kind in ("char", "bpe")
     }
-    assert found["char"].tokenizer.id("q") is not None
-    assert not any("q" in token and len(token) > 1 for token in found["bpe"].tokenizer.inner.get_vocab())
+    assert corpora["char"].tokenizer.id("q") is not None
+    assert not any("q" in token and len(token) > 1 for token in corpora["bpe"].tokenizer.inner.get_vocab())
 
 
 def test_the_tokenizer_learns_from_the_beginning_of_an_enormous_text(tmp_path, monkeypatch):
     path, rows = write_documents(tmp_path, 5)
     monkeypatch.setattr(encoding, "TRAINING_TEXT", len(rows[0]) + 10)
-    found = load_corpus([path], [], DataConfig(tokenizer="bpe", vocab=400, holdout=0), [])
+    corpus = load_corpus([path], [], DataConfig(tokenizer="bpe", vocab=400, holdout=0), [])
     expected = train_tokenizer("bpe", [rows[0], rows[1][:10]], 400, [])
-    assert found.tokenizer.digest == expected.digest
+    assert corpus.tokenizer.digest == expected.digest
 
 
 def test_a_long_text_arrives_whole_in_many_batches(tmp_path, monkeypatch):
     path, _rows = write_documents(tmp_path, 25)
     config = DataConfig(tokenizer="byte")
-    whole = load_corpus([path], [], config, SPECIALS)
+    corpus = load_corpus([path], [], config, SPECIALS)
     for module in (text, encoding):
         monkeypatch.setattr(module, "AT_ONCE", 50)
     monkeypatch.setattr(text, "PIECE", 16)
     cut = load_corpus([path], [], config, SPECIALS)
-    assert ids(cut.train) == ids(whole.train)
-    assert ids(cut.valid) == ids(whole.valid)
-    assert (cut.train.bytes, cut.valid.bytes) == (whole.train.bytes, whole.valid.bytes)
+    assert ids(cut.train) == ids(corpus.train)
+    assert ids(cut.valid) == ids(corpus.valid)
+    assert (cut.train.bytes, cut.valid.bytes) == (corpus.train.bytes, corpus.valid.bytes)
     parts = encoding.split_texts(["long enough for many " * 50], None, 0.1)
-    assert len(list(encoding.encode_texts(parts, whole.tokenizer))) > 10
+    assert len(list(encoding.encode_texts(parts, corpus.tokenizer))) > 10

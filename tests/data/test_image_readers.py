@@ -31,32 +31,34 @@ def idx(path, pixels, labels=None):
 
 
 def test_the_folder_is_the_class(tmp_path):
-    kept = {}
+    pixels = {}
     for label, name in (("owl", "b.png"), ("owl", "deep/a.webp"), ("cat", "z.png")):
-        kept[f"{label}/{name}"] = noise()
+        pixels[f"{label}/{name}"] = noise()
         save(
-            tmp_path / label / name, kept[f"{label}/{name}"], **({"lossless": True} if "webp" in name else {})
+            tmp_path / label / name,
+            pixels[f"{label}/{name}"],
+            **({"lossless": True} if "webp" in name else {}),
         )
     (tmp_path / "owl" / "notes.txt").write_text("not an image")
-    found, labels = read_image_classes([str(tmp_path)])
+    images, labels = read_image_classes([str(tmp_path)])
     assert labels == ["cat", "owl", "owl"]
-    assert [str(Path(name).relative_to(tmp_path)) for name in found.names] == [
+    assert [str(Path(name).relative_to(tmp_path)) for name in images.names] == [
         "cat/z.png",
         "owl/b.png",
         "owl/deep/a.webp",
     ]
-    assert found.shape == (3, 7, 7)
+    assert images.shape == (3, 7, 7)
     for row, name in enumerate(("cat/z.png", "owl/b.png", "owl/deep/a.webp")):
-        assert torch.equal(found.read(np.array([row]))[0], torch.from_numpy(kept[name]).permute(2, 0, 1))
-    assert found.describe() == "3 images of 7 x 7 in colour"
+        assert torch.equal(images.read(np.array([row]))[0], torch.from_numpy(pixels[name]).permute(2, 0, 1))
+    assert images.describe() == "3 images of 7 x 7 in colour"
 
 
 def test_grey_images_have_one_channel_unless_asked(tmp_path):
     grey = noise(C=1)
     save(tmp_path / "a" / "1.png", grey)
     save(tmp_path / "b" / "1.png", noise(C=1))
-    found, _ = read_image_classes([str(tmp_path)])
-    assert torch.equal(found.read(np.array([0]))[0, 0], torch.from_numpy(grey))
+    images, _ = read_image_classes([str(tmp_path)])
+    assert torch.equal(images.read(np.array([0]))[0, 0], torch.from_numpy(grey))
     coloured, _ = read_image_classes([str(tmp_path)], channels=3)
     assert torch.equal(coloured.read(np.array([0]))[0], torch.from_numpy(grey).expand(3, -1, -1))
     save(tmp_path / "b" / "2.png", noise())
@@ -69,11 +71,11 @@ def test_the_size_is_the_median_of_shorter_sides_and_wide_ones_are_cut(tmp_path)
     save(tmp_path / "a" / "1.png", wide)
     save(tmp_path / "a" / "2.png", noise(13, 13))
     save(tmp_path / "b" / "3.png", noise(31, 17))
-    found, _ = read_image_classes([str(tmp_path)])
-    assert found.shape == (3, 13, 13)
+    images, _ = read_image_classes([str(tmp_path)])
+    assert images.shape == (3, 13, 13)
     fit = ImageOps.fit(Image.fromarray(wide), (13, 13), Image.Resampling.BICUBIC)
     assert torch.equal(
-        found.read(np.array([0]))[0], torch.from_numpy(np.asarray(fit).copy()).permute(2, 0, 1)
+        images.read(np.array([0]))[0], torch.from_numpy(np.asarray(fit).copy()).permute(2, 0, 1)
     )
     assert read_image_classes([str(tmp_path)], size=5)[0].read(np.arange(3)).shape == (3, 3, 5, 5)
     for n in range(5):
@@ -85,24 +87,24 @@ def test_the_size_is_the_median_of_shorter_sides_and_wide_ones_are_cut(tmp_path)
 def test_what_is_too_much_to_keep_is_read_again(tmp_path, monkeypatch):
     for n in range(5):
         save(tmp_path / "ab"[n % 2] / f"{n}.png", noise())
-    kept, _ = read_image_classes([str(tmp_path)])
+    cached, _ = read_image_classes([str(tmp_path)])
     monkeypatch.setattr(images, "MAX_MEMORY", 5 * 3 * 7 * 7 - 1)
     again, _ = read_image_classes([str(tmp_path)])
     assert again.pixels is None
-    assert kept.notes == []
+    assert cached.notes == []
     assert "decoded again" in again.notes[0]
     rows = np.array([4, 0, 3, 3])
-    assert torch.equal(again.read(rows), kept.read(rows))
-    assert again.fingerprint() == kept.fingerprint()
-    assert torch.equal(again.rows([3, 1]).read(np.array([1])), kept.rows([3, 1]).read(np.array([1])))
-    assert torch.equal(torch.stack(again[1:3]), kept.pixels[1:3])
-    assert again.moments() == kept.moments()
+    assert torch.equal(again.read(rows), cached.read(rows))
+    assert again.fingerprint() == cached.fingerprint()
+    assert torch.equal(again.rows([3, 1]).read(np.array([1])), cached.rows([3, 1]).read(np.array([1])))
+    assert torch.equal(torch.stack(again[1:3]), cached.pixels[1:3])
+    assert again.moments() == cached.moments()
 
 
 def test_means_and_deviations(tmp_path):
     pixels = np.stack([noise(), noise()])
-    for n, some in enumerate(pixels):
-        save(tmp_path / "ab"[n] / "1.png", some)
+    for n, image in enumerate(pixels):
+        save(tmp_path / "ab"[n] / "1.png", image)
     mean, std = read_image_classes([str(tmp_path)])[0].moments()
     assert mean == pytest.approx((pixels / 255).mean((0, 1, 2)).tolist())
     assert std == pytest.approx((pixels / 255).std((0, 1, 2), ddof=1).tolist())
@@ -148,10 +150,10 @@ def test_images_of_a_table_have_several_captions(tmp_path, where):
         save(folder / "a.png", a)
         save(folder / "b.png", b)
     path = table(tmp_path / "t.tsv", ("b.png", "a dog"), ("a.png", "an owl"), ("b.png", "some dog"))
-    found, captions = read_captions([path])
+    images, captions = read_captions([path])
     assert captions == [["a dog", "some dog"], ["an owl"]]
-    assert torch.equal(found.read(np.array([0, 1])), torch.from_numpy(np.stack([b, a])).permute(0, 3, 1, 2))
-    assert [name.endswith(end) for name, end in zip(found.names, ("b.png", "a.png"), strict=True)]
+    assert torch.equal(images.read(np.array([0, 1])), torch.from_numpy(np.stack([b, a])).permute(0, 3, 1, 2))
+    assert [name.endswith(end) for name, end in zip(images.names, ("b.png", "a.png"), strict=True)]
 
 
 def test_a_table_may_have_labels(tmp_path):
@@ -188,10 +190,10 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path):
 def test_idx_files(tmp_path, ending):
     pixels = RNG.integers(0, 256, (11, 5, 5), dtype=np.uint8)
     path = idx(tmp_path / f"train-images-idx3-ubyte{ending}", pixels, [9, 0, 3] + [7] * 8)
-    found, labels = read_image_classes([path, path])
+    images, labels = read_image_classes([path, path])
     assert labels == (["9", "0", "3"] + ["7"] * 8) * 2
-    assert found.names[12] == f"{path}:2"
-    assert torch.equal(found.read(np.arange(11, 22)), torch.from_numpy(pixels)[:, None])
+    assert images.names[12] == f"{path}:2"
+    assert torch.equal(images.read(np.arange(11, 22)), torch.from_numpy(pixels)[:, None])
     larger, _ = read_image_classes([path], size=8, channels=3)
     assert larger.read(np.array([0])).shape == (1, 3, 8, 8)
 
@@ -205,14 +207,14 @@ def test_what_is_wrong_with_idx_files_is_named(tmp_path):
     user_error(lambda: read_image_classes([labels]), labels, "images-idx3")
     user_error(lambda: read_image_classes([str(tmp_path)]), tmp_path, "IDX", "images-idx3")
     user_error(lambda: read_image_classes([str(path), str(tmp_path)]), path, "IDX")
-    whole = path.read_bytes()
+    raw = path.read_bytes()
     for bad, words in (
-        (whole[:-1], "274"),
-        (whole + b"x", "275 bytes"),
-        (whole[:9], "not IDX"),
-        (b"\0\0\x0d\x03" + whole[4:], "not IDX of unsigned bytes"),
-        (whole[:4] + b"\xff" * 12, "get it again"),
-        (whole[:4] + bytes(12), "get it again"),
+        (raw[:-1], "274"),
+        (raw + b"x", "275 bytes"),
+        (raw[:9], "not IDX"),
+        (b"\0\0\x0d\x03" + raw[4:], "not IDX of unsigned bytes"),
+        (raw[:4] + b"\xff" * 12, "get it again"),
+        (raw[:4] + bytes(12), "get it again"),
     ):
         path.write_bytes(bad)
         user_error(lambda: read_image_classes([str(path)]), path, words)

@@ -27,28 +27,28 @@ def test_a_camera_may_say_which_side_is_up(tmp_path):
 def test_what_is_transparent_lies_on_white(tmp_path):
     pixels = np.dstack([noise(), np.zeros((7, 7), dtype=np.uint8)])
     pixels[2, 3, 3] = 255
-    found = load_image(str(save(tmp_path / "a.png", pixels)), 7, 3)
-    assert found[:, 2, 3].tolist() == pixels[2, 3, :3].tolist()
-    found[:, 2, 3] = 255
-    assert (found == 255).all()
+    image = load_image(str(save(tmp_path / "a.png", pixels)), 7, 3)
+    assert image[:, 2, 3].tolist() == pixels[2, 3, :3].tolist()
+    image[:, 2, 3] = 255
+    assert (image == 255).all()
 
 
 def test_sixteen_bits_become_eight(tmp_path):
     pixels = RNG.integers(0, 2**16, (7, 7)).astype(np.uint16)
-    found = load_image(str(save(tmp_path / "a.png", pixels)), 7, 1)
-    assert torch.equal(found[0], torch.from_numpy((pixels >> 8).astype(np.uint8)))
+    image = load_image(str(save(tmp_path / "a.png", pixels)), 7, 1)
+    assert torch.equal(image[0], torch.from_numpy((pixels >> 8).astype(np.uint8)))
 
 
 def test_jpeg_is_near(tmp_path):
     smooth = np.add.outer(np.arange(40), 3 * np.arange(40)).astype(np.uint8)
-    found = load_image(str(save(tmp_path / "a.jpg", smooth, quality=95)), 40, 1)
-    assert (found[0].int() - torch.from_numpy(smooth).int()).abs().max() < 6
+    image = load_image(str(save(tmp_path / "a.jpg", smooth, quality=95)), 40, 1)
+    assert (image[0].int() - torch.from_numpy(smooth).int()).abs().max() < 6
 
 
 def test_damaged_images_are_named(tmp_path):
-    whole = save(tmp_path / "whole.png", noise(40, 40)).read_bytes()
+    raw = save(tmp_path / "whole.png", noise(40, 40)).read_bytes()
     jpeg = save(tmp_path / "whole.jpg", noise(40, 40)).read_bytes()
-    for n, data in enumerate([b"", b"hello", whole[:500], whole[:20], jpeg[:600], b"GIF89a" + whole]):
+    for n, data in enumerate([b"", b"hello", raw[:500], raw[:20], jpeg[:600], b"GIF89a" + raw]):
         for path in (tmp_path / f"{n}.png", tmp_path / f"data{n}" / "owl" / "bad.jpg"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)

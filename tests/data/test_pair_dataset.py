@@ -46,13 +46,13 @@ def test_fingerprint():
 
     same = of(("ab", "cd"), ("e", "f"))
     assert same == of(("ab", "cd"), ("e", "f"))
-    others = [
+    variants = [
         [("a", "cd"), ("be", "f")],
         [("ab", "c"), ("e", "df")],
         [("ab", "cd"), ("e", "g")],
         [("ab", "cd")],
     ]
-    assert len({same, *(of(*other) for other in others)}) == 5
+    assert len({same, *(of(*other) for other in variants)}) == 5
 
 
 def test_nothing_to_filter():
@@ -76,14 +76,14 @@ def test_filters_and_their_report():
     ]
     pairs = pairs_of(*lengths)
     config = PairConfig(shortest=2, longest=13, ratio=5)
-    kept, report = filter_pairs(pairs, config, 12, 100, False)
+    filtered, report = filter_pairs(pairs, config, 12, 100, False)
     rows = [0, 7, 10]
-    assert kept.targets == [pairs.targets[row] for row in rows]
-    assert kept.sources == [pairs.sources[row] for row in rows]
+    assert filtered.targets == [pairs.targets[row] for row in rows]
+    assert filtered.sources == [pairs.sources[row] for row in rows]
     for new, row in enumerate(rows):
-        assert kept.source(new).tolist() == pairs.source(row).tolist()
-        assert kept.target(new).tolist() == pairs.target(row).tolist()
-    assert kept.source_lengths.tolist() == [5, 12, 3]
+        assert filtered.source(new).tolist() == pairs.source(row).tolist()
+        assert filtered.target(new).tolist() == pairs.target(row).tolist()
+    assert filtered.source_lengths.tolist() == [5, 12, 3]
     assert report == [
         "dropped 3 of 11 pairs: an empty side",
         "dropped 1 of 11 pairs: shorter than 2 tokens (data.shortest)",
@@ -91,21 +91,21 @@ def test_filters_and_their_report():
         "(data.longest or model.context)",
         "dropped 1 of 11 pairs: one side over 5 times as long as the other (data.ratio)",
     ]
-    kept, report = filter_pairs(pairs, PairConfig(ratio=0), 13, 13, False)
-    assert len(kept) == 6
+    filtered, report = filter_pairs(pairs, PairConfig(ratio=0), 13, 13, False)
+    assert len(filtered) == 6
     assert report[1:] == ["dropped 2 of 11 pairs: longer than 13 tokens (data.longest or model.context)"]
 
 
 def test_a_long_source_is_cut_from_its_oldest():
     texts = [(["abc", "defg"], "x"), (["hi"], "yy"), (["jklmnop"], "z" * 8), ([""], "w"), (["qrstu"], "v")]
     pairs = encode_pairs(texts, BYTE, BYTE, SEPARATOR)
-    kept, report = filter_pairs(pairs, PairConfig(), 5, 7, True)
-    assert [BYTE.tokens(kept.source(row)) for row in range(3)] == [
+    filtered, report = filter_pairs(pairs, PairConfig(), 5, 7, True)
+    assert [BYTE.tokens(filtered.source(row)) for row in range(3)] == [
         [*["<|endoftext|>"], *"defg"],
         [*"hi"],
         [*"qrstu"],
     ]
-    assert kept.targets == ["x", "yy", "v"]
+    assert filtered.targets == ["x", "yy", "v"]
     assert report == [
         "dropped 1 of 5 pairs: an empty side",
         "dropped 1 of 5 pairs: longer than 7 tokens (data.longest or model.context)",

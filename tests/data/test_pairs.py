@@ -107,10 +107,10 @@ def test_what_makes_no_pairs(tmp_path):
 
 def test_wrong_bytes(tmp_path, monkeypatch):
     good = write_file(tmp_path / "good.en", "x\ny\n")
-    for name, given in (("a.tsv", lambda path: [path]), ("a.de", lambda path: [good, path])):
+    for name, paths in (("a.tsv", lambda path: [path]), ("a.de", lambda path: [good, path])):
         tab = b"\t" if name == "a.tsv" else b" "
         path = tmp_path / name
-        failing = lambda *words, p=path, g=given: user_error(lambda: read(*g(p)), *words)  # noqa: E731
+        failing = lambda *words, p=path, g=paths: user_error(lambda: read(*g(p)), *words)  # noqa: E731
         failing(path, ": no such file")
         for content, words in [(b"a%sb\nc%s\xe9\n", ("2:", "0xe9")), (b"a%sb\nc%s\0\n", ("2:", "zero byte"))]:
             write_file(path, content.replace(b"%s", tab))
@@ -123,7 +123,7 @@ def test_wrong_bytes(tmp_path, monkeypatch):
         monkeypatch.undo()
         damaged = path.with_name(name + ".gz")
         damaged.write_bytes(gzip.compress(b"a" + tab + b"b\n" + b"c" + tab + b"d\n")[:-5])
-        user_error(lambda g=given, d=damaged: read(*g(d)), damaged, "damaged compressed file")
+        user_error(lambda g=paths, d=damaged: read(*g(d)), damaged, "damaged compressed file")
     user_error(lambda: read(tmp_path / "missing"), tmp_path / "missing", ": no such file")
     user_error(lambda: read(tmp_path / "missing.tsv.gz"), "missing.tsv.gz: no such file")
 

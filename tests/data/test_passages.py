@@ -55,36 +55,36 @@ def test_paragraphs(text, parts):
 
 
 def test_sentences_are_ids_document_by_document(tokenizer):
-    found = encode_passages(iter(TEXTS), tokenizer, 7)
-    wanted = [split_sentences(text) for text in TEXTS if text.strip()]
-    assert found.firsts.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
-    for i, sentence in enumerate(s for document in wanted for s in document):
-        assert found.sentence_ids(i, i + 1).tolist() == tokenizer.encode(sentence)
-    for (first, stop), document in zip(pairwise(found.firsts.tolist()), wanted, strict=True):
-        assert found.sentence_ids(first, stop).tolist() == [
+    passages = encode_passages(iter(TEXTS), tokenizer, 7)
+    expected = [split_sentences(text) for text in TEXTS if text.strip()]
+    assert passages.firsts.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    for i, sentence in enumerate(s for document in expected for s in document):
+        assert passages.sentence_ids(i, i + 1).tolist() == tokenizer.encode(sentence)
+    for (first, stop), document in zip(pairwise(passages.firsts.tolist()), expected, strict=True):
+        assert passages.sentence_ids(first, stop).tolist() == [
             id for s in document for id in tokenizer.encode(s)
         ]
-    assert found.bytes == sum(len(text.encode()) for text in TEXTS if text.strip())
-    assert found.ids.ids.dtype == np.uint16
-    assert found.describe() == f"{len(found.ids.ids):,} tokens in 4 documents"
+    assert passages.bytes == sum(len(text.encode()) for text in TEXTS if text.strip())
+    assert passages.ids.ids.dtype == np.uint16
+    assert passages.describe() == f"{len(passages.ids.ids):,} tokens in 4 documents"
     for nothing in ([], [" \n "], [""]):
         user_error(lambda nothing=nothing: encode_passages(nothing, tokenizer, 7), "no sentence")
 
 
 @pytest.mark.parametrize("longest", [1, 7, 20, 1000])
 def test_passages_are_everything_once_within_the_room(tokenizer, longest):
-    found = encode_passages(TEXTS, tokenizer, longest)
-    cuts = found.cuts.tolist()
-    assert len(found) == len(cuts)
+    passages = encode_passages(TEXTS, tokenizer, longest)
+    cuts = passages.cuts.tolist()
+    assert len(passages) == len(cuts)
     assert [first for first, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]
-    assert cuts[-1][1] == found.firsts[-1]
-    borders = set(found.firsts.tolist())
+    assert cuts[-1][1] == passages.firsts[-1]
+    borders = set(passages.firsts.tolist())
     assert borders <= {place for cut in cuts for place in cut}  # never across documents
     for first, stop in cuts:
-        size = len(found.sentence_ids(first, stop))
+        size = len(passages.sentence_ids(first, stop))
         assert size <= longest or stop - first == 1
         if stop not in borders:  # one more would not have had room
-            assert len(found.sentence_ids(first, stop + 1)) > longest
+            assert len(passages.sentence_ids(first, stop + 1)) > longest
     if longest == 1000:
         assert len(cuts) == 4
 
@@ -93,32 +93,32 @@ def test_passages_by_hand():
     assert numbers([3, 3, 4, 1], [11], [10, 1, 2]).cuts.tolist() == [
         [0, 3], [3, 4], [4, 5], [5, 6], [6, 8],
     ]  # fmt: skip
-    found = numbers([3, 3, 4, 1], [11], [10, 1, 2])
-    assert [found.passage_end(1, n) for n in (0, 3, 6, 7, 8, 99)] == [2, 2, 2, 3, 4, 4]
-    assert found.sentence_ids(1, 3).tolist() == [1, 1, 1, 2, 2, 2, 2]
+    passages = numbers([3, 3, 4, 1], [11], [10, 1, 2])
+    assert [passages.passage_end(1, n) for n in (0, 3, 6, 7, 8, 99)] == [2, 2, 2, 3, 4, 4]
+    assert passages.sentence_ids(1, 3).tolist() == [1, 1, 1, 2, 2, 2, 2]
 
 
 def test_elsewhere_is_another_document_and_any_sentence_of_it():
-    found = numbers([3, 2], [5], [1, 1, 1, 4], [2])
+    passages = numbers([3, 2], [5], [1, 1, 1, 4], [2])
     rng = np.random.default_rng(0)
-    documents = np.repeat(np.arange(4), np.diff(found.firsts))
+    documents = np.repeat(np.arange(4), np.diff(passages.firsts))
     draws = 7000
     for first in range(8):
-        counts = Counter(found.random_elsewhere(first, rng) for _ in range(draws))
-        others = [i for i in range(8) if documents[i] != documents[first]]
-        assert sorted(counts) == others
-        share = 1 / len(others)
+        counts = Counter(passages.random_elsewhere(first, rng) for _ in range(draws))
+        elsewhere = [i for i in range(8) if documents[i] != documents[first]]
+        assert sorted(counts) == elsewhere
+        share = 1 / len(elsewhere)
         deviation = (draws * share * (1 - share)) ** 0.5
-        assert max(abs(counts[i] - draws * share) for i in others) < 4.5 * deviation
+        assert max(abs(counts[i] - draws * share) for i in elsewhere) < 4.5 * deviation
 
 
 def test_fingerprints_tell_data_apart():
     one = numbers([3, 2], [5])
     assert one.fingerprint() == numbers([3, 2], [5]).fingerprint()
-    others = [numbers([3], [2, 5]), numbers([2, 3], [5]), numbers([3, 2], [6])]
+    variants = [numbers([3], [2, 5]), numbers([2, 3], [5]), numbers([3, 2], [6])]
     changed = numbers([3, 2], [5])
     changed.ids.ids[4] += 1
-    assert len({p.fingerprint() for p in (one, changed, *others)}) == 5
+    assert len({p.fingerprint() for p in (one, changed, *variants)}) == 5
 
 
 @pytest.mark.parametrize(

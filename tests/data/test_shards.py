@@ -31,7 +31,7 @@ def test_prepared_is_like_read_directly(tmp_path, kind, count):
         assert one.bytes == other.bytes == about[side]["bytes"]
         assert about[side]["tokens"] == len(other)
     positions = np.arange(40)
-    batches = [Windows(found.train, 16, seed=1, size=4).batch(positions) for found in (shards, direct)]
+    batches = [Windows(corpus.train, 16, seed=1, size=4).batch(positions) for corpus in (shards, direct)]
     assert (batches[0] == batches[1]).all()
 
 
@@ -63,9 +63,9 @@ def test_a_large_vocabulary_takes_wider_numbers(tmp_path):
     (tmp_path / "a.txt").write_text(many, "utf-8")
     about = prepare([str(tmp_path / "a.txt")], tmp_path / "out", DataConfig(holdout=0), SPECIALS)
     assert about["dtype"] == "uint32"
-    found = load_corpus([str(tmp_path / "out")], [], DataConfig(), [])
-    assert found.tokenizer.decode(ids(found.train)) == many
-    assert found.valid is None
+    corpus = load_corpus([str(tmp_path / "out")], [], DataConfig(), [])
+    assert corpus.tokenizer.decode(ids(corpus.train)) == many
+    assert corpus.valid is None
 
 
 def test_standard_input_and_pipes_are_prepared_although_read_once(tmp_path, monkeypatch):
@@ -80,23 +80,23 @@ def test_standard_input_and_pipes_are_prepared_although_read_once(tmp_path, monk
     prepare([str(pipe)], tmp_path / "b", DataConfig(), SPECIALS)
     writer.join()
     for out in ("a", "b"):
-        found = load_corpus([str(tmp_path / out)], [], DataConfig(), [])
-        assert ids(found.train) == ids(direct.train)
-        assert ids(found.valid) == ids(direct.valid)
+        corpus = load_corpus([str(tmp_path / out)], [], DataConfig(), [])
+        assert ids(corpus.train) == ids(direct.train)
+        assert ids(corpus.valid) == ids(direct.valid)
 
 
 def test_prepared_with_own_text_to_measure_on(tmp_path):
     path, rows = write_documents(tmp_path, 12)
     (tmp_path / "valid.txt").write_text("Other Letters: XYZ")
     prepare([path], tmp_path / "out", DataConfig(), SPECIALS, valid_paths=[str(tmp_path / "valid.txt")])
-    found = load_corpus([str(tmp_path / "out")], [], DataConfig(), [])
-    assert found.tokenizer.decode(ids(found.valid)) == "Other Letters: XYZ"
-    assert ids(found.train) == expected_ids(found.tokenizer, rows)
+    corpus = load_corpus([str(tmp_path / "out")], [], DataConfig(), [])
+    assert corpus.tokenizer.decode(ids(corpus.valid)) == "Other Letters: XYZ"
+    assert ids(corpus.train) == expected_ids(corpus.tokenizer, rows)
     raw = load_corpus([str(tmp_path / "out")], [path], DataConfig(), [])
-    assert ids(raw.valid) == expected_ids(found.tokenizer, rows)
+    assert ids(raw.valid) == expected_ids(corpus.tokenizer, rows)
     prepared = load_corpus([str(tmp_path / "out")], [str(tmp_path / "out")], DataConfig(), [])
-    assert ids(prepared.valid) == [*ids(found.train), found.tokenizer.end, *ids(found.valid)]
-    assert prepared.valid.bytes == found.train.bytes + found.valid.bytes
+    assert ids(prepared.valid) == [*ids(corpus.train), corpus.tokenizer.end, *ids(corpus.valid)]
+    assert prepared.valid.bytes == corpus.train.bytes + corpus.valid.bytes
 
 
 def test_preparing_shows_how_far_it_is(tmp_path, monkeypatch):
@@ -105,8 +105,8 @@ def test_preparing_shows_how_far_it_is(tmp_path, monkeypatch):
     shown, moved = [], []
 
     @contextlib.contextmanager
-    def progress(*given):
-        shown.append(given)
+    def progress(*args):
+        shown.append(args)
         yield moved.append
 
     monkeypatch.setattr(shards, "progress", progress)
@@ -160,15 +160,15 @@ def test_damaged_shards_are_noticed(prepared):
     a = folder / "a"
     load = lambda: load_corpus([str(a)], [], DataConfig(), [])  # noqa: E731
     shard, index = a / "train-00000.npy", a / "shards.json"
-    whole, about = shard.read_bytes(), index.read_text()
-    for bad in (whole[:-2], whole[:20], b"", whole.replace(b"<u2", b"<i2"), b"\x80\x04" + whole):
+    raw, about = shard.read_bytes(), index.read_text()
+    for bad in (raw[:-2], raw[:20], b"", raw.replace(b"<u2", b"<i2"), b"\x80\x04" + raw):
         shard.write_bytes(bad)
         user_error(load, shard, "npy: damaged (")
     np.save(shard, np.arange(5, dtype=np.uint16))
     user_error(load, shard, "npy: damaged (", "(5,)")
     shard.unlink()
     user_error(load, shard, "npy: missing")
-    shard.write_bytes(whole)
+    shard.write_bytes(raw)
     for bad in ("", "[]", "{}", about.replace('"version": 1', '"version": 2'), about.replace("tokens", "t")):
         index.write_text(bad)
         user_error(load, index, "json: damaged (")

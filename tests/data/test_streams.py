@@ -10,26 +10,26 @@ from regard.data.streams import Stream, Windows, in_order
 
 
 def test_a_stream_reads_across_its_parts():
-    whole = np.arange(23)
-    narrow, wide = whole.astype(np.uint16), whole.astype(np.uint32)
-    stream = Stream([narrow[:5], narrow[5:5], wide[5:6], whole[6:]], bytes=99)
+    numbers = np.arange(23)
+    narrow, wide = numbers.astype(np.uint16), numbers.astype(np.uint32)
+    stream = Stream([narrow[:5], narrow[5:5], wide[5:6], numbers[6:]], bytes=99)
     assert len(stream) == 23
     assert stream.bytes == 99
     for start, stop in itertools.combinations(range(25), 2):
         ids = stream.read(start, stop)
         assert ids.dtype == np.int64
-        assert ids.tolist() == whole[start:stop].tolist()
+        assert ids.tolist() == numbers[start:stop].tolist()
     assert stream.describe() == "23 tokens"
     assert len(Stream([], 0)) == 0
     assert Stream([], 0).read(0, 3).tolist() == []
 
 
 def test_a_fingerprint_tells_streams_apart():
-    whole = np.arange(5000)
-    prints = {Stream([whole[:cut], whole[cut:]], 1).fingerprint() for cut in (0, 7, 4999)}
+    numbers = np.arange(5000)
+    prints = {Stream([numbers[:cut], numbers[cut:]], 1).fingerprint() for cut in (0, 7, 4999)}
     assert len(prints) == 1  # however it lies in parts
-    assert Stream([whole[:-1]], 1).fingerprint() not in prints
-    assert Stream([whole[::-1]], 1).fingerprint() not in prints
+    assert Stream([numbers[:-1]], 1).fingerprint() not in prints
+    assert Stream([numbers[::-1]], 1).fingerprint() not in prints
 
 
 def numbered_stream(n):

@@ -43,7 +43,7 @@ class State:
 
 def everything(model, prompt, longest, penalty):
     """Every answer there is, best first."""
-    found = []
+    hypotheses = []
     for n in range(1, longest + 1):
         for text in itertools.product(range(model.vocab), repeat=n):
             if END in text[:-1] or (text[-1] != END and n < longest):
@@ -52,8 +52,8 @@ def everything(model, prompt, longest, penalty):
                 model.logits([*prompt, *text[:i]]).log_softmax(-1)[token].item()
                 for i, token in enumerate(text)
             )
-            found.append((total / n**penalty, [i for i in text if i != END]))
-    return sorted(found, reverse=True)
+            hypotheses.append((total / n**penalty, [i for i in text if i != END]))
+    return sorted(hypotheses, reverse=True)
 
 
 @pytest.mark.parametrize("penalty", [-0.5, 0.0, 0.6, 1.0, 2.0])
@@ -91,17 +91,17 @@ def test_batched_is_alone(beams):
     model, prompts = Table(vocab=11, seed=5), [[n] for n in range(1, 9)]
     options = {"beams": beams, "end": END, "max_new_tokens": 12}
     together = beam_search(model.step, *model.start(prompts), **options)
-    for prompt, found in zip(prompts, together, strict=True):
-        assert beam_search(model.step, *model.start([prompt]), **options) == [found]
+    for prompt, hypotheses in zip(prompts, together, strict=True):
+        assert beam_search(model.step, *model.start([prompt]), **options) == [hypotheses]
 
 
 def test_one_beam_is_greedy():
     model = Table(vocab=11, seed=6)
-    (found,) = beam_search(model.step, *model.start([[4]]), beams=1, end=END, max_new_tokens=20)
+    (hypotheses,) = beam_search(model.step, *model.start([[4]]), beams=1, end=END, max_new_tokens=20)
     text = [4]
     while len(text) < 21 and (token := int(model.logits(text).argmax())) != END:
         text.append(token)
-    assert found[0].tokens == text[1:]
+    assert hypotheses[0].tokens == text[1:]
 
 
 def test_it_stops_when_nothing_can_win():
@@ -125,8 +125,8 @@ def test_it_stops_when_nothing_can_win():
 def test_broken_weights(at):
     class Broken(Table):
         def logits(self, text):
-            sound = super().logits(text)
-            return sound.fill_(math.nan) if len(text) > at else sound
+            scores = super().logits(text)
+            return scores.fill_(math.nan) if len(text) > at else scores
 
     model = Broken(vocab=7)
     options = {"beams": 3, "end": END, "max_new_tokens": 5}
@@ -183,8 +183,8 @@ def test_as_hugging_face_finds_them(penalty, beams):
     )
     texts = [[i for i in text if i != END] for text in answer.sequences[:, 5:].tolist()]
     scores = answer.sequences_scores.tolist()
-    assert [h.tokens for found in got for h in found] == texts
-    assert [h.score for found in got for h in found] == pytest.approx(scores, abs=1e-4)
+    assert [h.tokens for hypotheses in got for h in hypotheses] == texts
+    assert [h.score for hypotheses in got for h in hypotheses] == pytest.approx(scores, abs=1e-4)
     assert 0 < sum(len(text) < 13 for text in texts) < len(texts)  # some ended, some were cut off
 
 
@@ -209,9 +209,9 @@ def test_what_beams_may_say_is_hugging_faces(options, penalty):
     search = {"beams": 4, "end": END, "max_new_tokens": 13, "length_penalty": penalty}
     got = beam_search(model.step, *model.start(inputs), **search, process=watched)
     texts = [[i for i in text if i != END] for text in answer.sequences[:, 5:].tolist()]
-    assert [h.tokens for found in got for h in found] == texts
+    assert [h.tokens for hypotheses in got for h in hypotheses] == texts
     scores = answer.sequences_scores.tolist()
-    assert [h.score for found in got for h in found] == pytest.approx(scores, abs=1e-4)
+    assert [h.score for hypotheses in got for h in hypotheses] == pytest.approx(scores, abs=1e-4)
     free = beam_search(model.step, *model.start(inputs), **search)
     assert sum(a != b for a, b in zip(got, free, strict=True)) > 5, "it matters"
     if penalty < 0:

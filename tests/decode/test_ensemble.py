@@ -47,9 +47,9 @@ def likely(model, *inputs):
 def test_two_equal_models_are_the_model(inputs):
     model = build()
     both = Ensemble([model, model])
-    wanted = model(*inputs).log_softmax(-1).float()
-    torch.testing.assert_close(both(*inputs).float(), wanted)
-    sources = [row[kept].tolist() for row, kept in zip(inputs[0], inputs[2], strict=True)]
+    expected = model(*inputs).log_softmax(-1).float()
+    torch.testing.assert_close(both(*inputs).float(), expected)
+    sources = [row[mask].tolist() for row, mask in zip(inputs[0], inputs[2], strict=True)]
     for sampling in (Sampling(max_new_tokens=9, temperature=0), Sampling(max_new_tokens=9, seed=3)):
         alone, together = (
             list(generate(m, [[BEGIN]] * 3, sampling, sources=sources, end=END)) for m in (model, both)
@@ -59,11 +59,11 @@ def test_two_equal_models_are_the_model(inputs):
 
 
 def test_the_mean_of_the_probabilities(pair, inputs):
-    wanted = torch.stack([likely(model, *inputs) for model in pair]).mean(0)
-    found = Ensemble(pair)(*inputs)
-    torch.testing.assert_close(found.exp(), wanted.float())
-    assert (wanted - likely(pair[0], *inputs)).abs().max() > 0.1
-    torch.testing.assert_close(Ensemble(pair).hidden(*inputs), found)
+    expected = torch.stack([likely(model, *inputs) for model in pair]).mean(0)
+    logits = Ensemble(pair)(*inputs)
+    torch.testing.assert_close(logits.exp(), expected.float())
+    assert (expected - likely(pair[0], *inputs)).abs().max() > 0.1
+    torch.testing.assert_close(Ensemble(pair).hidden(*inputs), logits)
     three = mean_logits(
         [torch.log(torch.tensor([[0.2, 0.8]])), torch.zeros(1, 2), 70 + torch.tensor([[0.0, 99.0]])]
     )
@@ -102,9 +102,9 @@ def test_beams_move_in_both(pair, inputs):
         return logits, Watched(state.each)
 
     options = {"beams": 3, "end": END, "max_new_tokens": 7}
-    found = beam_search(step, logits, Watched(state.each), **options)
+    best = beam_search(step, logits, Watched(state.each), **options)
     assert any(rows != list(range(len(rows))) for rows in moved[1:])
-    for row, hypotheses in enumerate(found):
+    for row, hypotheses in enumerate(best):
         for h in hypotheses:
             ids = torch.tensor([*h.tokens, END][:7])
             target = torch.cat([torch.tensor([BEGIN]), ids[:-1]])[None]
@@ -168,8 +168,8 @@ def test_its_loss(tmp_path, cls):
         letters, config = "abcdefgh \t\n", WriteConfig(name="write")
         models = [model(Write, config, letters, kind="gpt") for _ in "ab"]
     both = ensemble(models)
-    found = both.score(path)
-    assert found["loss"] < sum(m.score(path)["loss"] for m in models) / 2
+    scores = both.score(path)
+    assert scores["loss"] < sum(m.score(path)["loss"] for m in models) / 2
     total = count = 0.0
     for *inputs, following in both.task.evaluation_batches(both.task.held_out([path]), 1):
         if cls is Translate:
@@ -178,4 +178,4 @@ def test_its_loss(tmp_path, cls):
         words = torch.stack([likely(m.model, *inputs) for m in models]).mean(0)
         total -= words.gather(2, following[..., None]).log().sum().item()
         count += following.numel()
-    assert found["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert scores["loss"] == pytest.approx(total / count, rel=1e-5)

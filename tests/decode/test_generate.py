@@ -93,9 +93,9 @@ def test_tiny_contexts(context):
 @pytest.mark.parametrize("samples", [1, 3])
 def test_rows_that_end_leave_the_others_as_they_are(cached, samples):
     model, lengths = gpt(), set()
-    whole = write(model, PROMPTS, SAMPLED, samples=samples)
+    together = write(model, PROMPTS, SAMPLED, samples=samples)
     for end in range(VOCAB):
-        expected = [text[: text.index(end)] if end in text else text for text in whole]
+        expected = [text[: text.index(end)] if end in text else text for text in together]
         if cached or end < 5:
             texts = write(model, PROMPTS, SAMPLED, samples=samples, end=end, cached=cached)
             assert texts == (expected if any(expected) else [])
@@ -103,7 +103,7 @@ def test_rows_that_end_leave_the_others_as_they_are(cached, samples):
     assert len(lengths) > 3
     several = write(model, PROMPTS, SAMPLED, samples=samples, end=(1, 2, 3))
     assert several == [
-        text[: next((i for i, t in enumerate(text) if t in (1, 2, 3)), None)] for text in whole
+        text[: next((i for i, t in enumerate(text) if t in (1, 2, 3)), None)] for text in together
     ]
 
 
@@ -294,9 +294,9 @@ def test_filters_come_in_hugging_faces_order():
     ):
         scores = warp(None, scores)
     texts = TEXTS[:3].tolist()
-    drawn = torch.tensor([choose(logits, texts, s, [(i + 0.5) / 500] * 3) for i in range(500)])
+    choices = torch.tensor([choose(logits, texts, s, [(i + 0.5) / 500] * 3) for i in range(500)])
     for row in range(3):
-        counts = drawn[:, row].bincount(minlength=31) / 500
+        counts = choices[:, row].bincount(minlength=31) / 500
         assert torch.allclose(counts, scores[row].softmax(0), atol=2 / 500)
 
 
@@ -397,8 +397,8 @@ def test_with_sources_cached_is_uncached_and_batched_is_alone(kind, sampling):
     several = write(model, START, sampling, sources=SOURCES, samples=3)
     assert several[::3] == together
     for end in {text[4] for text in together}:
-        wanted = [text[: text.index(end)] if end in text else text for text in together]
-        assert write(model, START, sampling, sources=SOURCES, end=end) == (wanted if any(wanted) else [])
+        expected = [text[: text.index(end)] if end in text else text for text in together]
+        assert write(model, START, sampling, sources=SOURCES, end=end) == (expected if any(expected) else [])
 
 
 def test_prompts_of_unequal_length_have_no_place_beside_sources():

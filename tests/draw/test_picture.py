@@ -160,13 +160,13 @@ def test_svg_and_png_have_the_same_images():
     picture = draw(FIGURES["maps"])
     elements = list(ET.fromstring(picture.svg()).iter(f"{NS}image"))
     assert len(elements) == 3
-    whole = decode_png(picture)
+    pixels = decode_png(picture)
     for element in elements:
         head, data = element.get("href").split(",")
         assert head == "data:image/png;base64"
         own = np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(data))))
         x, y = (round(SCALE * float(element.get(name))) for name in ("x", "y"))
-        assert (whole[y : y + own.shape[0], x : x + own.shape[1]] == own).all()
+        assert (pixels[y : y + own.shape[0], x : x + own.shape[1]] == own).all()
 
 
 def test_hostile_labels_are_escaped():

@@ -17,8 +17,8 @@ def plain_name(name: str) -> str:
 
 def bert_weights(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """For our BERT: theirs, and where their class lacks a head, its own."""
-    found = {plain_name(name): t for name, t in state.items()}
-    return {ours: found.get(their_name(NAMES, ours), own) for ours, own in model.state_dict().items()}
+    weights = {plain_name(name): t for name, t in state.items()}
+    return {ours: weights.get(their_name(NAMES, ours), own) for ours, own in model.state_dict().items()}
 
 
 def head_weights(state: dict[str, Tensor]) -> dict[str, Any]:

@@ -44,11 +44,11 @@ VIEWS = {"gpt": TEXT, "transformer": PAIRS, "gru": PAIRS, "bert": TEXT, "vit": S
 
 @functools.cache
 def shown(kind):
-    model, given = MODELS[kind]()
+    model, input = MODELS[kind]()
     answer = {"transformer": "der Fuchs springt", "gru": "der Fuchs springt", "captioner": "the fox"}.get(
         kind
     )
-    return Session(model, given, answer)
+    return Session(model, input, answer)
 
 
 def hostile():
@@ -111,14 +111,14 @@ def close(text, want):
 
 def trained(folder):
     """The folder of a run of ten steps with two checkpoints; other weights at each."""
-    made = reader("write", "gpt")
+    model = reader("write", "gpt")
     sections = {"model": {"kind": "gpt"}, "data": {}, "task": {"name": "write"}, "train": {"lora_alpha": 5.0}}
-    begin(folder, made.model, made.task, sections)
+    begin(folder, model.model, model.task, sections)
     (folder / GENERATION).write_text('{"temperature": 0.0, "max_new_tokens": 5}', "utf-8")
     rows = [{"step": n, "loss": 3.0 - n / 5} for n in range(1, 11)]
     (folder / LOG).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    write_tensors(folder / WEIGHTS, made.model.state_dict())
+    write_tensors(folder / WEIGHTS, model.model.state_dict())
     for step in (3, 7):
-        weights = {name: t * step / 5 for name, t in made.model.state_dict().items()}
+        weights = {name: t * step / 5 for name, t in model.model.state_dict().items()}
         save(folder / CHECKPOINTS, step, weights, {}, {"step": step})
     return folder

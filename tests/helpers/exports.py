@@ -37,6 +37,6 @@ def trained_model(
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.15 * torch.randn_like(p))
-    others = [] if other is None else [other]
-    built_task = task_class(settings, tokenizer, model.config.context, *others)
+    tokenizers = [] if other is None else [other]
+    built_task = task_class(settings, tokenizer, model.config.context, *tokenizers)
     return Model(model.eval(), built_task, dict(built_task.generation), None, kind)

@@ -33,7 +33,7 @@ def value(v: Any) -> bytes:
 
 
 def gguf(
-    told: dict[str, Any],
+    metadata: dict[str, Any],
     tensors: dict[str, tuple[tuple[int, ...], int, bytes]],
     align: int = 32,
     places: dict[str, int] | None = None,
@@ -41,7 +41,7 @@ def gguf(
     version: int = 3,
 ) -> bytes:
     """A file; a tensor is shape, type and bytes. `places` and `counts` are told instead of the truth."""
-    head = b"".join(text(key) + value(v) for key, v in told.items())
+    head = b"".join(text(key) + value(v) for key, v in metadata.items())
     body = b""
     for name, (shape, kind, raw) in tensors.items():
         body += b"\0" * (-len(body) % align)
@@ -49,7 +49,7 @@ def gguf(
         sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
         head += text(name) + sizes + struct.pack("<IQ", kind, place)
         body += raw
-    many = counts or (len(tensors), len(told))
+    many = counts or (len(tensors), len(metadata))
     head = b"GGUF" + struct.pack("<IQQ", version, *many) + head
     return head + b"\0" * (-len(head) % align) + body
 
@@ -71,7 +71,7 @@ def write(path: Path, *args: Any, **options: Any) -> Path:
 
 def llama(kind: str = "llama", **more: Any) -> dict[str, Any]:
     """What a tiny model tells of itself."""
-    told = {
+    metadata = {
         "general.architecture": kind,
         f"{kind}.context_length": 53,
         f"{kind}.embedding_length": 96,
@@ -82,7 +82,7 @@ def llama(kind: str = "llama", **more: Any) -> dict[str, Any]:
         f"{kind}.attention.layer_norm_rms_epsilon": 1e-5,
         f"{kind}.rope.freq_base": 5000.0,
     }
-    return told | more
+    return metadata | more
 
 
 def weights(vocab: int, rng: np.random.Generator, kind: str = "llama", quant: int = 8) -> dict[str, Any]:

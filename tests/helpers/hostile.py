@@ -30,13 +30,13 @@ from regard.text.tokenizer import train_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 INDEX, GENERATION, MODULES = "model.safetensors.index.json", "generation_config.json", "modules.json"
-TEMPLATE, TOLD, GGUF = "chat_template.jinja", "tokenizer_config.json", "model.gguf"
+TEMPLATE, TOKENIZER_CONFIG, GGUF = "chat_template.jinja", "tokenizer_config.json", "model.gguf"
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}assistant:"
 SLACK = 64 << 20  # bytes that the interpreter, torch and tokenizers may take besides
 MOST = 4 << 30  # bytes: what asks for so many is stopped, lest the machine suffers
 SECONDS = 20  # for one folder; what takes longer hangs
 
-Spoil = Callable[[Path], object]
+Damage = Callable[[Path], object]
 
 
 # Good ones
@@ -69,7 +69,7 @@ def parts_of_gguf() -> tuple[dict[str, Any], dict[str, Any]]:
     """What a good file tells, and its tensors."""
     model = json.loads(train_tokenizer("bpe", TEXT, 293, ("<|endoftext|>",)).inner.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].get)
-    told = ggufs.llama() | {
+    metadata = ggufs.llama() | {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
@@ -78,7 +78,7 @@ def parts_of_gguf() -> tuple[dict[str, Any], dict[str, Any]]:
         "tokenizer.ggml.eos_token_id": 0,
         "tokenizer.chat_template": CHAT,
     }
-    return told, ggufs.weights(len(tokens), np.random.default_rng(3))
+    return metadata, ggufs.weights(len(tokens), np.random.default_rng(3))
 
 
 def make_good(top: Path) -> Path:
@@ -89,7 +89,9 @@ def make_good(top: Path) -> Path:
         save_folder(top / kind, kind)
     save_folder(top / "bert", "bert", architecture="BertForSequenceClassification", num_labels=3)
     (top / "llama" / TEMPLATE).write_text(CHAT)
-    (top / "llama" / TOLD).write_text(json.dumps({"eos_token": "<|endoftext|>", "model_max_length": 37}))
+    (top / "llama" / TOKENIZER_CONFIG).write_text(
+        json.dumps({"eos_token": "<|endoftext|>", "model_max_length": 37})
+    )
     save_folder(top / "shards", "llama").save_pretrained(top / "shards", max_shard_size="20KB")
     (top / "shards" / WEIGHTS).unlink()
     (top / "vit" / "preprocessor_config.json").write_text(json.dumps({"size": {"height": 15, "width": 15}}))
@@ -106,15 +108,15 @@ THEIRS = ("llama", "shards", "marian", "roberta", "bert", "vit", "sentences")
 # How to spoil one
 
 
-def put(name: str, content: bytes | str) -> Spoil:
+def put_file(name: str, content: bytes | str) -> Damage:
     raw = content.encode() if isinstance(content, str) else content
     return lambda folder: (folder / name).write_bytes(raw)
 
 
-def told(name: str, *path: Any, to: Any) -> Spoil:
+def set_json(name: str, *path: Any, to: Any) -> Damage:
     """Another value in a JSON file, by the way there; `...` takes it out."""
 
-    def spoil(folder: Path) -> None:
+    def damage(folder: Path) -> None:
         file = folder / name
         top = inner = json.loads(file.read_text()) if file.exists() else {}
         for key in path[:-1]:
@@ -125,39 +127,39 @@ def told(name: str, *path: Any, to: Any) -> Spoil:
             inner[path[-1]] = to
         file.write_text(json.dumps(top))
 
-    return spoil
+    return damage
 
 
-def config(**changes: Any) -> Spoil:
-    return lambda folder: [told(CONFIG, key, to=value)(folder) for key, value in changes.items()]
+def edit_config(**changes: Any) -> Damage:
+    return lambda folder: [set_json(CONFIG, key, to=value)(folder) for key, value in changes.items()]
 
 
-def linked(name: str, to: str) -> Spoil:
+def link(name: str, to: str) -> Damage:
     return lambda folder: ((folder / name).unlink(missing_ok=True), (folder / name).symlink_to(to))
 
 
-def fifo(name: str) -> Spoil:
+def put_fifo(name: str) -> Damage:
     return lambda folder: ((folder / name).unlink(missing_ok=True), os.mkfifo(folder / name))
 
 
-def directory(name: str) -> Spoil:
+def put_directory(name: str) -> Damage:
     return lambda folder: ((folder / name).unlink(missing_ok=True), (folder / name).mkdir())
 
 
-def removed(name: str) -> Spoil:
+def remove(name: str) -> Damage:
     return lambda folder: (folder / name).unlink()
 
 
-def long(name: str, size: int) -> Spoil:
+def resize(name: str, size: int) -> Damage:
     """So many bytes, none of which are on the disk."""
     return lambda folder: os.truncate(folder / name, size)
 
 
-def both(*spoils: Spoil) -> Spoil:
-    return lambda folder: [spoil(folder) for spoil in spoils]
+def apply_all(*damages: Damage) -> Damage:
+    return lambda folder: [damage(folder) for damage in damages]
 
 
-def pickled(name: str) -> Spoil:
+def put_pickle(name: str) -> Damage:
     """A pickle that makes a file where it is opened."""
     return lambda folder: (folder / name).write_bytes(pickle.dumps(Planted(folder / "it-ran")))
 
@@ -170,68 +172,70 @@ class Planted:
         return os.mkdir, (str(self.path),)
 
 
-def split(raw: bytes) -> tuple[bytes, bytes]:
+def split_safetensors(raw: bytes) -> tuple[bytes, bytes]:
     """A safetensors file's header, and what follows."""
-    long = int.from_bytes(raw[:8], "little")
-    return raw[8 : 8 + long], raw[8 + long :]
+    size = int.from_bytes(raw[:8], "little")
+    return raw[8 : 8 + size], raw[8 + size :]
 
 
-def joined(head: bytes, body: bytes, long: int | None = None) -> bytes:
-    return (len(head) if long is None else long).to_bytes(8, "little") + head + body
+def join_safetensors(header: bytes, body: bytes, size: int | None = None) -> bytes:
+    return (len(header) if size is None else size).to_bytes(8, "little") + header + body
 
 
-def head(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS) -> Spoil:
+def edit_header(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS) -> Damage:
     """Another header before the same bytes."""
 
-    def spoil(folder: Path) -> None:
-        old, body = split((folder / name).read_bytes())
+    def damage(folder: Path) -> None:
+        old, body = split_safetensors((folder / name).read_bytes())
         header = json.loads(old)
         change(header)
-        (folder / name).write_bytes(joined(json.dumps(header).encode(), body))
+        (folder / name).write_bytes(join_safetensors(json.dumps(header).encode(), body))
 
-    return spoil
+    return damage
 
 
-def first(header: dict[str, Any]) -> dict[str, Any]:
+def first_tensor(header: dict[str, Any]) -> dict[str, Any]:
     """The tensor at the beginning of the file."""
     places = {name: e["data_offsets"][0] for name, e in header.items() if name != "__metadata__"}
     return header[min(places, key=places.__getitem__)]
 
 
-def entry(**changes: Any) -> Spoil:
+def edit_entry(**changes: Any) -> Damage:
     """Lies about the first tensor."""
-    return head(lambda header: first(header).update(changes))
+    return edit_header(lambda header: first_tensor(header).update(changes))
 
 
-def tensors(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS) -> Spoil:
+def edit_tensors(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS) -> Damage:
     """Other tensors in an honest file."""
     from safetensors.torch import load_file, save_file
 
-    def spoil(folder: Path) -> None:
-        found = load_file(folder / name)
-        change(found)
-        save_file(found, folder / name)
+    def damage(folder: Path) -> None:
+        weights = load_file(folder / name)
+        change(weights)
+        save_file(weights, folder / name)
 
-    return spoil
+    return damage
 
 
-def gguf(tensors: dict[str, Any] | None = None, lies: dict[str, Any] | None = None, **changes: Any) -> Spoil:
+def edit_gguf(
+    tensors: dict[str, Any] | None = None, lies: dict[str, Any] | None = None, **changes: Any
+) -> Damage:
     """Another GGUF file; keys are written with two underscores for a dot, and `...` takes one out."""
 
-    def spoil(folder: Path) -> None:
-        told, known = parts_of_gguf()
-        told |= {key.replace("__", "."): value for key, value in changes.items()}
+    def damage(folder: Path) -> None:
+        metadata, known = parts_of_gguf()
+        metadata |= {key.replace("__", "."): value for key, value in changes.items()}
         known |= tensors or {}
-        kept = [{k: v for k, v in some.items() if v is not ...} for some in (told, known)]
-        (folder / GGUF).write_bytes(ggufs.gguf(*kept, **(lies or {})))
+        contents = [{k: v for k, v in part.items() if v is not ...} for part in (metadata, known)]
+        (folder / GGUF).write_bytes(ggufs.gguf(*contents, **(lies or {})))
 
-    return spoil
+    return damage
 
 
 # What must hold
 
 
-def used(folder: Path) -> None:
+def use_model(folder: Path) -> None:
     """Load it, and ask it something: what a folder says is used by then."""
     where = folder / GGUF if (folder / GGUF).exists() else folder
     model = load(where, "cpu")
@@ -255,7 +259,7 @@ def status(key: str) -> int:
 
 
 @contextlib.contextmanager
-def bounded(folder: Path) -> Iterator[None]:
+def limit_memory(folder: Path) -> Iterator[None]:
     """No more memory at any moment than twice the files' size, and some; and an end in time."""
 
     def late(*_: Any) -> None:
@@ -277,7 +281,7 @@ def bounded(folder: Path) -> Iterator[None]:
     assert not (folder / "it-ran").exists()
 
 
-def copied(good: Path, kind: str, to: Path) -> Path:
+def copy_folder(good: Path, kind: str, to: Path) -> Path:
     shutil.copytree(good / kind, to, ignore=shutil.ignore_patterns("curve.svg", "README.md"))
     if not (to.parent / "one.png").exists():
         shutil.copy(good / "one.png", to.parent)
@@ -287,29 +291,29 @@ def copied(good: Path, kind: str, to: Path) -> Path:
 # By chance
 
 
-def mutated(rng: random.Random, raw: bytes) -> bytes:
+def mutate(rng: random.Random, raw: bytes) -> bytes:
     """Bytes flipped, cut off, put in, doubled or exchanged; in JSON, now and then a value."""
-    if rng.random() < 0.3 and (other := exchanged(rng, raw)) is not None:
+    if rng.random() < 0.3 and (other := mutate_json(rng, raw)) is not None:
         return other
-    some = bytearray(raw)
-    head = min(len(some), 4096 if rng.random() < 0.7 else len(some))  # what is told comes first
+    data = bytearray(raw)
+    head = min(len(data), 4096 if rng.random() < 0.7 else len(data))  # what is told comes first
     for _ in range(rng.choice((1, 1, 1, 2, 3, 9))):
         at, way = rng.randrange(head + 1), rng.randrange(6)
-        long = rng.choice((1, 1, 2, 4, 8, 64, 999))
-        if way == 0 and at < len(some):
-            some[at] ^= 1 << rng.randrange(8)
-        elif way == 1 and at < len(some):
-            some[at] = rng.choice((0, 1, 0x22, 0x2C, 0x2D, 0x39, 0x5B, 0x5D, 0x7B, 0x7D, 0x7F, 0x80, 0xFF))
+        count = rng.choice((1, 1, 2, 4, 8, 64, 999))
+        if way == 0 and at < len(data):
+            data[at] ^= 1 << rng.randrange(8)
+        elif way == 1 and at < len(data):
+            data[at] = rng.choice((0, 1, 0x22, 0x2C, 0x2D, 0x39, 0x5B, 0x5D, 0x7B, 0x7D, 0x7F, 0x80, 0xFF))
         elif way == 2:
-            del some[at : at + long if rng.random() < 0.8 else None]
+            del data[at : at + count if rng.random() < 0.8 else None]
         elif way == 3:
-            some[at:at] = rng.randbytes(long)
+            data[at:at] = rng.randbytes(count)
         elif way == 4:
-            there = rng.randrange(len(some) + 1)
-            some[at:at] = some[there : there + long]
+            there = rng.randrange(len(data) + 1)
+            data[at:at] = data[there : there + count]
         else:
-            some[at : at + 8] = rng.choice((2**63, 2**64 - 1, 2**32, 2**31 - 1, 0, 1)).to_bytes(8, "little")
-    return bytes(some)
+            data[at : at + 8] = rng.choice((2**63, 2**64 - 1, 2**32, 2**31 - 1, 0, 1)).to_bytes(8, "little")
+    return bytes(data)
 
 
 ODD_VALUES: tuple[Any, ...] = (
@@ -318,11 +322,11 @@ ODD_VALUES: tuple[Any, ...] = (
 )
 
 
-def exchanged(rng: random.Random, raw: bytes) -> bytes | None:
+def mutate_json(rng: random.Random, raw: bytes) -> bytes | None:
     """Other values, keys or elements at some places of a JSON file, or of a safetensors file's header."""
-    tensors = raw[8:9] == b"{"
+    safetensors = raw[8:9] == b"{"
     try:
-        top = json.loads(split(raw)[0] if tensors else raw)
+        top = json.loads(split_safetensors(raw)[0] if safetensors else raw)
     except ValueError:
         return None
     for _ in range(rng.choice((1, 1, 2))):
@@ -343,27 +347,27 @@ def exchanged(rng: random.Random, raw: bytes) -> bytes | None:
             else:
                 inner[key] = rng.choice(ODD_VALUES)
             break
-    made = json.dumps(top).encode()
-    return joined(made, split(raw)[1]) if tensors else made
+    header = json.dumps(top).encode()
+    return join_safetensors(header, split_safetensors(raw)[1]) if safetensors else header
 
 
 KINDS = (*OURS, *THEIRS, "gguf")
 
 
-def tried(good: Path, place: Path, number: int) -> str:
+def try_mutation(good: Path, place: Path, number: int) -> str:
     """What comes of one mutation: a mistake's line, or nothing where it did not matter."""
     rng = random.Random(number)
     kind = rng.choice(KINDS)
     folder = place / kind
     if not folder.exists():
-        copied(good, kind, folder)
+        copy_folder(good, kind, folder)
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in ("log.jsonl", "recipe.toml"))
     file = rng.choice(files)
     raw = file.read_bytes()
-    file.write_bytes(mutated(rng, raw))
+    file.write_bytes(mutate(rng, raw))
     try:
-        with bounded(folder):
-            used(folder)
+        with limit_memory(folder):
+            use_model(folder)
         said = ""
     except UserError as e:
         said = str(e)
@@ -378,12 +382,12 @@ def main(good: str, place: str, start: int, stop: int) -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     for kind in KINDS:  # what is loaded once takes memory once
-        used(Path(good) / kind)
+        use_model(Path(good) / kind)
     outcomes, peak = Counter[str](), 0
     for number in range(start, stop):
         faulthandler.dump_traceback_later(3 * SECONDS, exit=True)  # also inside of a library
         try:
-            outcomes["mistakes" if tried(Path(good), Path(place), number) else "loads"] += 1
+            outcomes["mistakes" if try_mutation(Path(good), Path(place), number) else "loads"] += 1
         except Exception as e:
             outcomes[f"{number}: {type(e).__name__}: {e}"] += 1
         peak = max(peak, status("VmHWM"))

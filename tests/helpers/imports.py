@@ -81,12 +81,12 @@ def imports(path: Path, types: bool = True) -> Iterator[tuple[str, list[str]]]:
 def regard_imports(path: Path, types: bool = True) -> set[str]:
     """The modules of ours that a file imports."""
     known = {module(p) for p in FILES}
-    found = set()
+    modules = set()
     for name, taken in imports(path, types):
         if name.split(".")[0] == "regard":
             submodules = {f"{name}.{t}" for t in taken if f"{name}.{t}" in known}
-            found |= submodules or {name}
-    return found
+            modules |= submodules or {name}
+    return modules
 
 
 def edges() -> Counter[tuple[str, str]]:

@@ -128,8 +128,8 @@ def watch(fatal: int | None) -> None:
 
 def main(case: str, data: str, folder: str, steps: int, seed: int) -> None:
     dice = random.Random(seed)
-    whole, out = Path(folder) / "whole", Path(folder) / "killed"
-    os.waitpid(attempt(case, data, whole, steps, None, endless=True), 0)
+    straight, out = Path(folder) / "whole", Path(folder) / "killed"
+    os.waitpid(attempt(case, data, straight, steps, None, endless=True), 0)
     kills, saving, where = 0, 0, Counter[str]()
     fatal = 0
     while kills < 500:

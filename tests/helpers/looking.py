@@ -33,11 +33,11 @@ def reader(task: str, kind: str, **settings: Any) -> Model:
     """A model of texts; `task_` settings are its task's."""
     cls, config = TASKS[task]
     own = {k.removeprefix("task_"): settings.pop(k) for k in list(settings) if k.startswith("task_")}
-    tokenizer, made = words(cls), config(name=task, **own)
+    tokenizer, task_config = words(cls), config(name=task, **own)
     module, model_config, _ = MODELS[kind]
     sizes = DEEP if kind in ("gpt", "bert", "transformer", "t5") else SIZES
-    model = cls.add_head(module(model_config(vocab=tokenizer.vocab, **sizes | settings)), made)
-    return Model(shaken(model), cls(made, tokenizer, CONTEXT), GREEDY if cls.generation else {})
+    model = cls.add_head(module(model_config(vocab=tokenizer.vocab, **sizes | settings)), task_config)
+    return Model(shaken(model), cls(task_config, tokenizer, CONTEXT), GREEDY if cls.generation else {})
 
 
 def seer(pool: str = "first") -> Model:

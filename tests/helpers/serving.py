@@ -48,8 +48,8 @@ class Server:
         self, status: int, words: str, *request: Any, **query: Any
     ) -> tuple[http.client.HTTPMessage, bytes]:
         """Check the status of a request and that its error mentions the words; below /v1, also its format."""
-        found, headers, data = self.ask(*request, **query)
-        assert (found, words in data.decode()) == (status, True), data
+        code, headers, data = self.ask(*request, **query)
+        assert (code, words in data.decode()) == (status, True), data
         if request[0].startswith("/v1"):
             assert json.loads(data)["error"].keys() == {"message", "type", "param", "code"}
         return headers, data

@@ -13,7 +13,7 @@ SIZES = {"vocab": 43, "context": 19, "dim": 24, "heads": 3, "size": 20, "dropout
 T = 7
 
 
-def made(**more: object) -> Captioner:
+def captioner(**more: object) -> Captioner:
     torch.manual_seed(0)
     return Captioner(CaptionerConfig(**(SIZES | more))).eval()  # type: ignore[arg-type]
 
@@ -25,7 +25,7 @@ def inputs(rows: int = 5) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def test_the_lstm_is_the_papers_equations() -> None:
     """Xu et al. 2015, eq. 1-7, 13-15, step by step with torch's own LSTM cell."""
-    model = made()
+    model = captioner()
     pixels, target = inputs()
     a = model.encoder(pixels)
     soft = model.decoder
@@ -50,7 +50,7 @@ def test_the_lstm_is_the_papers_equations() -> None:
 @torch.no_grad()
 def test_every_region_has_its_place(decoder: str) -> None:
     """The same colours elsewhere are another picture."""
-    model = made(decoder=decoder)
+    model = captioner(decoder=decoder)
     pixels, target = inputs(2)
     assert not torch.allclose(model(pixels, target), model(pixels.flip(-1), target), atol=1e-4)
 
@@ -70,7 +70,7 @@ def test_every_region_has_its_place(decoder: str) -> None:
 )
 @torch.no_grad()
 def test_weights_are_over_the_grid_of_regions(decoder: str, more: dict[str, int], side: int) -> None:
-    model = made(decoder=decoder, **more)
+    model = captioner(decoder=decoder, **more)
     size = model.config.size
     assert model.config.side == side
     with watch(model) as records:
@@ -84,14 +84,14 @@ def test_weights_are_over_the_grid_of_regions(decoder: str, more: dict[str, int]
 
 @torch.no_grad()
 def test_bytes_and_shares_of_white_are_the_same_picture() -> None:
-    model = made()
+    model = captioner()
     pixels, target = inputs()
     assert_close(model(pixels, target), model(pixels / 255, target))
 
 
 @torch.no_grad()
 def test_a_caption_that_is_too_long_is_refused() -> None:
-    model = made()
+    model = captioner()
     pixels, _ = inputs(1)
     with pytest.raises(ValueError, match="20 tokens do not fit context=19"):
         model(pixels, torch.zeros(1, 20, dtype=torch.long))
@@ -113,9 +113,9 @@ def test_a_caption_that_is_too_long_is_refused() -> None:
 )
 def test_what_cannot_be_built_is_named(wrong: dict[str, int], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        made(**wrong)
+        captioner(**wrong)
 
 
 def test_grey_pictures() -> None:
-    model = made(channels=1)
+    model = captioner(channels=1)
     assert model(torch.randint(256, (2, 1, 20, 20), dtype=torch.uint8), inputs(2)[1]).shape == (2, T, 43)

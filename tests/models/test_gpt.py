@@ -47,12 +47,12 @@ def from_gpt2(theirs: GPT2LMHeadModel, ours: GPT) -> None:
         for i in range(SIZES["depth"]):
             a, b = f"transformer.h.{i}.", f"blocks.{i}."
             parts = zip("qkv", source[f"{a}attn.c_attn.{kind}"].chunk(3, dim=-1), strict=True)
-            found = {f"attn.f.{name}": part for name, part in parts}
-            found["attn.f.out"] = source[f"{a}attn.c_proj.{kind}"]
-            found["ffn.f.up"] = source[f"{a}mlp.c_fc.{kind}"]
-            found["ffn.f.down"] = source[f"{a}mlp.c_proj.{kind}"]
+            state = {f"attn.f.{name}": part for name, part in parts}
+            state["attn.f.out"] = source[f"{a}attn.c_proj.{kind}"]
+            state["ffn.f.up"] = source[f"{a}mlp.c_fc.{kind}"]
+            state["ffn.f.down"] = source[f"{a}mlp.c_proj.{kind}"]
             weights |= {
-                f"{b}{name}.{kind}": part.T if part.ndim == 2 else part for name, part in found.items()
+                f"{b}{name}.{kind}": part.T if part.ndim == 2 else part for name, part in state.items()
             }
             weights[f"{b}attn.norm.{kind}"] = source[f"{a}ln_1.{kind}"]
             weights[f"{b}ffn.norm.{kind}"] = source[f"{a}ln_2.{kind}"]
@@ -80,9 +80,9 @@ def same_logits_and_gradients(theirs: nn.Module, ours: GPT) -> None:
     y, z = theirs(ids).logits, ours(ids)
     assert z.std() > 0.1
     assert_close(z, y, atol=1e-5, rtol=1e-5)
-    wanted = torch.randn_like(y)
+    gradient = torch.randn_like(y)
     for logits in y, z:
-        logits.backward(wanted)
+        logits.backward(gradient)
     mine = ours.embed.weight.grad
     his = theirs.get_input_embeddings().weight.grad
     assert_close(mine / his.abs().max(), his / his.abs().max(), atol=1e-5, rtol=1e-5)

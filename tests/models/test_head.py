@@ -54,7 +54,7 @@ def texts(lengths: list[int]) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("made", "each", "outputs"),
+    ("cls", "each", "outputs"),
     [
         (BertForSequenceClassification, False, OUTPUTS),
         (BertForSequenceClassification, False, 1),  # a score
@@ -62,8 +62,8 @@ def texts(lengths: list[int]) -> tuple[Tensor, Tensor]:
         (BertForQuestionAnswering, True, 2),  # where an answer begins and ends
     ],
 )
-def test_labelled_bert_is_hugging_faces(made: type[nn.Module], each: bool, outputs: int) -> None:
-    theirs = made(
+def test_labelled_bert_is_hugging_faces(cls: type[nn.Module], each: bool, outputs: int) -> None:
+    theirs = cls(
         TheirConfig(
             vocab_size=VOCAB, max_position_embeddings=37, hidden_size=40, num_hidden_layers=3,
             num_attention_heads=4, intermediate_size=53, num_labels=outputs, hidden_dropout_prob=0.0,
@@ -82,9 +82,9 @@ def test_labelled_bert_is_hugging_faces(made: type[nn.Module], each: bool, outpu
     y, z = (t[attention_mask] if each else t for t in (y, z))
     assert z.shape[-1] == outputs
     assert_close(z, y, atol=1e-5, rtol=1e-5)
-    wanted = torch.randn_like(z)
+    gradient = torch.randn_like(z)
     for logits in y, z:
-        logits.backward(wanted)
+        logits.backward(gradient)
     mine, his = ours.model.blocks[0].attn.f.q.weight.grad, theirs.bert.encoder.layer[0].attention.self.query
     his = his.weight.grad
     assert_close(mine / his.abs().max(), his / his.abs().max(), atol=1e-4, rtol=1e-4)
@@ -218,7 +218,7 @@ def test_the_mean_of_the_tokens_may_stand_for_a_text(kind: str) -> None:
     each = (model.model.encode if kind == "bert" else model.model.hidden)(
         ids, *([attention_mask] if kind == "bert" else [])
     )
-    means = torch.stack([x[some].mean(0) for x, some in zip(each, attention_mask, strict=True)])
+    means = torch.stack([x[mask].mean(0) for x, mask in zip(each, attention_mask, strict=True)])
     assert_close(model(ids, attention_mask), model.head(means))
     assert_close(model(ids[:1]), model(ids[:1], attention_mask[:1]))
     assert (kind == "bert") == any(part is getattr(model.model, "pooler", None) for part in model.unused)

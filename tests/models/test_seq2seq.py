@@ -200,7 +200,7 @@ def test_weights_can_be_shared_out(cell: str, attention: str) -> None:
     model, (source, target) = build(cell=cell, attention=attention), pairs()
     alone = model(source, target, REAL)
     alone.logsumexp(-1).sum().backward()
-    wanted = [p.grad for p in model.parameters()]
+    gradients = [p.grad for p in model.parameters()]
     model.zero_grad()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -212,7 +212,7 @@ def test_weights_can_be_shared_out(cell: str, attention: str) -> None:
             shared = model(source, target, REAL)
             shared.logsumexp(-1).sum().backward()
         assert_close(shared, alone)
-        assert_close([p.grad.full_tensor() for p in model.parameters()], wanted)
+        assert_close([p.grad.full_tensor() for p in model.parameters()], gradients)
     finally:
         dist.destroy_process_group()
 
@@ -357,8 +357,8 @@ def test_encoded_sources_are_as_long_as_they_came() -> None:
 def test_the_kind_names_the_cell() -> None:
     torchs = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
     for cell, config in CONFIGS.items():
-        made, known, presets = MODELS[cell]
-        assert (made, known, presets) == (Seq2Seq, config, Seq2SeqConfig.PRESETS)
+        cls, known, presets = MODELS[cell]
+        assert (cls, known, presets) == (Seq2Seq, config, Seq2SeqConfig.PRESETS)
         assert issubclass(config, Seq2SeqConfig)
         assert "cell" not in dataclasses.asdict(config(vocab=5))
         model = build(cell=cell)

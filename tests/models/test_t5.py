@@ -39,24 +39,24 @@ def both() -> tuple[T5ForConditionalGeneration, Transformer]:
 
 def translated(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Their names and scales as ours: scores are divided by √d here, so queries are √d larger."""
-    found = {"embed.weight": theirs["shared.weight"] / math.sqrt(40)}
+    weights = {"embed.weight": theirs["shared.weight"] / math.sqrt(40)}
     for name, t in theirs.items():
         side, *parts = name.split(".")
         if side not in ("encoder", "decoder") or parts[0] == "embed_tokens":
             continue
         if parts[0] == "final_layer_norm":
-            found[f"{side}_norm.weight"] = t
+            weights[f"{side}_norm.weight"] = t
             continue
         _, block, _, number, what, *rest = parts
         kind = ["attn", "cross", "ffn"][int(number)] if side == "decoder" else ["attn", "ffn"][int(number)]
         if what == "layer_norm":
-            found[f"{side}.{block}.{kind}.norm.weight"] = t
+            weights[f"{side}.{block}.{kind}.norm.weight"] = t
         elif rest[0] == "relative_attention_bias":
-            found[f"{side}_positions.table.weight"] = t
+            weights[f"{side}_positions.table.weight"] = t
         else:
             inner = {"q": "q", "k": "k", "v": "v", "o": "out", "wi": "up", "wo": "down"}[rest[0]]
-            found[f"{side}.{block}.{kind}.f.{inner}.weight"] = t * math.sqrt(10) if rest[0] == "q" else t
-    return found
+            weights[f"{side}.{block}.{kind}.f.{inner}.weight"] = t * math.sqrt(10) if rest[0] == "q" else t
+    return weights
 
 
 def sources(*lengths: int) -> tuple[Tensor, Tensor]:
@@ -68,14 +68,14 @@ def test_logits(both):
     theirs, ours = both
     source, attention_mask = sources(13, 7, 1, 29)
     target = torch.randint(2, VOCAB, (4, 11))
-    wanted = theirs(input_ids=source, attention_mask=attention_mask, decoder_input_ids=target)
+    expected = theirs(input_ids=source, attention_mask=attention_mask, decoder_input_ids=target)
     assert_close(
         ours.encode(source, attention_mask)[attention_mask],
-        wanted.encoder_last_hidden_state[attention_mask],
+        expected.encoder_last_hidden_state[attention_mask],
         rtol=1e-5,
         atol=1e-5,
     )
-    assert_close(ours(source, target, attention_mask), wanted.logits, rtol=1e-5, atol=1e-5)
+    assert_close(ours(source, target, attention_mask), expected.logits, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients(both):
@@ -86,11 +86,11 @@ def test_gradients(both):
         input_ids=source, attention_mask=attention_mask, decoder_input_ids=target
     ).logits.square().mean().backward()
     ours(source, target, attention_mask).square().mean().backward()
-    wanted = translated({name: p.grad for name, p in theirs.named_parameters()})
+    expected = translated({name: p.grad for name, p in theirs.named_parameters()})
     for name, p in ours.named_parameters():
         # a weight that is c times theirs has a gradient that is 1/c times theirs
         scale = 40 if name == "embed.weight" else 1 / 10 if name.endswith(".q.weight") else 1
-        assert_close(p.grad, wanted[name] * scale, rtol=1e-4, atol=1e-5)
+        assert_close(p.grad, expected[name] * scale, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -98,11 +98,11 @@ def test_answers(both, beams):
     theirs, ours = (model.double() for model in both)
     source, attention_mask = sources(*torch.randint(1, 30, (50,)).tolist())
     options = {"max_new_tokens": 12, "num_beams": beams, "early_stopping": "never" if beams > 1 else False}
-    wanted = theirs.generate(
+    expected = theirs.generate(
         input_ids=source, attention_mask=attention_mask, do_sample=False, length_penalty=1.0, **options
     )
     logits, state = ours.start(source, torch.full((50, 1), PAD), attention_mask)
-    found = beam_search(ours.step, logits, state, beams=beams, end=END, max_new_tokens=12)
-    for row, hypotheses in zip(wanted[:, 1:].tolist(), found, strict=True):
+    answers = beam_search(ours.step, logits, state, beams=beams, end=END, max_new_tokens=12)
+    for row, hypotheses in zip(expected[:, 1:].tolist(), answers, strict=True):
         until = row.index(END) if END in row else len(row)
         assert hypotheses[0].tokens == [i for i in row[:until] if i != PAD or END not in row]

@@ -103,9 +103,9 @@ def test_transformer_is_hugging_faces_marian(heads: int, hidden: int) -> None:
     hidden = ours.hidden(source, target, attention_mask)
     assert_close(hidden, y.decoder_hidden_states[-1], atol=1e-5, rtol=1e-5)
     assert_close(z, y.logits, atol=1e-5, rtol=1e-5)
-    wanted = torch.randn_like(z)
+    gradient = torch.randn_like(z)
     for logits in y.logits, z:
-        logits.backward(wanted)
+        logits.backward(gradient)
     mine, his = ours.embed.weight.grad, theirs.get_input_embeddings().weight.grad
     mine, his = (grad[:PAD] / his[:PAD].abs().max() for grad in (mine, his))  # padding does not learn there
     assert_close(mine, his, atol=1e-5, rtol=1e-5)
@@ -173,8 +173,8 @@ def test_finds_what_hugging_faces_marian_finds() -> None:
     logits, state = ours.start(source, torch.full((200, 1), PAD), attention_mask)
     z = beam_search(ours.step, logits, state, beams=4, end=3, max_new_tokens=15, length_penalty=0.6)
     answers = [[i for i in row if i not in (3, PAD)] for row in y.sequences[:, 1:].tolist()]
-    assert [found[0].tokens for found in z] == answers
-    assert [found[0].score for found in z] == pytest.approx(y.sequences_scores.tolist(), abs=1e-5)
+    assert [hypotheses[0].tokens for hypotheses in z] == answers
+    assert [hypotheses[0].score for hypotheses in z] == pytest.approx(y.sequences_scores.tolist(), abs=1e-5)
     assert 20 < sum(len(answer) < 15 for answer in answers) < 180
 
 
@@ -206,11 +206,11 @@ def test_transformer_is_torchs(pre: bool, ffn: str) -> None:
         return f"{stack}.layers.{layer}.{rest}"
 
     def as_theirs(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = {their_name(name): t for name, t in tensors.items() if not name.startswith("embed")}
-        for name in [name for name in found if ".q." in name]:
-            qkv = [found.pop(name.replace(".q.", f".{letter}.")) for letter in "qkv"]
-            found[name.replace(".q.", ".in_proj_")] = torch.cat(qkv)
-        return found
+        renamed = {their_name(name): t for name, t in tensors.items() if not name.startswith("embed")}
+        for name in [name for name in renamed if ".q." in name]:
+            qkv = [renamed.pop(name.replace(".q.", f".{letter}.")) for letter in "qkv"]
+            renamed[name.replace(".q.", ".in_proj_")] = torch.cat(qkv)
+        return renamed
 
     theirs.load_state_dict(as_theirs(ours.state_dict()))
     source, attention_mask = sources([13, 7, 1])
@@ -220,9 +220,9 @@ def test_transformer_is_torchs(pre: bool, ffn: str) -> None:
     y = theirs(x, start, tgt_mask=later, src_key_padding_mask=padded, memory_key_padding_mask=padded)
     z = ours.hidden(source, target, attention_mask)
     assert_close(z, y, atol=1e-5, rtol=1e-5)
-    wanted = torch.randn_like(z)
+    gradient = torch.randn_like(z)
     for vectors in y, z:
-        vectors.backward(wanted)
+        vectors.backward(gradient)
     mine = as_theirs({name: p.grad for name, p in ours.named_parameters()})
     his = {name: p.grad for name, p in theirs.named_parameters()}
     assert mine.keys() == his.keys()
@@ -327,8 +327,8 @@ def test_decoding_goes_on_from_a_state() -> None:
     )
     _, state = model.start(source, target[:, :5], attention_mask)
     rest = [model.decode(chunk, state) for chunk in target[:, 5:].split([7, 1, 4], dim=1)]
-    whole = model.hidden(source, target, attention_mask)
-    assert_close(torch.cat(rest, dim=1), whole[:, 5:], atol=1e-5, rtol=1e-4)
+    hidden = model.hidden(source, target, attention_mask)
+    assert_close(torch.cat(rest, dim=1), hidden[:, 5:], atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()

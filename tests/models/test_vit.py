@@ -66,12 +66,12 @@ def both() -> tuple[ViTForImageClassification, ModelWithHead]:
 
 def renamed(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Their weights, or gradients, by our names and in our shapes."""
-    found = {}
+    weights = {}
     for name, t in theirs.items():
         for their, our in NAMES.items():
             name = name.replace(their, our)
-        found[name] = t.flatten(1) if t.ndim == 4 else t.flatten(0, 1) if t.ndim == 3 else t
-    return found
+        weights[name] = t.flatten(1) if t.ndim == 4 else t.flatten(0, 1) if t.ndim == 3 else t
+    return weights
 
 
 @pytest.mark.parametrize("shape", [(15, 15), (20, 20), (10, 20)], ids=str)

@@ -127,11 +127,11 @@ def test_tidy_keeps_the_last(folder: Path) -> None:
 
 
 def test_average() -> None:
-    some = [every_kind() | {"w": torch.randn(7, 5), "half": torch.randn(11).half()} for _ in range(3)]
-    mean = average(iter(some))
-    assert mean.keys() == some[0].keys()
+    states = [every_kind() | {"w": torch.randn(7, 5), "half": torch.randn(11).half()} for _ in range(3)]
+    mean = average(iter(states))
+    assert mean.keys() == states[0].keys()
     for name, t in mean.items():
-        each = [model[name].detach() for model in some]
+        each = [model[name].detach() for model in states]
         assert t.dtype == each[0].dtype
         if t.is_floating_point():
             expected = torch.stack([e.double() for e in each]).mean(0).to(t.dtype)

@@ -44,7 +44,7 @@ def parts() -> tuple[GPT, Write]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made") / "run"
     model, task = parts()
     begin(folder, model, task, SECTIONS)
@@ -53,15 +53,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
+def folder(trained: Path, tmp_path: Path) -> Path:
     """A run's folder to do anything with."""
-    shutil.copytree(made, tmp_path / "run")
+    shutil.copytree(trained, tmp_path / "run")
     return tmp_path / "run"
 
 
 @pytest.fixture(scope="module")
-def model(made: Path) -> Model:
-    return load(made, "cpu")
+def model(trained: Path) -> Model:
+    return load(trained, "cpu")
 
 
 # Beginning
@@ -228,9 +228,9 @@ def test_a_folder_of_hugging_faces(tmp_path: Path) -> None:
     data = tmp_path / "data.tsv"
     data.write_text("text\tlabel\n" + "What hammer\tyes\nIn what chain\tno\n" * 9)
     settings = {"train.device": "cpu", "train.lr": 1e-9, "train.batch": 5}
-    made = train("classify", str(data), out=tmp_path / "run", base=tmp_path / "hf", steps=1, set=settings)
-    assert made.ask("What hammer") in ("yes", "no")
-    assert made.tokenizer.digest == tokenizer.digest
+    run = train("classify", str(data), out=tmp_path / "run", base=tmp_path / "hf", steps=1, set=settings)
+    assert run.ask("What hammer") in ("yes", "no")
+    assert run.tokenizer.digest == tokenizer.digest
     ours = load(tmp_path / "run", "cpu").model.model
     ids = torch.randint(tokenizer.vocab, (3, 11))
     with torch.no_grad():
@@ -302,9 +302,9 @@ def test_the_folders_own_defaults(folder: Path) -> None:
 
 def test_stop_strings(model: Model) -> None:
     options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.9, "seed": 1}
-    whole = model.ask("What", **options)
-    stop = whole[20:22]
-    cut = whole[: whole.index(stop)]
+    answer = model.ask("What", **options)
+    stop = answer[20:22]
+    cut = answer[: answer.index(stop)]
     assert model.ask("What", stop=stop, **options) == cut
     assert model.ask("What", stop=["never", stop], **options) == cut
     assert "".join(model.stream("What", stop=stop, **options)) == cut
@@ -325,13 +325,13 @@ def test_score_is_a_plain_loop(model: Model, tmp_path: Path) -> None:
             x, y = ids[start : start + context], ids[start + 1 : start + context + 1]
             x = x[: len(y)]
             total += float(F.cross_entropy(model.model(x[None])[0], y, reduction="sum"))
-    found = model.score(str(tmp_path / "a.txt"))
-    assert found["loss"] == pytest.approx(total / (len(ids) - 1), rel=1e-5)
-    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    assert found["bits_per_byte"] == pytest.approx(total / math.log(2) / len(content.encode()), rel=1e-5)
+    scores = model.score(str(tmp_path / "a.txt"))
+    assert scores["loss"] == pytest.approx(total / (len(ids) - 1), rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+    assert scores["bits_per_byte"] == pytest.approx(total / math.log(2) / len(content.encode()), rel=1e-5)
     (tmp_path / "b.txt").write_text(content, "utf-8")
     two = model.score(str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
-    assert two["bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=0.1)
+    assert two["bits_per_byte"] == pytest.approx(scores["bits_per_byte"], rel=0.1)
 
 
 def test_score_of_too_little(model: Model, tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def test_at_first_it_is_the_model(kind: str) -> None:
     state, said = model.state_dict(), read(model)
     lora.add(model, 4, 8.0)
     assert read(model).equal(said)
-    found = model.state_dict()
-    assert found.keys() > state.keys()
-    assert all(found[name].equal(t) for name, t in state.items())
+    adapted = model.state_dict()
+    assert adapted.keys() > state.keys()
+    assert all(adapted[name].equal(t) for name, t in state.items())
     merged = lora.merge(model)
     assert merged.keys() == state.keys()
     assert all(merged[name].equal(t) for name, t in state.items())
@@ -96,12 +96,12 @@ def test_merged_it_says_the_same(kind: str) -> None:
 def test_one_layer_is_the_equation() -> None:
     plain = nn.Linear(7, 5)
     W, b = plain.weight.detach().clone(), plain.bias.detach().clone()
-    made = lora.LoRALinear(plain, 3, 6.0)
-    assert made.lora_A.shape == (3, 7)
-    assert made.lora_B.shape == (5, 3)
-    nn.init.normal_(made.lora_B)
+    layer = lora.LoRALinear(plain, 3, 6.0)
+    assert layer.lora_A.shape == (3, 7)
+    assert layer.lora_B.shape == (5, 3)
+    nn.init.normal_(layer.lora_B)
     x = torch.randn(2, 11, 7)
-    torch.testing.assert_close(made(x), x @ (W + 6 / 3 * made.lora_B @ made.lora_A).mT + b)
+    torch.testing.assert_close(layer(x), x @ (W + 6 / 3 * layer.lora_B @ layer.lora_A).mT + b)
 
 
 def test_a_starts_normal() -> None:
@@ -190,11 +190,11 @@ def test_a_run_publishes_a_plain_model(text, finished, tmp_path, optimizer):
     assert published.keys() == old.keys()
     changed = {name for name in old if not published[name].equal(old[name])}
     assert changed == {n for n in old if n.endswith(("q.weight", "v.weight"))} | {"norm.weight"}
-    kept = load_file(out / "checkpoints" / checkpoints(out)[-1] / "model.safetensors")
-    assert kept.keys() - published.keys() == {
+    checkpoint = load_file(out / "checkpoints" / checkpoints(out)[-1] / "model.safetensors")
+    assert checkpoint.keys() - published.keys() == {
         f"{name}.lora_{which}" for name in layers(model) for which in "AB"
     }
-    assert all(kept[name].equal(old[name]) for name in old if name != "norm.weight")
+    assert all(checkpoint[name].equal(old[name]) for name in old if name != "norm.weight")
     # and from there on, by any other way
     train("write", text, out=tmp_path / "next", base=out, steps=1, set={"train.device": "cpu"})
 

@@ -21,7 +21,7 @@ from regard.training.config import TrainConfig
 class Kinds:
     """One field of every kind that a configuration may have."""
 
-    whole: int
+    integer: int
     number: float = 0.5
     switch: bool = False
     text: str = ""
@@ -33,18 +33,18 @@ class Kinds:
     numbers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.whole < 0:
-            raise ValueError(f"whole={self.whole} must not be negative")
+        if self.integer < 0:
+            raise ValueError(f"integer={self.integer} must not be negative")
 
 
 # Built-in recipes and files
 
 
 def test_names_have_descriptions() -> None:
-    found = names()
-    assert "write" in found
-    assert list(found) == sorted(found)
-    assert all(about and "\n" not in about for about in found.values())
+    recipes = names()
+    assert "write" in recipes
+    assert list(recipes) == sorted(recipes)
+    assert all(about and "\n" not in about for about in recipes.values())
 
 
 @pytest.mark.parametrize("name", names())
@@ -126,9 +126,9 @@ def test_no_such_file(tmp_path: Path) -> None:
     ],
 )
 def test_assignments(text: str, value: Any) -> None:
-    found = assignments([f"model.x={text}", " train.steps =7"])
-    assert found == {"model.x": value, "train.steps": 7}
-    assert type(found["model.x"]) is type(value)
+    values = assignments([f"model.x={text}", " train.steps =7"])
+    assert values == {"model.x": value, "train.steps": 7}
+    assert type(values["model.x"]) is type(value)
 
 
 def test_assignments_need_an_equals_sign() -> None:
@@ -171,46 +171,46 @@ def test_nearest() -> None:
 
 
 def test_fill() -> None:
-    values = {"whole": 3.0, "number": 2, "switch": True, "maybe": None, "choice": "two", "many": [1]}
-    made = fill("s", values | {"choice_or_none": "one", "text": "x"}, Kinds)
-    assert made == Kinds(
-        whole=3, number=2.0, switch=True, choice="two", many=[1], choice_or_none="one", text="x"
+    values = {"integer": 3.0, "number": 2, "switch": True, "maybe": None, "choice": "two", "many": [1]}
+    config = fill("s", values | {"choice_or_none": "one", "text": "x"}, Kinds)
+    assert config == Kinds(
+        integer=3, number=2.0, switch=True, choice="two", many=[1], choice_or_none="one", text="x"
     )
-    assert (type(made.whole), type(made.number)) == (int, float)
-    assert values["whole"] == 3.0
-    assert fill("s", {"text": 7, "choice_or_none": None}, Kinds, whole=1) == Kinds(whole=1, text="7")
-    lists = fill("s", {"names": ["a", 7], "numbers": [1, 2.5], "whole": 1}, Kinds)  # of TOML and JSON
-    assert lists == Kinds(whole=1, names=("a", "7"), numbers=(1.0, 2.5))
+    assert (type(config.integer), type(config.number)) == (int, float)
+    assert values["integer"] == 3.0
+    assert fill("s", {"text": 7, "choice_or_none": None}, Kinds, integer=1) == Kinds(integer=1, text="7")
+    lists = fill("s", {"names": ["a", 7], "numbers": [1, 2.5], "integer": 1}, Kinds)  # of TOML and JSON
+    assert lists == Kinds(integer=1, names=("a", "7"), numbers=(1.0, 2.5))
     assert type(lists.numbers[0]) is float
-    assert fill("s", {"names": ("a",), "whole": 1}, Kinds).names == ("a",)
-    assert fill("s", {"names": "none", "whole": 1}, Kinds).names is None
+    assert fill("s", {"names": ("a",), "integer": 1}, Kinds).names == ("a",)
+    assert fill("s", {"names": "none", "integer": 1}, Kinds).names is None
     without = {"maybe": "none", "choice_or_none": "none", "text": "none"}  # TOML has no word for it
-    assert fill("s", without, Kinds, whole=1) == Kinds(whole=1, text="none")
+    assert fill("s", without, Kinds, integer=1) == Kinds(integer=1, text="none")
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"whole": "3"}, ["s.whole='3'", "a int"]),
-        ({"whole": 3.5}, ["s.whole=3.5"]),
-        ({"whole": True}, ["s.whole=True"]),
-        ({"whole": math.inf}, ["s.whole=inf"]),
-        ({"whole": 1, "number": "x"}, ["s.number='x'", "a float"]),
-        ({"whole": 1, "number": True}, ["s.number=True"]),
-        ({"whole": 1, "switch": 1}, ["s.switch=1", "true or false"]),
-        ({"whole": 1, "switch": "True"}, ["s.switch='True'", "true or false"]),
-        ({"whole": 1, "maybe": "some"}, ["s.maybe='some'"]),
-        ({"whole": "none"}, ["s.whole='none'"]),
-        ({"whole": 1, "choice": "tow"}, ["s.choice=tow", "did you mean two?"]),
-        ({"whole": 1, "choice": 7}, ["s.choice=7", "one, two"]),
-        ({"whole": 1, "choice": ["one"]}, ["s.choice=['one']"]),
-        ({"whole": 1, "choice_or_none": "tow"}, ["s.choice_or_none=tow", "did you mean two?"]),
-        ({"whole": 1, "names": "a, b"}, ["s.names='a, b'", 'a list, like ["a", "b"]']),
-        ({"whole": 1, "numbers": [1, "x"]}, ["s.numbers='x'", "a float"]),
-        ({"whole": 1, "numbers": 1.0}, ["s.numbers=1.0", "a list"]),
-        ({"whole": -1}, ["s: whole=-1 must not be negative"]),
-        ({}, ["s.whole is missing", "--set"]),
-        ({"whole": 1, "numbre": 2}, ["s.numbre", "did you mean s.number?"]),
+        ({"integer": "3"}, ["s.integer='3'", "a int"]),
+        ({"integer": 3.5}, ["s.integer=3.5"]),
+        ({"integer": True}, ["s.integer=True"]),
+        ({"integer": math.inf}, ["s.integer=inf"]),
+        ({"integer": 1, "number": "x"}, ["s.number='x'", "a float"]),
+        ({"integer": 1, "number": True}, ["s.number=True"]),
+        ({"integer": 1, "switch": 1}, ["s.switch=1", "true or false"]),
+        ({"integer": 1, "switch": "True"}, ["s.switch='True'", "true or false"]),
+        ({"integer": 1, "maybe": "some"}, ["s.maybe='some'"]),
+        ({"integer": "none"}, ["s.integer='none'"]),
+        ({"integer": 1, "choice": "tow"}, ["s.choice=tow", "did you mean two?"]),
+        ({"integer": 1, "choice": 7}, ["s.choice=7", "one, two"]),
+        ({"integer": 1, "choice": ["one"]}, ["s.choice=['one']"]),
+        ({"integer": 1, "choice_or_none": "tow"}, ["s.choice_or_none=tow", "did you mean two?"]),
+        ({"integer": 1, "names": "a, b"}, ["s.names='a, b'", 'a list, like ["a", "b"]']),
+        ({"integer": 1, "numbers": [1, "x"]}, ["s.numbers='x'", "a float"]),
+        ({"integer": 1, "numbers": 1.0}, ["s.numbers=1.0", "a list"]),
+        ({"integer": -1}, ["s: integer=-1 must not be negative"]),
+        ({}, ["s.integer is missing", "--set"]),
+        ({"integer": 1, "numbre": 2}, ["s.numbre", "did you mean s.number?"]),
     ],
 )
 def test_fill_names_what_is_wrong(values: dict[str, Any], words: list[str]) -> None:
@@ -218,7 +218,7 @@ def test_fill_names_what_is_wrong(values: dict[str, Any], words: list[str]) -> N
 
 
 def test_what_is_given_beside_is_no_setting() -> None:
-    user_error(lambda: fill("s", {"whole": 2}, Kinds, whole=1), "s.whole is not a setting")
+    user_error(lambda: fill("s", {"integer": 2}, Kinds, integer=1), "s.integer is not a setting")
 
 
 # Writing
@@ -242,9 +242,9 @@ def test_to_toml_is_read_back() -> None:
         "task": {"labels": ["a", "b\x7f"], "weights": [0.5, 1e-7, 2.0]},
         "train": {"a": 1, "b": -0.1, "c": 1e-5, "d": 1e300, "e": True, "f": math.inf, "g": 3.0, "h": 1e22},
     }
-    found = tomllib.loads(to_toml(sections))
-    assert found == sections
-    assert all(type(found["train"][k]) is type(v) for k, v in sections["train"].items())
+    parsed = tomllib.loads(to_toml(sections))
+    assert parsed == sections
+    assert all(type(parsed["train"][k]) is type(v) for k, v in sections["train"].items())
     assert math.isnan(tomllib.loads(to_toml({"a": {"b": math.nan}}))["a"]["b"])
 
 

@@ -54,8 +54,8 @@ def model(server, name):
 
 
 def post(server, path, status=200, **body):
-    found, _, data = server.ask(path, body)
-    assert found == status, data
+    code, _, data = server.ask(path, body)
+    assert code == status, data
     return json.loads(data) if data[:1] == b"{" else data.decode()
 
 
@@ -134,11 +134,11 @@ def test_prompts_of_token_ids(server):
 
 
 def test_stop_sequences_are_not_part_of_the_answer(server):
-    whole = model(server, "writer").ask(WORDS, max_new_tokens=13)
-    stop = whole[len(whole) // 2 :][:3]
+    text = model(server, "writer").ask(WORDS, max_new_tokens=13)
+    stop = text[len(text) // 2 :][:3]
     body = {"model": "writer", "prompt": WORDS, "max_tokens": 13, "stop": [stop, "nowhere"]}
     (choice,) = post(server, "/v1/completions", **body)["choices"]
-    assert (choice["text"], choice["finish_reason"]) == (whole[: whole.index(stop)], "stop")
+    assert (choice["text"], choice["finish_reason"]) == (text[: text.index(stop)], "stop")
     answer = events(server.ask("/v1/completions", body | {"stream": True})[2].decode())
     assert "".join(e["choices"][0]["text"] for e in answer) == choice["text"]
     assert answer[-1]["choices"][0]["finish_reason"] == "stop"
@@ -147,17 +147,19 @@ def test_stop_sequences_are_not_part_of_the_answer(server):
 def test_logprobs_equal_the_models(server):
     it, written = model(server, "writer"), ids(server, "writer", WORDS, 5)
     answer = post(server, "/v1/completions", model="writer", prompt=WORDS, max_tokens=5, logprobs=2)
-    found = answer["choices"][0]["logprobs"]
+    logprobs = answer["choices"][0]["logprobs"]
     read = it.tokenizer.encode(WORDS)
     with torch.no_grad():
         want = it.model(torch.tensor([read + written]))[0, len(read) - 1 : -1].log_softmax(-1)
-    assert found["tokens"] == it.tokenizer.tokens(written)
-    assert np.allclose(found["token_logprobs"], [p[i] for p, i in zip(want, written, strict=True)], atol=1e-5)
-    for row, best in zip(want, found["top_logprobs"], strict=True):
+    assert logprobs["tokens"] == it.tokenizer.tokens(written)
+    assert np.allclose(
+        logprobs["token_logprobs"], [p[i] for p, i in zip(want, written, strict=True)], atol=1e-5
+    )
+    for row, best in zip(want, logprobs["top_logprobs"], strict=True):
         top = row.topk(2)
         assert list(best) == it.tokenizer.tokens(top.indices.tolist())
         assert np.allclose(list(best.values()), top.values, atol=1e-5)
-    assert found["text_offset"][:2] == [0, len(found["tokens"][0])]
+    assert logprobs["text_offset"][:2] == [0, len(logprobs["tokens"][0])]
 
 
 def test_characters_of_several_tokens_stay_whole():
@@ -185,8 +187,8 @@ def test_characters_of_several_tokens_stay_whole():
         return torch.nn.functional.one_hot(torch.tensor([next(said)]), tokenizer.vocab) * 30.0, state
 
     module.start, module.step = start, step
-    made = Model(module.eval(), Write(WriteConfig(name="write"), tokenizer, 61), {"temperature": 0.0})
-    with serve_models({"bytes": made}) as server:
+    writer = Model(module.eval(), Write(WriteConfig(name="write"), tokenizer, 61), {"temperature": 0.0})
+    with serve_models({"bytes": writer}) as server:
         body = {"prompt": "a", "max_tokens": len(follow), "stream": True, "logprobs": 0}
         answer = [e["choices"][0] for e in events(server.ask("/v1/completions", body)[2].decode())]
     assert "".join(c["text"] for c in answer) == text
@@ -255,9 +257,9 @@ def test_chat_of_an_encoder_decoder(server):
     roles = ["user", "assistant", "user"]
     messages = [{"role": r, "content": t} for r, t in zip(roles, turns, strict=True)]
     answer = post(server, "/v1/chat/completions", model="chat", messages=messages)
-    it, whole = model(server, "chat"), "the quick fox\njumps over\nthe dog"
-    assert answer["choices"][0]["message"]["content"] == it.ask(whole)
-    assert answer["usage"]["prompt_tokens"] == len(it.task.parts(whole)[0]) + 1 == 10
+    it, conversation = model(server, "chat"), "the quick fox\njumps over\nthe dog"
+    assert answer["choices"][0]["message"]["content"] == it.ask(conversation)
+    assert answer["usage"]["prompt_tokens"] == len(it.task.parts(conversation)[0]) + 1 == 10
     for wrong in (messages[:2], [messages[0]] * 2, [{"role": "system", "content": "x"}, *messages]):
         refused = post(server, "/v1/chat/completions", 400, model="chat", messages=wrong)
         assert refused["error"]["param"] == "messages"
@@ -287,8 +289,8 @@ def test_embeddings_equal_the_models(server):
     packed = post(
         server, "/v1/embeddings", model="embed", input=texts, encoding_format="base64", dimensions=12
     )
-    found = [np.frombuffer(base64.b64decode(d["embedding"]), "<f4") for d in packed["data"]]
-    assert np.allclose(found, want, atol=1e-6)
+    vectors = [np.frombuffer(base64.b64decode(d["embedding"]), "<f4") for d in packed["data"]]
+    assert np.allclose(vectors, want, atol=1e-6)
     rows = post(server, "/v1/embeddings", model="embed", input=[it.tokenizer.encode(text) for text in texts])
     assert rows["data"] == answer["data"]
     assert post(server, "/v1/embeddings", model="embed", input=texts[1])["data"][0]["index"] == 0
@@ -318,10 +320,10 @@ def test_any_model_can_be_asked(server):
     assert both["answers"][1][0]["score"] == pytest.approx(score, abs=1e-5)
     begun = post(server, "/api/ask", model="translate", input=WORDS, prefix="der Fuchs")["output"]
     assert begun == it.ask(WORDS, prefix="der Fuchs")
-    drawn = {"temperature": 0.9, "num_return_sequences": 3, "seed": 5, "max_new_tokens": 11}
-    assert post(server, "/api/ask", model="writer", input=WORDS, **drawn)["output"] == model(
+    options = {"temperature": 0.9, "num_return_sequences": 3, "seed": 5, "max_new_tokens": 11}
+    assert post(server, "/api/ask", model="writer", input=WORDS, **options)["output"] == model(
         server, "writer"
-    ).ask(WORDS, **drawn)
+    ).ask(WORDS, **options)
     answer = events(server.ask("/api/ask", {"model": "writer", "input": WORDS, "stream": True})[2].decode())
     assert "".join(e["text"] for e in answer) == model(server, "writer").ask(WORDS)
 

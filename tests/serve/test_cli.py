@@ -36,21 +36,21 @@ def run(tmp_path_factory):
 def process(*more, **env):
     command = [sys.executable, "-m", "regard", "serve", *map(str, more)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    made = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"} | env, **pipes)
+    server = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"} | env, **pipes)
     try:
-        made.address = made.stdout.readline().strip()
-        yield made
+        server.address = server.stdout.readline().strip()
+        yield server
     finally:
-        made.kill()
-        made.communicate()
+        server.kill()
+        server.communicate()
 
 
-def line(made):
-    return http.client.HTTPConnection(made.address.removeprefix("http://").rstrip("/"), timeout=60)
+def line(server):
+    return http.client.HTTPConnection(server.address.removeprefix("http://").rstrip("/"), timeout=60)
 
 
-def post(made, body, headers=None):
-    it = line(made)
+def post(server, body, headers=None):
+    it = line(server)
     it.request(
         "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"} | (headers or {})
     )
@@ -62,29 +62,29 @@ def test_signal_lets_running_answers_finish(run):
     want = regard.load(run).ask("the fox", max_new_tokens=300, temperature=0)
     texts = []
 
-    def whole(answer):
+    def read_all(answer):
         texts.append(
             "".join(json.loads(row[6:])["choices"][0]["text"] for row in answer if row[:7] == b"data: {")
         )
 
-    with process(run, "--port", "0", "--places", "3", "--queue", "2") as made:
-        assert made.address.startswith("http://127.0.0.1:")
-        lines = [post(made, body | {"stream": True}) for _ in range(3)]  # each has started
-        waiting = line(made)
+    with process(run, "--port", "0", "--places", "3", "--queue", "2") as server:
+        assert server.address.startswith("http://127.0.0.1:")
+        lines = [post(server, body | {"stream": True}) for _ in range(3)]  # each has started
+        waiting = line(server)
         waiting.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        readers = [threading.Thread(target=whole, args=(answer,)) for _, answer in lines]
-        health = line(made)  # answered after the last request was accepted
+        readers = [threading.Thread(target=read_all, args=(answer,)) for _, answer in lines]
+        health = line(server)  # answered after the last request was accepted
         health.request("GET", "/health")
         assert health.getresponse().read() == b'{"status":"ok"}'
-        made.send_signal(signal.SIGTERM)
+        server.send_signal(signal.SIGTERM)
         for reader in readers:
             reader.start()
         texts.append(json.load(waiting.getresponse())["choices"][0]["text"])
         for reader in readers:
             reader.join()
-        out, errors = made.communicate(timeout=60)
+        out, errors = server.communicate(timeout=60)
     assert texts == [want] * 4
-    assert (made.returncode, out) == (143, "")
+    assert (server.returncode, out) == (143, "")
     first, *log = errors.splitlines()
     assert first == "Ctrl-C ends it"
     assert sorted(json.loads(row)["route"] for row in log) == ["/health", *["/v1/completions"] * 4]
@@ -93,19 +93,19 @@ def test_signal_lets_running_answers_finish(run):
 
 
 def test_second_signal_ends_at_once(run):
-    with process(run, "--port", "0", "--log", "none", REGARD_API_KEY="sesame") as made:
+    with process(run, "--port", "0", "--log", "none", REGARD_API_KEY="sesame") as server:
         body = {"prompt": "the fox", "max_tokens": 4096, "stream": True}
-        it, answer = post(made, body)
+        it, answer = post(server, body)
         assert answer.status == 401  # the key of the environment is needed
         it.close()
-        it, answer = post(made, body, {"Authorization": "Bearer sesame"})
+        it, answer = post(server, body, {"Authorization": "Bearer sesame"})
         assert answer.status == 200
-        made.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGINT)
         answer.readline()
-        made.send_signal(signal.SIGINT)
-        _, errors = made.communicate(timeout=60)
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate(timeout=60)
         it.close()
-    assert (made.returncode, errors.splitlines()) == (130, ["Ctrl-C ends it"])
+    assert (server.returncode, errors.splitlines()) == (130, ["Ctrl-C ends it"])
 
 
 def error_line(capsys, *arguments):

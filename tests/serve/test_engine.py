@@ -184,11 +184,11 @@ def test_batched_requests_equal_single_ones(name, settings, run, monkeypatch):
     for i in range(5):
         submit(i)
     for i, ((prompt, how, source), listener) in enumerate(zip(requests, listeners, strict=True)):
-        found = listener.wait()
+        answer = listener.wait()
         ids, end = generate_alone(model, prompt, how, source, ends)
         if i in cancelled and len(ids) >= cancelled[i]:
             ids, end = ids[: cancelled[i]], None
-        assert found == (ids, end)
+        assert answer == (ids, end)
     engine.close()
     assert engine.tokens == sum(len(listener.ids) for listener in listeners)
     assert engine.running == engine.waiting == 0
@@ -209,9 +209,9 @@ def test_samples_have_their_own_random_numbers(run):
     engine, listeners = run(model), [Listener() for _ in range(3)]
     for sample, listener in enumerate(listeners):
         engine.submit([3, 1, 4], how, listener, sample=sample)
-    found = [listener.wait()[0] for listener in listeners]
+    answers = [listener.wait()[0] for listener in listeners]
     rows = zip(*generate(model, [[3, 1, 4]], how, samples=3), strict=True)
-    assert found == [list(row) for row in rows]
+    assert answers == [list(row) for row in rows]
     unseeded = [Listener() for _ in range(2)]
     for listener in unseeded:
         engine.submit([3, 1, 4], Sampling(temperature=5.0, max_new_tokens=17), listener)
@@ -433,8 +433,8 @@ def test_requests_from_many_threads(run):
         thread.start()
     for thread in threads:
         thread.join(30)
-    found = dict(results.get() for _ in threads)
-    assert found == {i: generate_alone(model, [i, i + 1], GREEDY) for i in range(7)}
+    answers = dict(results.get() for _ in threads)
+    assert answers == {i: generate_alone(model, [i, i + 1], GREEDY) for i in range(7)}
 
 
 # States

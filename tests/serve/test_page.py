@@ -162,8 +162,8 @@ def test_layers_can_be_chosen(writer):
 def test_tensors_equal_torchs(writer):
     t = writer.first.trace
     for name in t:
-        found = numbers(writer, name=name)
-        assert torch.equal(found, t[name].to(found.dtype)), name
+        values = numbers(writer, name=name)
+        assert torch.equal(values, t[name].to(values.dtype)), name
     w = t["blocks.1.attn.weights"]
     assert torch.equal(numbers(writer, name="blocks.1.attn.weights", head=2), w[2])
     part = numbers(writer, name="blocks.1.attn.weights", head=1, rows="1:3", columns="2:99")
@@ -174,17 +174,17 @@ def test_tensors_equal_torchs(writer):
 
 def test_long_tensors_are_max_pooled(writer):
     E = writer.first.model.model.embed.weight  # (17, 12)
-    found = numbers(writer, name="@embed.weight", most=6)
-    assert found.shape == (6, 6)
+    values = numbers(writer, name="@embed.weight", most=6)
+    assert values.shape == (6, 6)
     rows = torch.tensor([i * 17 // 6 for i in range(7)])
     want = torch.stack([E[a:b].amax(0) for a, b in pairwise(rows)])
-    assert torch.equal(found, torch.nn.functional.max_pool1d(want[None], 2)[0])
+    assert torch.equal(values, torch.nn.functional.max_pool1d(want[None], 2)[0])
 
 
 def test_bytes_are_shares_of_the_largest(writer):
     w = writer.first.trace["blocks.0.attn.weights"]
-    found = numbers(writer, name="blocks.0.attn.weights", **{"as": "uint8"})
-    assert torch.equal(found, (255 * w / w.amax((1, 2), keepdim=True)).round().to(torch.uint8))
+    values = numbers(writer, name="blocks.0.attn.weights", **{"as": "uint8"})
+    assert torch.equal(values, (255 * w / w.amax((1, 2), keepdim=True)).round().to(torch.uint8))
 
 
 def test_words_and_answers(writer):
@@ -214,17 +214,17 @@ def test_large_sessions_are_dropped_sooner(writer, monkeypatch):
 
 
 def test_concurrent_traces(writer):
-    found = {}
+    answers = {}
 
     def ask(n):
-        found[n] = json.loads(writer.ask("/api/trace", {"input": "fox " * n})[2])["tokens"]["text"]
+        answers[n] = json.loads(writer.ask("/api/trace", {"input": "fox " * n})[2])["tokens"]["text"]
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(1, 8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {n: ["fox"] * n for n in range(1, 8)}
+    assert answers == {n: ["fox"] * n for n in range(1, 8)}
 
 
 def test_images_are_read_but_no_paths(sees):

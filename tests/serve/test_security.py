@@ -82,8 +82,8 @@ def test_allowed_names_and_addresses():
 def test_key_is_needed_everywhere_but_at_health():
     with serve_writer(key="a key, secret") as server:
         for path in ("/v1/models", "/", "/metrics", "/openapi.json", "/api/log", "/nowhere"):
-            for given in ("", "Bearer ", "Bearer a key", "Bearer a key, secret2", "Digest a key, secret"):
-                headers, _ = server.check_error(401, "key", path, headers={"Authorization": given})
+            for header in ("", "Bearer ", "Bearer a key", "Bearer a key, secret2", "Digest a key, secret"):
+                headers, _ = server.check_error(401, "key", path, headers={"Authorization": header})
                 assert headers["WWW-Authenticate"].startswith("Bearer" if path[:3] == "/v1" else "Basic")
         assert server.ask("/v1/models", headers={"Authorization": "bearer a key, secret"})[0] == 200
         password = base64.b64encode(b"anybody:a key, secret").decode()
@@ -294,8 +294,8 @@ def test_internal_errors_reveal_nothing(monkeypatch):
 def test_metrics_count(plain):
     def value(line):
         text = plain.ask("/metrics")[2].decode()
-        found = re.search(rf"^{re.escape(line)} (\S+)$", text, re.M)
-        return float(found[1]) if found else 0.0
+        match = re.search(rf"^{re.escape(line)} (\S+)$", text, re.M)
+        return float(match[1]) if match else 0.0
 
     names = (
         'regard_requests_total{route="/v1/completions",status="200"}',

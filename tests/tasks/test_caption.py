@@ -36,8 +36,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
 def read(table: str, **settings: Any) -> tuple[Caption, Any]:
     config = CaptionConfig(name="caption", **settings)
     corpus = Caption.read(DataRequest([table], (), CaptionData(vocab=320, holdout=0.2), config, 23))
-    found = CaptionConfig(**vars(config) | corpus.task_settings)
-    return Caption(found, corpus.tokenizer, 23), corpus
+    settings_read = CaptionConfig(**vars(config) | corpus.task_settings)
+    return Caption(settings_read, corpus.tokenizer, 23), corpus
 
 
 def model_of(task: Caption, **more: Any) -> Captioner:
@@ -63,11 +63,13 @@ def test_every_fifth_picture_is_held_out_with_all_its_captions(table: str) -> No
 
 def test_without_data_shapes_are_drawn_and_measured_on_other_combinations() -> None:
     corpus = Caption.read(DataRequest([], [], CaptionData(), CaptionConfig(name="caption"), 64))
-    told, held = ({text for some in part.targets for text in some} for part in (corpus.train, corpus.valid))
-    assert len(told) > 1000
+    trained, held = (
+        {text for captions in part.targets for text in captions} for part in (corpus.train, corpus.valid)
+    )
+    assert len(trained) > 1000
     assert len(held) > 200
-    assert not told & held
-    assert corpus.tokenizer.decode(corpus.train.ids.ids[: corpus.train.ids.lengths[0]]) in told
+    assert not trained & held
+    assert corpus.tokenizer.decode(corpus.train.ids.ids[: corpus.train.ids.lengths[0]]) in trained
 
 
 def test_a_batch_is_pictures_and_captions_begun_and_ended(table: str) -> None:
@@ -78,14 +80,14 @@ def test_a_batch_is_pictures_and_captions_begun_and_ended(table: str) -> None:
     assert pixels.dtype == torch.uint8
     assert pixels.shape == (7, 3, 12, 12)
     assert len(how) == 7
-    for picture, read_, told in zip(pixels, target, following, strict=True):
-        n = int((told != IGNORED).sum())
+    for picture, read_, expected in zip(pixels, target, following, strict=True):
+        n = int((expected != IGNORED).sum())
         assert read_[0] == task.begin
-        assert told[n - 1] == task.end
-        assert torch.equal(read_[1:n], told[: n - 1])
+        assert expected[n - 1] == task.end
+        assert torch.equal(read_[1:n], expected[: n - 1])
         which = [i for i, p in enumerate(corpus.train.sources[:]) if torch.equal(p, picture)]
         texts = [text.lower() for text in corpus.train.targets[which[0]]]  # as the tokenizer has them
-        assert task.tokenizer.decode(told[: n - 1].tolist()) in texts
+        assert task.tokenizer.decode(expected[: n - 1].tolist()) in texts
     alone = task.batch(samples, rows[3:4])
     assert torch.equal(alone[0][0], pixels[3])
     assert torch.equal(alone[1][0], how[3])
@@ -101,12 +103,12 @@ def test_an_epoch_has_every_caption_once(table: str) -> None:
 
 def test_all_in_order_is_every_caption_once(table: str) -> None:
     task, corpus = read(table)
-    seen = []
+    texts = []
     for pixels, _, following in task.evaluation_batches(corpus.train, 92):
         assert len(pixels) <= 4  # of 23 tokens at most
         for row in following:
-            seen.append(task.tokenizer.decode(row[(row != IGNORED) & (row != task.end)].tolist()))
-    assert sorted(seen) == sorted(text.lower() for some in corpus.train.targets for text in some)
+            texts.append(task.tokenizer.decode(row[(row != IGNORED) & (row != task.end)].tolist()))
+    assert sorted(texts) == sorted(text.lower() for captions in corpus.train.targets for text in captions)
 
 
 def test_long_captions_are_cut_and_counted(table: str) -> None:
@@ -135,7 +137,7 @@ def test_the_loss_is_the_smoothed_cross_entropy_and_the_uneven_looks(table: str,
     model = model_of(task, decoder=decoder).train()
     samples = task.samples(corpus.train, 5, 6, None)
     pixels, how, target, following = task.batch(samples, samples.rows(0))
-    with watch(model) as seen:
+    with watch(model) as records:
         logits = model(pixels, target)
     want = F.cross_entropy(
         logits.flatten(0, 1),
@@ -145,9 +147,9 @@ def test_the_loss_is_the_smoothed_cross_entropy_and_the_uneven_looks(table: str,
         label_smoothing=0.2,
     )
     if decoder == "lstm":
-        alpha = torch.cat([record["weights"] for record in seen["decoder.look"]], dim=2)[:, 0]
-        for row, told in zip(alpha, following, strict=True):
-            n = int((told != IGNORED).sum())
+        alpha = torch.cat([record["weights"] for record in records["decoder.look"]], dim=2)[:, 0]
+        for row, expected in zip(alpha, following, strict=True):
+            n = int((expected != IGNORED).sum())
             want = want + 0.7 * (1 - row[:n].sum(0)).square().sum()
     assert_close(task.loss(model, pixels, how, target, following), want)
     nothing = torch.full_like(following, IGNORED)
@@ -213,13 +215,13 @@ def test_different_pictures_throw_different_dice(table: str) -> None:
 def test_a_file_is_asked_about_and_streamed(table: str, tmp_path: Path) -> None:
     model = train("caption", table, out=tmp_path / "out", steps=2, set=TINY)
     picture = str(Path(table).with_suffix("") / "3.png")
-    whole = model.ask(picture, num_beams=1)
-    assert "".join(model.stream(picture, num_beams=1)) == whole
+    answer = model.ask(picture, num_beams=1)
+    assert "".join(model.stream(picture, num_beams=1)) == answer
     assert model.ask([picture, picture]) == [model.ask(picture)] * 2
     assert model.ask(picture, prefix="fox").startswith("fox")
     assert len(model.ask(picture, num_return_sequences=3)) == 3
     again = regard.load(tmp_path / "out", "cpu")
-    assert again.ask(picture, num_beams=1) == whole
+    assert again.ask(picture, num_beams=1) == answer
     user_error(lambda: model.ask("nowhere.png"), "nowhere.png", "no such image")
     (tmp_path / "text.png").write_text("no picture")
     user_error(lambda: model.ask(str(tmp_path / "text.png")), "text.png", "PNG")
@@ -235,7 +237,9 @@ def test_scores_are_by_all_references(table: str, tmp_path: Path) -> None:
     assert {"loss", "perplexity", "bleu", "bleu_1", "cider", "chrf", "exact"} <= set(scores)
     data = model.task.held_out([table])
     answers = model.ask(data.sources[:])
-    assert scores["exact"] == sum(a in some for a, some in zip(answers, data.targets, strict=True)) / 23
+    assert (
+        scores["exact"] == sum(a in captions for a, captions in zip(answers, data.targets, strict=True)) / 23
+    )
     compared = model.score(table, against=model)
     assert compared["bleu_p"] == 1
 
@@ -279,15 +283,15 @@ def test_efficientnet_starts_from_its_weights(
 def score_answers(model: Any, count: int) -> tuple[float, float, float]:
     """Of combinations never learnt from: how many captions are right; and for the word of each shape, how
     much of the attention is in its box, and how much would be if it were even."""
-    made = draw_shapes(seed=7, count=count, held_out=True)
-    pictures = list(torch.from_numpy(made.pixels))
-    right = np.mean([a == c for a, c in zip(model.ask(pictures), made.captions, strict=True)])
-    inside, area = zip(*looks(model, pictures, made), strict=True)
+    shapes = draw_shapes(seed=7, count=count, held_out=True)
+    pictures = list(torch.from_numpy(shapes.pixels))
+    right = np.mean([a == c for a, c in zip(model.ask(pictures), shapes.captions, strict=True)])
+    inside, area = zip(*looks(model, pictures, shapes), strict=True)
     return float(right), float(np.mean(inside)), float(np.mean(area))
 
 
-def looks(model: Any, pictures: list[torch.Tensor], made: Any) -> Iterator[tuple[float, float]]:
-    for picture, caption, boxes in zip(pictures, made.captions, made.boxes, strict=True):
+def looks(model: Any, pictures: list[torch.Tensor], shapes: Any) -> Iterator[tuple[float, float]]:
+    for picture, caption, boxes in zip(pictures, shapes.captions, shapes.boxes, strict=True):
         weights, words, _ = model.task.cross_attention(model.model, picture, caption)
         cell = SIZE / weights.shape[1]
         at = (torch.arange(weights.shape[1]) + 0.5) * cell

@@ -82,13 +82,13 @@ SCORES = LabelledTexts(["abc", "de", "abcdefgh", "h"], None, None, [2.0, 5.0, 3.
 
 def test_one_text(task):
     examples, notes = task.examples(TABLE)
-    read, attention_mask, segments, wanted = task.collate(examples, np.array([1, 0, 3]))
+    read, attention_mask, segments, labels = task.collate(examples, np.array([1, 0, 3]))
     texts = [ids(task, text) for text in ("^de$", "^abc$", "^h$")]
     assert read.tolist() == [text + [0] * (5 - len(text)) for text in texts]
     assert attention_mask.sum(1).tolist() == [4, 5, 3]
     assert [row[n].tolist() for row, n in zip(read, attention_mask, strict=True)] == texts
     assert not segments.any()
-    assert wanted.tolist() == [2, 0, 0]
+    assert labels.tolist() == [2, 0, 0]
     assert notes == []
     assert examples.sources == TABLE.texts
     assert examples.targets == TABLE.labels
@@ -98,14 +98,14 @@ def test_one_text(task):
 def test_two_texts(task):
     examples, _ = task.examples(PAIRS)
     read, attention_mask, segments, _ = task.collate(examples, np.arange(4))
-    for row, kept, kinds, text in zip(
+    for row, mask, kinds, text in zip(
         read, attention_mask, segments, ["^abc$h$", "^de$gfed$", "^abcdefgh$a$", "^h$bb$"], strict=True
     ):
-        assert row[kept].tolist() == ids(task, text)
-        assert kept.tolist() == [True] * len(text) + [False] * (len(row) - len(text))
+        assert row[mask].tolist() == ids(task, text)
+        assert mask.tolist() == [True] * len(text) + [False] * (len(row) - len(text))
         second = text.index("$") + 1
-        assert kinds[kept].tolist() == [0] * second + [1] * (len(text) - second)
-        assert not kinds[~kept].any()
+        assert kinds[mask].tolist() == [0] * second + [1] * (len(text) - second)
+        assert not kinds[~mask].any()
     assert examples.sources == ["abc\th", "de\tgfed", "abcdefgh\ta", "h\tbb"]
 
 
@@ -127,22 +127,22 @@ def test_two_texts(task):
 def test_what_is_too_long_is_cut(letters, text, other, read):
     task = teller(letters, 8, labels=NAMES)
     encoded = [np.array(task.tokenizer.encode(part)) for part in (text, other) if part is not None]
-    found, second, lost = task.frame(*encoded)
-    assert found.tolist() == ids(task, read)
+    first, second, lost = task.frame(*encoded)
+    assert first.tolist() == ids(task, read)
     assert second == (len(read) if other is None else read.index("$") + 1)
     assert lost == (len(read.strip("^$").replace("$", "")) < len(text + (other or "")))
 
 
 def test_a_note_tells_how_many_were_cut(letters, tmp_path):
     path = written(tmp_path / "a.tsv", ["text\tlabel", "abcdefg\tx", "abc\ty", "abcdefgh\tx", "a\ty"])
-    found = Classify.read(
+    corpus = Classify.read(
         DataRequest([path], [path], DataConfig(), ClassifyConfig(name="classify"), 8, [letters])
     )
-    assert found.notes == [
+    assert corpus.notes == [
         "cut 2 of 4 texts to 8 tokens (model.context)",
         "held out: cut 2 of 4 texts to 8 tokens (model.context)",
     ]
-    assert found.train.ids.lengths.max() == 8
+    assert corpus.train.ids.lengths.max() == 8
     assert not Classify.read(
         DataRequest([path], [path], DataConfig(), ClassifyConfig(name="classify"), 10, [letters])
     ).notes
@@ -172,12 +172,12 @@ def reading(path, valid=(), context=CONTEXT, tokenizer=None, **settings):
 
 def test_classes_are_in_order(tmp_path):
     path = written(tmp_path / "a.tsv", ["text\tlabel", "a\tworse", "b\t10", "c\t9", "d\tbetter", "e\t9"])
-    found = reading(path, valid=[path])
-    assert found.task_settings == {"labels": ["9", "10", "better", "worse"]}
-    assert found.train.labels.tolist() == found.valid.labels.tolist() == [3, 1, 0, 2, 0]
-    assert all(found.tokenizer.id(name) is not None for name in SPECIALS)
-    given = ("worse", "9", "10", "better", "none")
-    assert reading(path, valid=[path], labels=given).train.labels.tolist() == [0, 2, 1, 3, 1]
+    corpus = reading(path, valid=[path])
+    assert corpus.task_settings == {"labels": ["9", "10", "better", "worse"]}
+    assert corpus.train.labels.tolist() == corpus.valid.labels.tolist() == [3, 1, 0, 2, 0]
+    assert all(corpus.tokenizer.id(name) is not None for name in SPECIALS)
+    labels = ("worse", "9", "10", "better", "none")
+    assert reading(path, valid=[path], labels=labels).train.labels.tolist() == [0, 2, 1, 3, 1]
     balanced = reading(path, valid=[path], balanced=True)
     assert balanced.task_settings["weights"] == pytest.approx([5 / 4 / 2, 5 / 4, 5 / 4, 5 / 4])
 
@@ -190,17 +190,17 @@ def test_an_unknown_class_in_the_validation_data(tmp_path):
 
 def test_scores_are_between_nothing_and_one(tmp_path, letters):
     path = written(tmp_path / "a.tsv", ["text\tscore", "a\t2", "b\t5", "c\t3.5", "d\t2.75"])
-    found = reading(path, valid=[path])
-    assert found.task_settings == {"low": 2.0, "high": 5.0}
-    assert found.train.labels.tolist() == [0, 1, 0.5, 0.25]
-    assert found.train.labels.dtype == np.float32
+    corpus = reading(path, valid=[path])
+    assert corpus.task_settings == {"low": 2.0, "high": 5.0}
+    assert corpus.train.labels.tolist() == [0, 1, 0.5, 0.25]
+    assert corpus.train.labels.dtype == np.float32
     wide = reading(path, valid=[path], low=0.0, high=10.0)
     assert wide.task_settings == {"low": 0.0, "high": 10.0}
     assert wide.train.labels.tolist() == pytest.approx([0.2, 0.5, 0.35, 0.275])
     same = written(tmp_path / "b.tsv", ["text\tscore", "a\t2", "b\t2"])
     assert reading(same, valid=[same]).train.labels.tolist() == [0, 0]
-    told = teller(letters, **found.task_settings)._answer(torch.tensor([0.5]), 1)
-    assert [a.text for a in told] == ["3.5000"]
+    answer = teller(letters, **corpus.task_settings)._answer(torch.tensor([0.5]), 1)
+    assert [a.text for a in answer] == ["3.5000"]
 
 
 def test_classes_are_not_scored_on_scores(tmp_path, letters, task):
@@ -227,10 +227,10 @@ def test_batches(task):
     epoch = [samples.rows(step) for step in range(samples.buckets.count)]
     assert sorted(np.concatenate(epoch).tolist()) == list(range(97))
     for rows in epoch:
-        read, attention_mask, _, wanted = task.batch(samples, rows)
+        read, attention_mask, _, labels = task.batch(samples, rows)
         assert len(read) == len(rows) <= 10
         assert read.shape[1] == attention_mask.sum(1).max()
-        assert wanted.tolist() == examples.labels[rows].tolist()
+        assert labels.tolist() == examples.labels[rows].tolist()
     assert samples.rows(3).tolist() == task.samples(examples, 5, 10, None).rows(3).tolist()
     assert any("padding" in note for note in samples.notes)
     tokens = task.samples(examples, 5, 10, 60)
@@ -253,7 +253,7 @@ def batch_of(task, table=PAIRS, rows=4):
 def test_the_loss_is_torchs(letters, kind, weights, smoothing):
     task = teller(letters, labels=NAMES, weights=weights, smoothing=smoothing)
     model = build(task, kind)
-    read, attention_mask, segments, wanted = batch = batch_of(task)
+    read, attention_mask, segments, labels = batch = batch_of(task)
     logits = model(read, attention_mask, segments if kind == "bert" else None)
     alone = torch.cat(
         [
@@ -267,24 +267,24 @@ def test_the_loss_is_torchs(letters, kind, weights, smoothing):
     assert_close(logits, alone, atol=1e-5, rtol=1e-5)
     weight = None if weights is None else torch.tensor(weights)
     each = [
-        F.cross_entropy(logits, wanted, weight, reduction="none", label_smoothing=s) for s in (smoothing, 0)
+        F.cross_entropy(logits, labels, weight, reduction="none", label_smoothing=s) for s in (smoothing, 0)
     ]
     assert_close(task.loss(model.train(), *batch), each[0].sum())
     assert_close(task.loss(model.eval(), *batch), each[1].sum())  # what is measured has none
     loss, right = task.measure(model, *batch).tolist()
     assert loss == pytest.approx(each[1].sum().item(), rel=1e-5)
-    assert right == (logits.argmax(-1) == wanted).sum()
+    assert right == (logits.argmax(-1) == labels).sum()
     assert task.metrics(loss, 4, None, right) == pytest.approx({"loss": loss / 4, "accuracy": right / 4})
 
 
 def test_the_loss_of_scores_is_their_squared_error(letters):
     task = teller(letters, low=2.0, high=5.0)
     model = build(task)
-    read, attention_mask, segments, wanted = batch = batch_of(task, SCORES)
-    told = model(read, attention_mask, segments)
-    assert told.shape == (4, 1)
-    assert wanted.tolist() == pytest.approx([0, 1, 0.5, 1 / 6])
-    want = F.mse_loss(told[:, 0], wanted, reduction="sum")
+    read, attention_mask, segments, labels = batch = batch_of(task, SCORES)
+    outputs = model(read, attention_mask, segments)
+    assert outputs.shape == (4, 1)
+    assert labels.tolist() == pytest.approx([0, 1, 0.5, 1 / 6])
+    want = F.mse_loss(outputs[:, 0], labels, reduction="sum")
     assert_close(task.loss(model, *batch), want)
     sums = task.measure(model, *batch).tolist()
     assert task.metrics(sums[0], 4, None, *sums[1:]) == pytest.approx({"loss": want.item() / 4}, rel=1e-5)
@@ -308,7 +308,7 @@ def test_a_t5_writes_the_names(bytes_, weights):
     """The loss is of the true name; of all names, the likeliest is told."""
     task = teller(bytes_, labels=NAMES, weights=weights)
     model = build(task, "t5")
-    read, attention_mask, segments, wanted = batch = batch_of(task)
+    read, attention_mask, segments, labels = batch = batch_of(task)
     with torch.no_grad():
         each = [
             [written_likelihood(task, model, *row, name) for name in NAMES]
@@ -317,13 +317,13 @@ def test_a_t5_writes_the_names(bytes_, weights):
     each = torch.tensor(each)
     assert_close(task.logits(model, read, attention_mask, segments), each, atol=1e-4, rtol=1e-4)
     true = (
-        each[torch.arange(4), wanted] * (torch.ones(3) if weights is None else torch.tensor(weights))[wanted]
+        each[torch.arange(4), labels] * (torch.ones(3) if weights is None else torch.tensor(weights))[labels]
     )
     assert_close(task.loss(model.train(), *batch), -true.sum(), atol=1e-4, rtol=1e-4)
     loss, right = task.measure(model.eval(), *batch).tolist()
-    assert right == (each.argmax(-1) == wanted).sum()
+    assert right == (each.argmax(-1) == labels).sum()
     weight = None if weights is None else torch.tensor(weights)
-    assert loss == pytest.approx(F.cross_entropy(each, wanted, weight, reduction="sum").item(), rel=1e-4)
+    assert loss == pytest.approx(F.cross_entropy(each, labels, weight, reduction="sum").item(), rel=1e-4)
     (best, *_), *_ = task.answers(model, Request(TABLE.texts[:1], GREEDY, samples=3))
     alone = written_likelihood  # of the text without the other
     ids = torch.tensor(task.frame(np.array(bytes_.encode(TABLE.texts[0])))[0])
@@ -339,7 +339,7 @@ def test_a_t5_writes_scores(bytes_):
     names = [f"{2 + 3 * i / 20:.4g}" for i in range(21)]
     assert task.names.shape == (21, 5)
     assert [bytes_.decode(row[row >= 0][:-1].tolist()) for row in task.names] == names
-    read, attention_mask, segments, wanted = batch = batch_of(task, SCORES)
+    read, attention_mask, segments, labels = batch = batch_of(task, SCORES)
     with torch.no_grad():
         each = torch.tensor(
             [
@@ -347,13 +347,13 @@ def test_a_t5_writes_scores(bytes_):
                 for row in zip(read, attention_mask, strict=True)
             ]
         )
-    told = (each.softmax(-1) * torch.linspace(0, 1, 21)).sum(1)
-    assert_close(task.logits(model, read, attention_mask, segments)[:, 0], told, atol=1e-4, rtol=1e-4)
+    scores = (each.softmax(-1) * torch.linspace(0, 1, 21)).sum(1)
+    assert_close(task.logits(model, read, attention_mask, segments)[:, 0], scores, atol=1e-4, rtol=1e-4)
     true = each[torch.arange(4), [0, 20, 10, 3]]
     assert_close(task.loss(model, *batch), -true.sum(), atol=1e-4, rtol=1e-4)
     with torch.no_grad():
         loss = task.measure(model, *batch)[0].item()
-    assert loss == pytest.approx((told - wanted).square().sum().item(), rel=1e-4)
+    assert loss == pytest.approx((scores - labels).square().sum().item(), rel=1e-4)
     (answer,), *_ = task.answers(model, Request(["a"], GREEDY))
     assert 2 <= float(answer.text) <= 5
 
@@ -403,7 +403,7 @@ TEXTS = ["abc", "h", "abcdefgh", "gfe", "abc\tde", "h\tgfe", "", "c" * 50, "a\tb
 def test_batched_is_alone(task, kind, monkeypatch):
     model = build(task, kind)
     together = task.answers(model, Request(TEXTS, GREEDY))
-    assert len({some[0].text for some in together}) > 1
+    assert len({answers[0].text for answers in together}) > 1
     for text, (answer,) in zip(TEXTS, together, strict=True):
         ((alone,),) = task.answers(model, Request([text], GREEDY))
         assert alone.text == answer.text
@@ -422,25 +422,25 @@ def test_a_tab_parts_two_texts(task):
     model = build(task)
     examples, _ = task.examples(PAIRS)
     logits = task.logits(model, *task.collate(examples, np.arange(4))[:3])
-    found = task.answers(model, Request(examples.sources, GREEDY))
-    assert [a.text for (a,) in found] == [NAMES[i] for i in logits.argmax(-1).tolist()]
+    answers = task.answers(model, Request(examples.sources, GREEDY))
+    assert [a.text for (a,) in answers] == [NAMES[i] for i in logits.argmax(-1).tolist()]
     best = logits.softmax(-1).max(-1).values.tolist()
-    assert [a.score for (a,) in found] == pytest.approx(best, abs=1e-5)
+    assert [a.score for (a,) in answers] == pytest.approx(best, abs=1e-5)
     one, _ = task.examples(LabelledTexts(["ab\tcd"], None, ["bad"], None))
     assert one.sources == ["ab cd"]  # a tab of its own does not
 
 
 def test_the_likeliest_come_first(task):
     model = build(task)
-    ((*found,),) = task.answers(model, Request(["abc"], GREEDY, samples=2))
+    ((*answers,),) = task.answers(model, Request(["abc"], GREEDY, samples=2))
     ((*every,),) = task.answers(model, Request(["abc"], GREEDY, samples=9))
-    assert [a.text for a in every[:2]] == [a.text for a in found]
+    assert [a.text for a in every[:2]] == [a.text for a in answers]
     assert sorted(a.text for a in every) == sorted(NAMES)
     assert sum(a.score for a in every) == pytest.approx(1, abs=1e-5)
     assert sorted((a.score for a in every), reverse=True) == [a.score for a in every]
     asked = Model(model, task, {}).ask(["abc", "h"], num_return_sequences=2)
     assert len(asked) == 4
-    assert asked[:2] == [a.text for a in found]
+    assert asked[:2] == [a.text for a in answers]
 
 
 def test_scores_are_told_as_they_were_given(letters):
@@ -455,15 +455,15 @@ def test_scores_are_told_as_they_were_given(letters):
 
 def test_judged(letters):
     answers, true = ["good", "bad", "good", "bad", "good"], ["good", "good", "good", "bad", "bad"]
-    found = teller(letters, labels=("bad", "good")).score_answers(answers, true)
-    assert found == pytest.approx(
+    scores = teller(letters, labels=("bad", "good")).score_answers(answers, true)
+    assert scores == pytest.approx(
         {"f1": 2 * 2 / (2 * 2 + 1 + 1), "matthews": scoring.matthews(answers, true)}
     )  # of good
-    assert found["matthews"] == pytest.approx((2 * 1 - 1 * 1) / 6)
+    assert scores["matthews"] == pytest.approx((2 * 1 - 1 * 1) / 6)
     three = teller(letters, labels=NAMES).score_answers(answers, true)
     assert three["f1"] == pytest.approx(scoring.f1(answers, true, None))
-    told, want = ["1.0000", "2.0000", "4.0000"], ["1.0", "3.0", "2.0"]
-    score = teller(letters, low=1.0, high=4.0).score_answers(told, want)
+    predicted, want = ["1.0000", "2.0000", "4.0000"], ["1.0", "3.0", "2.0"]
+    score = teller(letters, low=1.0, high=4.0).score_answers(predicted, want)
     assert score == pytest.approx({"spearman": 0.5, "pearson": np.corrcoef([1, 2, 4], [1, 3, 2])[0, 1]})
 
 
@@ -496,9 +496,9 @@ def test_it_learns_the_built_in_classes(tmp_path):
     names = set(model.task.config.labels)
     rows = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
     assert set(rows[-1]) == {"step", "valid_loss", "valid_accuracy"}
-    found = model.score(str(BUILTIN / "classify.tsv"))
-    assert set(found) == {"loss", "accuracy", "f1", "matthews"}
-    assert found["accuracy"] > 0.75  # chance is one in two
+    scores = model.score(str(BUILTIN / "classify.tsv"))
+    assert set(scores) == {"loss", "accuracy", "f1", "matthews"}
+    assert scores["accuracy"] > 0.75  # chance is one in two
     held = model.score(str(BUILTIN / "classify.valid.tsv"))
     best = min((row for row in rows if "valid_loss" in row), key=lambda row: row["valid_loss"])
     assert held["accuracy"] == pytest.approx(best["valid_accuracy"])
@@ -532,9 +532,9 @@ def test_a_restored_t5_learns_classes(tmp_path):
     model = train("classify", path, out=tmp_path / "b", base=tmp_path / "a", steps=60, set=FURTHER)
     assert model.kind == before.kind == "t5"
     assert isinstance(model.model, Transformer)
-    found = model.score(path)
-    assert set(found) == {"loss", "accuracy", "f1", "matthews"}
-    assert found["accuracy"] > 0.9
+    scores = model.score(path)
+    assert set(scores) == {"loss", "accuracy", "f1", "matthews"}
+    assert scores["accuracy"] > 0.9
     text = "3 geese fox"
     assert load(tmp_path / "b").answers(text) == model.answers(text)
 
@@ -569,8 +569,8 @@ def test_scores_of_pairs(tmp_path):
     model = train("classify", path, valid=path, out=tmp_path / "out", steps=100, set=SETTINGS)
     assert model.task.config.labels is None
     assert (model.task.config.low, model.task.config.high) == (0.0, 7.5)
-    found = model.score(path)
-    assert set(found) == {"loss", "spearman", "pearson"}
-    assert found["pearson"] > 0.8
+    scores = model.score(path)
+    assert set(scores) == {"loss", "spearman", "pearson"}
+    assert scores["pearson"] > 0.8
     assert float(model.ask("a den\tthe den")) > float(model.ask("a fox\tthe fox")) + 3
     assert load(tmp_path / "out").ask("a fox\tthe fox") == model.ask("a fox\tthe fox")

@@ -78,8 +78,8 @@ def test_a_vector_is_the_mean_of_the_tokens() -> None:
     task = task_of()
     model = model_of(task).eval()
     for normalize in (True, False):
-        told = task_of(normalize=normalize).vectors(model, TEXTS)
-        for text, vector in zip(TEXTS, told, strict=True):
+        vectors = task_of(normalize=normalize).vectors(model, TEXTS)
+        for text, vector in zip(TEXTS, vectors, strict=True):
             ids = [task.first, *task.tokenizer.encode(text), task.end]
             y = model.encode(torch.tensor([ids]))[0].mean(0)
             assert_close(vector, F.normalize(y, dim=0) if normalize else y, atol=1e-5, rtol=1e-5)
@@ -165,11 +165,11 @@ def test_scores_are_learnt_as_cosines() -> None:
     model, batch = model_of(task).eval(), batch_of(task, scores=scores)
     assert batch[-1].tolist() == [0, 0.25, 0.5, 0.75, 1, 0.375, 0.625]
     u, v = (task.vectors(model, [pair[side] for pair in PAIRS]) for side in (0, 1))
-    wanted = float(((u * v).sum(1) - batch[-1]).square().sum())
-    assert float(task.loss(model, *batch)) == pytest.approx(wanted, rel=1e-5)
+    expected = float(((u * v).sum(1) - batch[-1]).square().sum())
+    assert float(task.loss(model, *batch)) == pytest.approx(expected, rel=1e-5)
     assert float(task.loss(model, *idle(batch))) == 0
     parts = [task.collate(task.examples(PAIRS, scores)[0], rows) for rows in np.array_split(np.arange(7), 3)]
-    assert float(sum(task.loss(model, *part) for part in parts)) == pytest.approx(wanted, rel=1e-5)
+    assert float(sum(task.loss(model, *part) for part in parts)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_only_the_encoder_learns() -> None:
@@ -192,10 +192,10 @@ def read(*paths: str, valid: tuple[str, ...] = (), **settings: Any) -> Any:
 
 def test_data_of_all_kinds(tmp_path: Path) -> None:
     pairs = write(tmp_path / "a.tsv", [("", "alone"), *PAIRS])
-    found = read(pairs)
-    assert (len(found.train), len(found.valid), found.task_settings) == (6, 1, {})
-    assert "dropped 1 of" in " ".join(found.notes)
-    assert found.train.describe() == "6 pairs"
+    corpus = read(pairs)
+    assert (len(corpus.train), len(corpus.valid), corpus.task_settings) == (6, 1, {})
+    assert "dropped 1 of" in " ".join(corpus.notes)
+    assert corpus.train.describe() == "6 pairs"
     sides = [write(tmp_path / f"{side}.txt", [[pair[side]] for pair in PAIRS]) for side in (0, 1)]
     assert read(*sides).train.fingerprint() == read(write(tmp_path / "b.tsv", PAIRS)).train.fingerprint()
     (tmp_path / "a.jsonl").write_text(
@@ -230,27 +230,27 @@ def test_scores(tmp_path: Path) -> None:
     task = task_of()
     model = Model(model_of(task).eval(), task, {})
     u, v = (model.embed([pair[side] for pair in PAIRS]) for side in (0, 1))
-    found = model.score(write(tmp_path / "a.tsv", PAIRS))
-    assert found["recall_at_1"] == pytest.approx(
+    scores = model.score(write(tmp_path / "a.tsv", PAIRS))
+    assert scores["recall_at_1"] == pytest.approx(
         float(((u @ v.T).argmax(1) == torch.arange(7)).float().mean())
     )
-    assert found["loss"] == pytest.approx(plain(u, v, 0.05) / 7, rel=1e-4)
+    assert scores["loss"] == pytest.approx(plain(u, v, 0.05) / 7, rel=1e-4)
     rows = [(*pair, score) for pair, score in zip(PAIRS, [3, 1, 4, 1.5, 5, 2, 0], strict=True)]
     scored = write(tmp_path / "s.tsv", [("text", "other", "score"), *rows])
-    found = model.score(scored)
+    scores = model.score(scored)
     cosines = (u * v).sum(1)
     ranks = [torch.tensor(x).argsort().argsort().double() for x in (cosines.tolist(), [r[2] for r in rows])]
-    assert found["spearman"] == pytest.approx(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
-    assert set(found) == {"loss", "spearman", "pearson"}
+    assert scores["spearman"] == pytest.approx(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
+    assert set(scores) == {"loss", "spearman", "pearson"}
     user_error(lambda: model.score(scored, against=model), "--against")
 
 
 def test_recall_in_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     task, pairs = task_of(), write(tmp_path / "a.tsv", [*PAIRS, ("It rains", PAIRS[4][1])])
     model = Model(model_of(task).eval(), task, {})
-    whole = model.score(pairs)
+    scores = model.score(pairs)
     monkeypatch.setattr(module, "LINES_AT_ONCE", 3)
-    assert model.score(pairs) == whole
+    assert model.score(pairs) == scores
 
 
 # Asking
@@ -259,9 +259,9 @@ def test_recall_in_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_ask_tells_vectors() -> None:
     task = task_of()
     model = Model(model_of(task).eval(), task, {})
-    told = [json.loads(line) for line in model.ask(TEXTS[:2])]
-    assert_close(torch.tensor(told), model.embed(TEXTS[:2]), atol=1e-6, rtol=0)
-    assert json.loads(model.ask(TEXTS[0])) == told[0]
+    vectors = [json.loads(line) for line in model.ask(TEXTS[:2])]
+    assert_close(torch.tensor(vectors), model.embed(TEXTS[:2]), atol=1e-6, rtol=0)
+    assert json.loads(model.ask(TEXTS[0])) == vectors[0]
     assert list(model.stream(TEXTS[0])) == [model.ask(TEXTS[0])]
     assert model.embed(TEXTS[0]).shape == (1, 10)
 
@@ -272,25 +272,27 @@ def test_the_nearest_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     lines = [*TEXTS, "", "  ", "größer", "größer"]
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(lines), "utf-8")
-    kept = [line for line in lines if line.strip()]
-    cosines = F.cosine_similarity(model.embed(["It is home"]), model.embed(kept))
+    texts = [line for line in lines if line.strip()]
+    cosines = F.cosine_similarity(model.embed(["It is home"]), model.embed(texts))
     for at_once, block in ((4096, 65536), (3, 5)):
         monkeypatch.setattr(similarity, "LINES_AT_ONCE", at_once)
         monkeypatch.setattr(similarity, "VECTORS_AT_ONCE", block)
         task.lines = None
         for many in (None, 1, 4, 99):
-            (found,) = model.answers(["It is home"], within=str(path), num_return_sequences=many)
-            best = cosines.topk(min(many or 5, len(kept)))
-            assert [answer.score for answer in found] == pytest.approx(best.values.tolist(), abs=2e-6)
-            for answer, cosine in zip(found, best.values.tolist(), strict=True):
-                assert abs(float(cosines[kept.index(answer.text)]) - cosine) < 2e-6
+            (nearest,) = model.answers(["It is home"], within=str(path), num_return_sequences=many)
+            best = cosines.topk(min(many or 5, len(texts)))
+            assert [answer.score for answer in nearest] == pytest.approx(best.values.tolist(), abs=2e-6)
+            for answer, cosine in zip(nearest, best.values.tolist(), strict=True):
+                assert abs(float(cosines[texts.index(answer.text)]) - cosine) < 2e-6
     assert len(task.lines or ()) == 16
     assert model.ask("größer", within=str(path), num_return_sequences=2) == ["größer", "größer"]
     (tmp_path / "empty.txt").write_text("\n \n")
     user_error(lambda: model.ask("a", within=str(tmp_path / "empty.txt")), tmp_path / "empty.txt")
     user_error(lambda: model.ask("a", within=str(tmp_path / "none.txt")), "no such file")
     assert isinstance(task.lines, LineIndex)
-    assert [len(some) for some in task.answers(model.model, Request(["a", "b"], Sampling(), samples=3))] == [
+    assert [
+        len(answers) for answers in task.answers(model.model, Request(["a", "b"], Sampling(), samples=3))
+    ] == [
         1,
         1,
     ]
@@ -328,8 +330,8 @@ def test_a_run_learns_goes_on_and_is_asked(tmp_path: Path, capsys: pytest.Captur
         assert text == b
         assert 0 < float(cosine) <= 1
     assert len(said(tmp_path / "a", "He went home", "--in", lines).splitlines()) == 5
-    found = [json.loads(line) for line in said(tmp_path / "a", "We", "--in", lines, "--json").splitlines()]
-    assert [set(row) for row in found] == [{"input", "output", "score"}] * 5
+    answers = [json.loads(line) for line in said(tmp_path / "a", "We", "--in", lines, "--json").splitlines()]
+    assert [set(row) for row in answers] == [{"input", "output", "score"}] * 5
     assert len(json.loads(said(tmp_path / "a", "We eat bread"))) == 8
 
 

@@ -96,8 +96,8 @@ def test_what_is_hidden_in_a_million_words(tokenizer):
     task = filler(tokenizer, 102, next=False)
     stream = Stream([np.random.default_rng(5).choice(task.masker.words, 100_003)], 0)
     samples = task.samples(stream, seed=3, rows=1000, tokens=None)
-    masked = changed = kept = hidden = 0
-    drawn, at = np.zeros(tokenizer.vocab), np.zeros(102)
+    masked = changed = unchanged = hidden = 0
+    replacements, at = np.zeros(tokenizer.vocab), np.zeros(102)
     for step in range(10):
         rows = samples.rows(step)
         ids, attention_mask, segments, label, places, following = task.batch(samples, rows)
@@ -113,21 +113,21 @@ def test_what_is_hidden_in_a_million_words(tokenizer):
         shown = ids.gather(1, places)
         hidden += targets((following,))
         masked += int((shown == task.mask).sum())
-        kept += int((shown == following).sum())
+        unchanged += int((shown == following).sum())
         other = (shown != task.mask) & (shown != following)
         changed += int(other.sum())
-        drawn += np.bincount(shown[other], minlength=tokenizer.vocab)
+        replacements += np.bincount(shown[other], minlength=tokenizer.vocab)
         at += np.bincount(places.flatten(), minlength=102)
         assert all(len(set(row)) == 15 for row in places.tolist())
     V = len(task.masker.words)
     assert hidden == 150_000
     assert within(masked, hidden, 0.8)
-    assert within(kept, hidden, 0.1 + 0.1 / V)
+    assert within(unchanged, hidden, 0.1 + 0.1 / V)
     assert within(changed, hidden, 0.1 - 0.1 / V)
     special = [tokenizer.id(name) for name in SPECIALS]
-    assert not drawn[special].any()
+    assert not replacements[special].any()
     expected = changed / V
-    squares = ((drawn[task.masker.words] - expected) ** 2 / expected).sum()
+    squares = ((replacements[task.masker.words] - expected) ** 2 / expected).sum()
     assert abs(squares - (V - 1)) < 5 * (2 * (V - 1)) ** 0.5
     assert at[0] == at[-1] == 0
     assert all(within(n, 10_000, 0.15) for n in at[1:-1])
@@ -199,7 +199,7 @@ def test_whole_words(kind):
     space = np.array([token.isspace() for token in words.tokens(text)])  # a piece, or the beginning of one
     pieces = {word: np.flatnonzero((of == word) & ~space) for word in set(of[~space].tolist())}
     assert max(map(len, pieces.values())) > 7
-    seen, shares = set(), []
+    spans, shares = set(), []
     for n in range(300):
         _, chosen = task.masker.mask(np.array([task.first, *text, task.end]), dice(0, n))
         assert np.array_equal(np.sort(chosen), chosen)
@@ -208,11 +208,11 @@ def test_whole_words(kind):
         for word, places in pieces.items():
             if inside := hidden & set(places.tolist()):
                 assert inside == set(places.tolist()), line[slice(*encoded.offsets[places[0]])]
-                seen.add(word)
+                spans.add(word)
     assert max(shares) <= 0.15 + 1 / len(text)
     assert np.mean(shares) > 0.11  # what has no room is passed over, and others are tried
     short = {word for word, places in pieces.items() if len(places) <= 0.15 * len(text)}
-    assert len(seen & short) > 0.8 * len(short)  # words are not stuck together
+    assert len(spans & short) > 0.8 * len(short)  # words are not stuck together
 
 
 def test_a_word_that_is_too_long_for_all(tokenizer):
@@ -333,9 +333,9 @@ def test_everything_is_measured_once_and_always_alike(tokenizer, following):
         assert torch.equal(torch.cat(a), torch.cat(b))
     assert sum(map(task.batch_length, again)) == sum(map(task.batch_length, batches)) == len(data)
     if not following:
-        ids, attention_mask, _, _, places, wanted = (torch.cat(part) for part in zip(*again, strict=True))
-        wanted = torch.where(wanted == IGNORED, ids.gather(1, places), wanted)
-        ids = ids.scatter(1, places, wanted)
+        ids, attention_mask, _, _, places, labels = (torch.cat(part) for part in zip(*again, strict=True))
+        labels = torch.where(labels == IGNORED, ids.gather(1, places), labels)
+        ids = ids.scatter(1, places, labels)
         assert (
             ids[attention_mask & (ids != task.first) & (ids != task.end)].tolist()
             == text.read(0, len(text)).tolist()
@@ -369,13 +369,13 @@ def test_the_loss_is_torchs(task, data):
     agreed = (
         (model.next_sentence(model.encode(ids, attention_mask, segments)).argmax(-1) == label).sum().item()
     )
-    wanted = [(words + task.masker.limit * follows).item(), words.item(), follows.item(), right, agreed, 7]
-    assert sums == pytest.approx(wanted, rel=1e-5)
-    found = task.metrics(sums[0], targets(batch), data, *sums[1:])
+    expected = [(words + task.masker.limit * follows).item(), words.item(), follows.item(), right, agreed, 7]
+    assert sums == pytest.approx(expected, rel=1e-5)
+    metrics = task.metrics(sums[0], targets(batch), data, *sums[1:])
     count = targets(batch)
-    assert found == pytest.approx(
+    assert metrics == pytest.approx(
         {
-            "loss": wanted[0] / count, "words_loss": words.item() / count, "words_accuracy": right / count,
+            "loss": expected[0] / count, "words_loss": words.item() / count, "words_accuracy": right / count,
             "next_loss": follows.item() / 7, "next_accuracy": agreed / 7,
         },
         rel=1e-5,
@@ -457,17 +457,17 @@ def test_the_loss_of_replaced_words(tokenizer, data):
     right = ((model.detect(x) > 0) == (shown != written))[attention_mask].sum()
     assert sums[:3] == pytest.approx([loss.item(), words.item(), follows.item()], rel=1e-5)
     assert sums[-3:] == pytest.approx([wrong.item(), right.item(), attention_mask.sum().item()], rel=1e-5)
-    found = task.metrics(sums[0], targets(batch), data, *sums[1:])
-    assert found["replaced_accuracy"] == pytest.approx(right.item() / attention_mask.sum().item())
-    assert found["replaced_loss"] == pytest.approx(wrong.item() / attention_mask.sum().item(), rel=1e-5)
+    metrics = task.metrics(sums[0], targets(batch), data, *sums[1:])
+    assert metrics["replaced_accuracy"] == pytest.approx(right.item() / attention_mask.sum().item())
+    assert metrics["replaced_loss"] == pytest.approx(wrong.item() / attention_mask.sum().item(), rel=1e-5)
 
 
 def test_replaced_words_do_not_depend_on_company(tokenizer, data):
     """What is put into a row depends on the row alone: one process or two, all at once or in parts."""
     task, model, batch, *_ = replaced(tokenizer, data)
-    whole = task.measure(model, *batch)
+    measured = task.measure(model, *batch)
     parts = [task.measure(model, *(t[i : i + 1] for t in batch)) for i in range(7)]
-    assert_close(torch.stack(parts).sum(0), whole)
+    assert_close(torch.stack(parts).sum(0), measured)
 
 
 def test_put_in():
@@ -500,17 +500,17 @@ def written(path, text):
 def test_reading(tmp_path):
     path = written(tmp_path / "a.txt", TEXT)
     data, config = DataConfig(tokenizer="wordpiece", vocab=200), FillConfig(name="fill")
-    found = Fill.read(DataRequest([path], [], data, config, CONTEXT))
-    assert len(found.train.firsts) - 1 == 28
-    assert len(found.valid.firsts) - 1 == 3
-    assert all(found.tokenizer.id(name) is not None for name in SPECIALS)
-    assert max(len(found.train.sentence_ids(*cut)) for cut in found.train.cuts.tolist()) <= CONTEXT - 3
-    again = Fill.read(DataRequest([path], [path], data, config, CONTEXT, [found.tokenizer]))
-    assert again.tokenizer is found.tokenizer
+    corpus = Fill.read(DataRequest([path], [], data, config, CONTEXT))
+    assert len(corpus.train.firsts) - 1 == 28
+    assert len(corpus.valid.firsts) - 1 == 3
+    assert all(corpus.tokenizer.id(name) is not None for name in SPECIALS)
+    assert max(len(corpus.train.sentence_ids(*cut)) for cut in corpus.train.cuts.tolist()) <= CONTEXT - 3
+    again = Fill.read(DataRequest([path], [path], data, config, CONTEXT, [corpus.tokenizer]))
+    assert again.tokenizer is corpus.tokenizer
     assert again.train.fingerprint() == again.valid.fingerprint()
     packed = Fill.read(DataRequest([path], [], data, FillConfig(name="fill", next=False), CONTEXT))
     assert isinstance(packed.train, Stream)
-    task = Fill(config, found.tokenizer, CONTEXT)
+    task = Fill(config, corpus.tokenizer, CONTEXT)
     assert task.held_out([path]).fingerprint() == again.train.fingerprint()
 
 
@@ -552,7 +552,7 @@ def test_blanks(kind):
 
     task._likeliest = note
     questions = ["The ___ fox saw 3 [MASK].", "The fox __", "[MASK] fox"]
-    found = task.answers(model, Request(questions, GREEDY))
+    answers = task.answers(model, Request(questions, GREEDY))
     fox = words.encode(" fox")
     assert read == [
         [task.first, *words.encode("The"), task.mask, *words.encode(" fox saw 3"), task.mask,
@@ -560,18 +560,18 @@ def test_blanks(kind):
         [task.first, *words.encode("The"), *fox, task.mask, task.end],
         [task.first, task.mask, *fox, task.end],
     ]  # fmt: skip
-    for question, (answer,), ids in zip(questions, found, read[:3], strict=True):
+    for question, (answer,), ids in zip(questions, answers, read[:3], strict=True):
         blanks = answer.text.split("; ")
         assert len(blanks) == ids.count(task.mask)
         assert task.answers(model, Request([question], GREEDY)) == [[answer]]  # alone as with others
         probs = model(torch.tensor([ids]))[0].softmax(-1)
         for blank, at in zip(blanks, [i for i, id in enumerate(ids) if id == task.mask], strict=True):
             best = probs[at].topk(BEST)
-            spelt = [words.tokens([i])[0].strip() for i in best.indices.tolist()]
-            wanted = [f"{word} {p:.2f}" for word, p in zip(spelt, best.values.tolist(), strict=True)]
-            assert blank == ", ".join(wanted)
+            tokens = [words.tokens([i])[0].strip() for i in best.indices.tolist()]
+            expected = [f"{word} {p:.2f}" for word, p in zip(tokens, best.values.tolist(), strict=True)]
+            assert blank == ", ".join(expected)
     assert list(task.stream(model, Request(questions, GREEDY, (), 2))) == [
-        [a.text for (a,) in found for _ in range(2)]
+        [a.text for (a,) in answers for _ in range(2)]
     ]
     assert task.answers(model, Request([], GREEDY)) == []
     user_error(lambda: task.answers(model, Request(["The fox"], GREEDY)), "[MASK]", "___")
@@ -583,10 +583,10 @@ def test_blanks(kind):
 
 def test_a_sample_is_a_sentence_with_a_blank(task, data):
     model = build(task).train()
-    shown, told = task.preview(model, data, 0).split("\n  → ")
+    shown, answer = task.preview(model, data, 0).split("\n  → ")
     before, after = shown.split(" ___ ")
     assert DOCUMENTS[0].lower().startswith(before)
-    assert told.count(", ") == BEST - 1
+    assert answer.count(", ") == BEST - 1
     assert after
     assert model.training
     long = documents(task, [500], [3])
@@ -618,17 +618,17 @@ def test_it_learns(tmp_path, following):
     last = rows[-1]
     assert set(last) == {"step"} | {f"valid_{name}" for name in names}
     assert last["valid_words_accuracy"] > 0.5
-    found = model.score(path)
-    assert set(found) == names
-    assert found["words_accuracy"] > 0.5
-    assert found["words_loss"] < 1.5
+    scores = model.score(path)
+    assert set(scores) == names
+    assert scores["words_accuracy"] > 0.5
+    assert scores["words_loss"] < 1.5
     if following:
-        assert found["next_accuracy"] > 0.5
-        weight = model.task.masker.limit * found["next_loss"]
-        assert found["loss"] > found["words_loss"]
-        assert found["loss"] <= found["words_loss"] + weight
+        assert scores["next_accuracy"] > 0.5
+        weight = model.task.masker.limit * scores["next_loss"]
+        assert scores["loss"] > scores["words_loss"]
+        assert scores["loss"] <= scores["words_loss"] + weight
     else:
-        assert found["loss"] == found["words_loss"]
+        assert scores["loss"] == scores["words_loss"]
     best = model.ask("The red fox saw 3 grey ___ near the wide river.")
     assert best.startswith("geese ")
     assert load(tmp_path / "out").ask("The red ___ saw 3 grey geese.") == model.ask(
@@ -643,9 +643,9 @@ def test_it_learns_to_tell_replaced_words(tmp_path):
     path = written(tmp_path / "a.txt", TEXT)
     electra = {"task.replaced": True, "task.next": False, "model.positions": "relative", "model.depth": 2}
     model = train("fill", path, out=tmp_path / "out", steps=500, set=SETTINGS | electra)
-    found = model.score(path)
-    assert set(found) == {"loss", "words_loss", "words_accuracy", "replaced_loss", "replaced_accuracy"}
-    assert found["replaced_accuracy"] > 0.92
+    scores = model.score(path)
+    assert set(scores) == {"loss", "words_loss", "words_accuracy", "replaced_loss", "replaced_accuracy"}
+    assert scores["replaced_accuracy"] > 0.92
     assert model.ask("The red fox saw 3 grey ___ near the wide river.").startswith("geese ")
     odd = model.ask("The red fox saw 3 grey geese geese the wide river.")
     assert odd.startswith("geese ")

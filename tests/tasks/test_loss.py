@@ -96,7 +96,7 @@ def test_autocast_is_as_near_as_plain_autocast(
         assert (mine - true).norm() < 0.02 * true.norm()
 
 
-class Seen(TorchDispatchMode):
+class RecordedOperations(TorchDispatchMode):
     """Every result of an operation while it is on: its name and size."""
 
     def __init__(self) -> None:
@@ -118,10 +118,10 @@ class Seen(TorchDispatchMode):
 def test_nothing_is_changed_in_place() -> None:
     """Compilers have lost such changes, and the gradients with them."""
     x, W, targets = batch()
-    with Seen() as seen:
+    with RecordedOperations() as operations:
         chunked_cross_entropy(x, W, targets, 5, 16, 0.1).backward()
-    assert len(seen.results) > 20
-    assert not [name for name, _ in seen.results if name.endswith("_")]
+    assert len(operations.results) > 20
+    assert not [name for name, _ in operations.results if name.endswith("_")]
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile's own doing
@@ -141,9 +141,9 @@ def test_smoothing_takes_no_more_memory() -> None:
     x, W, targets = batch()
     wide = []
     for smoothing in (0.0, 0.1):
-        with Seen() as seen:
+        with RecordedOperations() as operations:
             chunked_cross_entropy(x, W, targets, N, 1, smoothing).backward()
-        wide.append([name for name, shape in seen.results if shape == (N, V)])
+        wide.append([name for name, shape in operations.results if shape == (N, V)])
     views = ("alias", "slice")
     assert [name for name in wide[1] if name not in views] == wide[0]
 
@@ -152,24 +152,24 @@ def test_smoothing_takes_no_more_memory() -> None:
 @pytest.mark.parametrize("learning", [True, False])
 def test_only_so_many_rows_exist(learning: bool, smoothing: float) -> None:
     x, W, targets = batch()
-    with Seen() as seen, torch.set_grad_enabled(learning):
+    with RecordedOperations() as operations, torch.set_grad_enabled(learning):
         value = chunked_cross_entropy(x, W, targets, 5, 1, smoothing)
         if learning:
             value.backward()
-    assert max(seen.logits()) == 5
-    with Seen() as seen:
+    assert max(operations.logits()) == 5
+    with RecordedOperations() as operations:
         plain(x, W, targets)
-    assert max(seen.logits()) == N  # the measure measures
+    assert max(operations.logits()) == N  # the measure measures
 
 
 def test_nothing_is_done_for_gradients_that_nobody_wants() -> None:
     x, W, targets = batch()
     for off in (torch.no_grad(), torch.inference_mode()):
-        with Seen() as seen, off:
+        with RecordedOperations() as operations, off:
             value = chunked_cross_entropy(x, W, targets, N)
         assert not value.requires_grad
         torch.testing.assert_close(value, plain(x, W, targets).detach())
-        products = [name for name, _ in seen.results if name in ("mm", "addmm", "linear", "matmul")]
+        products = [name for name, _ in operations.results if name in ("mm", "addmm", "linear", "matmul")]
         assert len(products) == 1
 
 
@@ -187,9 +187,9 @@ def test_the_choice_makes_no_difference(
     mine = torch.autograd.grad(got, (shaped, W))
     torch.testing.assert_close(mine[0][0], expected[0])
     torch.testing.assert_close(mine[1], expected[1])
-    with Seen() as seen:
+    with RecordedOperations() as operations:
         cross_entropy(shaped, W, targets[None], smoothing)
-    assert max(seen.logits()) == min(N, max(1, limit // V))
+    assert max(operations.logits()) == min(N, max(1, limit // V))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

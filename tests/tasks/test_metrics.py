@@ -208,16 +208,16 @@ def test_by_length() -> None:
     references, sources = texts(47), texts(47, seed=3, longest=31)
     answers = worse(references, 0.3)
     edges = [0, 2, 11, 12, 23, 29, 100, 200]
-    found = by_length(answers, references, sources, edges)
+    groups = by_length(answers, references, sources, edges)
     expected = []
     for low, high in pairwise(edges):
         rows = [i for i, source in enumerate(sources) if low <= len(source.split()) < high]
         if rows:
             bleu = sacrebleu.corpus_bleu([answers[i] for i in rows], [[references[i] for i in rows]]).score
             expected.append({"from": low, "to": high, "count": len(rows), "bleu": bleu})
-    assert found == expected
-    assert 3 < len(found) < len(edges) - 1  # the last is empty
-    assert sum(row["count"] for row in found) == 47
+    assert groups == expected
+    assert 3 < len(groups) < len(edges) - 1  # the last is empty
+    assert sum(row["count"] for row in groups) == 47
     assert by_length(answers, references, sources, [500, 600]) == []
 
 
@@ -298,7 +298,7 @@ def test_classes_at_their_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tags", "found"),
+    ("tags", "expected"),
     [
         ("O O", []),
         ("", []),
@@ -313,8 +313,8 @@ def test_classes_at_their_ends() -> None:
         ("B I O", [("_", 0, 2)]),
     ],
 )
-def test_entities(tags: str, found: list[tuple[str, int, int]]) -> None:
-    assert entities(tags.split()) == set(found)
+def test_entities(tags: str, expected: list[tuple[str, int, int]]) -> None:
+    assert entities(tags.split()) == set(expected)
 
 
 @pytest.mark.parametrize(
@@ -428,15 +428,15 @@ def test_it_is_loaded_only_when_needed() -> None:
 def several(number: int) -> tuple[list[str], list[list[str]]]:
     """Answers, and two to four references to each, one of which is near."""
     answers = texts(number, 5, 11)
-    others = [texts(number, seed, 11) for seed in (6, 7, 8)]
+    more = [texts(number, seed, 11) for seed in (6, 7, 8)]
     near = worse(answers, 0.3)
-    return answers, [[near[i], *(other[i] for other in others[: 1 + i % 3])] for i in range(number)]
+    return answers, [[near[i], *(other[i] for other in more[: 1 + i % 3])] for i in range(number)]
 
 
 def test_bleu_of_captions_is_sacrebleus_without_its_tokenizer() -> None:
     answers, references = several(41)
-    plain = [[" ".join(bare(r)) for r in some] for some in references]
-    columns = [[some[i] if i < len(some) else None for some in plain] for i in range(4)]
+    plain = [[" ".join(bare(r)) for r in captions] for captions in references]
+    columns = [[captions[i] if i < len(captions) else None for captions in plain] for i in range(4)]
     scores = caption_scores(answers, references)
     for n, name in enumerate(("bleu_1", "bleu_2", "bleu_3", "bleu"), 1):
         metric = sacrebleu.BLEU(tokenize="none", max_ngram_order=n, smooth_method="none", force=True)
@@ -497,7 +497,7 @@ def test_captions_are_scored_without_sacrebleu(monkeypatch: pytest.MonkeyPatch) 
 def test_captions_are_compared_by_all_their_references() -> None:
     answers, references = several(41)
     other = worse(answers, 0.5, 3)
-    found = compare(answers, other, references, samples=97)
-    columns = [[some[i] if i < len(some) else None for some in references] for i in range(4)]
-    assert found["bleu"] == pytest.approx(sacrebleu.BLEU(force=True).corpus_score(answers, columns).score)
-    assert found["bleu"] > found["bleu_against"]
+    result = compare(answers, other, references, samples=97)
+    columns = [[captions[i] if i < len(captions) else None for captions in references] for i in range(4)]
+    assert result["bleu"] == pytest.approx(sacrebleu.BLEU(force=True).corpus_score(answers, columns).score)
+    assert result["bleu"] > result["bleu_against"]

@@ -87,8 +87,8 @@ def ask(task, model, texts, sampling, **options):
     ]
 
 
-def texts_of(found):
-    return [answer.text for several in found for answer in several]
+def texts_of(answers):
+    return [answer.text for several in answers for answer in several]
 
 
 class Echo(nn.Module):
@@ -104,7 +104,7 @@ class Echo(nn.Module):
         attention_mask = (
             torch.ones_like(source, dtype=torch.bool) if attention_mask is None else attention_mask
         )
-        rows = [row[kept].tolist() for row, kept in zip(source, attention_mask, strict=True)]
+        rows = [row[mask].tolist() for row, mask in zip(source, attention_mask, strict=True)]
         self.sources += rows
         return self._next(state := Rows(rows, prompt.shape[1])), state
 
@@ -140,8 +140,8 @@ def test_a_batch_by_hand():
     assert attention_mask.tolist() == [[True, True] + [False] * 3, [True] * 3 + [False] * 2, [True] * 5]
     no = IGNORED
     assert following.tolist() == [[b, c, end, no], [c, end, no, no], [d, d, a, end]]
-    wanted = [[begin, b, c, -1], [begin, c, -1, -1], [begin, d, d, a]]
-    assert target.masked_fill(following == no, -1).tolist() == wanted
+    expected = [[begin, b, c, -1], [begin, c, -1, -1], [begin, d, d, a]]
+    assert target.masked_fill(following == no, -1).tolist() == expected
     assert targets((source, attention_mask, target, following)) == 9
     assert task.batch_length((source, attention_mask, target, following)) == 3
 
@@ -178,12 +178,12 @@ def test_what_does_not_fit_is_cut():
 def test_in_order_every_pair_comes_once(tokens):
     task = translator()
     pairs = task.encode([([text or "a"], text[::-1] or "b") for text in TEXTS])
-    found = []
+    read = []
     for source, attention_mask, _, following in task.evaluation_batches(pairs, tokens):
-        for row, kept, target in zip(source, attention_mask, following, strict=True):
-            assert row[kept][-1] == target[target != IGNORED][-1] == task.end
-            found.append((task.tokenizer.decode(row[kept]), task.tokenizer.decode(target[target != IGNORED])))
-    assert sorted(found) == sorted((text or "a", text[::-1] or "b") for text in TEXTS)
+        for row, mask, target in zip(source, attention_mask, following, strict=True):
+            assert row[mask][-1] == target[target != IGNORED][-1] == task.end
+            read.append((task.tokenizer.decode(row[mask]), task.tokenizer.decode(target[target != IGNORED])))
+    assert sorted(read) == sorted((text or "a", text[::-1] or "b") for text in TEXTS)
 
 
 def test_training_is_by_rows_or_by_tokens():
@@ -210,11 +210,11 @@ def test_the_loss_is_torchs(kind, separate):
     for training, smoothing in ((True, 0.3), (False, 0.0)):
         model.train(training)
         options = {"ignore_index": IGNORED, "reduction": "sum", "label_smoothing": smoothing}
-        wanted = F.cross_entropy(logits, following.flatten(), **options)
-        torch.testing.assert_close(task.loss(model, source, attention_mask, target, following), wanted)
-    found = task.metrics(float(wanted), targets((following,)), pairs)
-    assert found["loss"] == pytest.approx(float(wanted) / (5 + 7 + 2))
-    assert found["bits_per_byte"] == pytest.approx(float(wanted) / np.log(2) / (4 + 6 + 1))
+        expected = F.cross_entropy(logits, following.flatten(), **options)
+        torch.testing.assert_close(task.loss(model, source, attention_mask, target, following), expected)
+    metrics = task.metrics(float(expected), targets((following,)), pairs)
+    assert metrics["loss"] == pytest.approx(float(expected) / (5 + 7 + 2))
+    assert metrics["bits_per_byte"] == pytest.approx(float(expected) / np.log(2) / (4 + 6 + 1))
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
@@ -288,26 +288,26 @@ def test_one_vocabulary_or_two(tmp_path):
         assert all(side.id(letter) is not None for letter in mine)
         assert all(side.id(letter) is None for letter in other)
         assert [side.id(special) for special in Translate.specials] == [0, 1, 2]
-    for found in (joint, two):
-        assert len(found.train) == 36
-        assert len(found.valid) == 4
-        assert found.notes == []
-        own = [found.tokenizer, found.target_tokenizer or found.tokenizer]
-        assert own[0].decode(found.train.source(3)) == found.train.sources[3]
-        assert own[1].decode(found.train.target(3)) == found.train.targets[3]
-        again = Translate.read(DataRequest([path], [], JOINT, config, CONTEXT, own[: 1 + (found is two)]))
-        assert again.tokenizer is found.tokenizer
-        assert again.target_tokenizer is found.target_tokenizer
-        assert again.train.fingerprint() == found.train.fingerprint()
+    for corpus in (joint, two):
+        assert len(corpus.train) == 36
+        assert len(corpus.valid) == 4
+        assert corpus.notes == []
+        own = [corpus.tokenizer, corpus.target_tokenizer or corpus.tokenizer]
+        assert own[0].decode(corpus.train.source(3)) == corpus.train.sources[3]
+        assert own[1].decode(corpus.train.target(3)) == corpus.train.targets[3]
+        again = Translate.read(DataRequest([path], [], JOINT, config, CONTEXT, own[: 1 + (corpus is two)]))
+        assert again.tokenizer is corpus.tokenizer
+        assert again.target_tokenizer is corpus.target_tokenizer
+        assert again.train.fingerprint() == corpus.train.fingerprint()
 
 
 def test_held_out_data_that_are_given(tmp_path):
-    paths = [written(tmp_path / name, some) for name, some in (("a.tsv", PAIRS), ("b.tsv", PAIRS[:3]))]
-    found = Translate.read(
+    paths = [written(tmp_path / name, rows) for name, rows in (("a.tsv", PAIRS), ("b.tsv", PAIRS[:3]))]
+    corpus = Translate.read(
         DataRequest(paths[:1], paths[1:], JOINT, TranslateConfig(name="translate"), CONTEXT)
     )
-    assert (len(found.train), len(found.valid)) == (40, 3)
-    assert found.valid.targets == [target for _, target in PAIRS[:3]]
+    assert (len(corpus.train), len(corpus.valid)) == (40, 3)
+    assert corpus.valid.targets == [target for _, target in PAIRS[:3]]
     nothing = Translate.read(
         DataRequest(paths[1:], [], replace(JOINT, holdout=0), TranslateConfig(name="translate"), CONTEXT)
     )
@@ -319,35 +319,35 @@ def test_what_was_dropped_is_told(tmp_path):
     odd = [*PAIRS[:5], ("a", ""), (long, "x"), ("a", long), (long[1:], long[1:])]
     paths = [written(tmp_path / "a.tsv", odd), written(tmp_path / "b.tsv", [*PAIRS, (long, "x")])]
     config = TranslateConfig(name="translate")
-    found = Translate.read(DataRequest(paths[:1], paths[1:], JOINT, config, CONTEXT))
-    assert len(found.train) == 6
-    assert len(found.valid) == 40
-    first, second, third = found.notes
+    corpus = Translate.read(DataRequest(paths[:1], paths[1:], JOINT, config, CONTEXT))
+    assert len(corpus.train) == 6
+    assert len(corpus.valid) == 40
+    first, second, third = corpus.notes
     assert first == "dropped 1 of 9 pairs: an empty side"
     assert second.startswith("dropped 2 of 9 pairs: longer than 18 tokens")
     assert third.startswith("held out: dropped 1 of 41 pairs: longer than 18 tokens")
-    assert found.task_settings == {"longest": CONTEXT - 1}
+    assert corpus.task_settings == {"longest": CONTEXT - 1}
     assert Translate.read(
         DataRequest(paths[:1], [], replace(JOINT, longest=7, holdout=0), config, CONTEXT)
     ).task_settings == {"longest": 4}
-    task = Translate(config, found.tokenizer, CONTEXT)
+    task = Translate(config, corpus.tokenizer, CONTEXT)
     assert len(task.held_out(paths[:1])) == len(odd)  # to be answered all the same
 
 
 def test_a_conversation_loses_its_oldest_words(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"turns": ["abc", "de", "fgh", "a"]}\n{"turns": ["had", "bag"]}\n')
     path, data = str(tmp_path / "a.jsonl"), replace(JOINT, holdout=0)
-    for turns, wanted in (
+    for turns, expected in (
         (1, ["abc", "de", "fgh", "had"]),
         (2, ["abc", "abc|de", "de|fgh", "had"]),
         (5, ["abc", "abc|de", "abc|de|fgh", "had"]),
     ):
-        found = Chat.read(DataRequest([path], [], data, ChatConfig(name="chat", turns=turns), 99))
-        shown = ["".join(found.tokenizer.tokens(ids)) for ids in map(found.train.source, range(4))]
-        assert [text.replace("<sep>", "|") for text in shown] == wanted
-        assert found.train.sources == [text.replace("|", "\n") for text in wanted]
-        assert found.train.targets == ["de", "fgh", "a", "bag"]
-        assert found.task_settings == {}
+        corpus = Chat.read(DataRequest([path], [], data, ChatConfig(name="chat", turns=turns), 99))
+        shown = ["".join(corpus.tokenizer.tokens(ids)) for ids in map(corpus.train.source, range(4))]
+        assert [text.replace("<sep>", "|") for text in shown] == expected
+        assert corpus.train.sources == [text.replace("|", "\n") for text in expected]
+        assert corpus.train.targets == ["de", "fgh", "a", "bag"]
+        assert corpus.task_settings == {}
     short = Chat.read(DataRequest([path], [], data, ChatConfig(name="chat", turns=5), 6))
     shown = ["".join(short.tokenizer.tokens(ids)) for ids in map(short.train.source, range(4))]
     assert shown == ["abc", "bc<sep>de", "e<sep>fgh", "had"]
@@ -380,21 +380,21 @@ def test_beams_batched_are_alone(kind, settings):
     task = translator()
     model = build(task, kind, **settings)
     together = task.answers(model, Request(TEXTS, BEAMS, samples=2))
-    for text, found in zip(TEXTS, together, strict=True):
+    for text, answers in zip(TEXTS, together, strict=True):
         (alone,) = task.answers(model, Request([text], BEAMS, samples=2))
-        assert [answer.text for answer in found] == [answer.text for answer in alone]
+        assert [answer.text for answer in answers] == [answer.text for answer in alone]
         if text.strip():
-            assert [a.score for a in found] == pytest.approx([a.score for a in alone], abs=1e-6)
+            assert [a.score for a in answers] == pytest.approx([a.score for a in alone], abs=1e-6)
     assert ask(task, model, TEXTS, BEAMS, samples=2) == texts_of(together)
 
 
 def test_groups_do_not_change_answers(monkeypatch):
     task = translator()
     model = build(task, "transformer", heads=2)
-    wanted = [task.answers(model, Request(TEXTS, sampling, samples=2)) for sampling in (SAMPLED, BEAMS)]
+    expected = [task.answers(model, Request(TEXTS, sampling, samples=2)) for sampling in (SAMPLED, BEAMS)]
     monkeypatch.setattr(source_module, "TOKENS_AT_ONCE", 60)
-    assert texts_of(task.answers(model, Request(TEXTS, SAMPLED, samples=2))) == texts_of(wanted[0])
-    assert texts_of(task.answers(model, Request(TEXTS, BEAMS, samples=2))) == texts_of(wanted[1])
+    assert texts_of(task.answers(model, Request(TEXTS, SAMPLED, samples=2))) == texts_of(expected[0])
+    assert texts_of(task.answers(model, Request(TEXTS, BEAMS, samples=2))) == texts_of(expected[1])
     sizes = [len(group) for group in source_module.group_by_length([3, 50, 2, 7, 200, 5, 4], 2)]
     assert sizes == [1, 1, 4, 1]
     groups = list(source_module.group_by_length([3, 50, 2, 7, 200, 5, 4], 2))
@@ -422,10 +422,10 @@ def test_seeds_and_samples():
     texts = ["a", "bad cab"]
     several = task.answers(model, Request(texts, SAMPLED, samples=5))
     assert several == task.answers(model, Request(texts, SAMPLED, samples=5))
-    assert [len(some) for some in several] == [5, 5]
+    assert [len(answers) for answers in several] == [5, 5]
     assert len({answer.text for answer in several[0]}) > 2
     assert ask(task, model, texts, SAMPLED, samples=5) == texts_of(several)
-    assert [some[0].text for some in several] == ask(task, model, texts, SAMPLED)
+    assert [answers[0].text for answers in several] == ask(task, model, texts, SAMPLED)
     assert several != task.answers(model, Request(texts, replace(SAMPLED, seed=8), samples=5))
     assert several[1] == task.answers(model, Request(texts[1:], SAMPLED, samples=5))[0]
     assert all(answer.score is None for answer in several[0])
@@ -435,15 +435,15 @@ def test_the_best_answers_come_first_with_their_scores():
     """As beam search finds them, and as likely as the model says when it reads them at once."""
     task = translator()
     model = build(task, "transformer", heads=2)
-    (found,) = task.answers(model, Request(["bad cab"], replace(BEAMS, num_beams=4), samples=3))
+    (answers,) = task.answers(model, Request(["bad cab"], replace(BEAMS, num_beams=4), samples=3))
     source = torch.tensor([[*task.tokenizer.encode("bad cab"), task.end]])
     options = {"beams": 4, "end": task.end, "max_new_tokens": 7, "length_penalty": 0.6}
     start = model.start(source, torch.tensor([[task.begin]]))
-    (wanted,) = beam_search(model.step, *start, **options)
-    assert [a.text for a in found] == [task.tokenizer.decode(h.tokens) for h in wanted[:3]]
-    assert [a.score for a in found] == pytest.approx([h.score for h in wanted[:3]])
-    assert sorted((a.score for a in found), reverse=True) == [a.score for a in found]
-    for h in wanted:
+    (hypotheses,) = beam_search(model.step, *start, **options)
+    assert [a.text for a in answers] == [task.tokenizer.decode(h.tokens) for h in hypotheses[:3]]
+    assert [a.score for a in answers] == pytest.approx([h.score for h in hypotheses[:3]])
+    assert sorted((a.score for a in answers), reverse=True) == [a.score for a in answers]
+    for h in hypotheses:
         ids = torch.tensor([*h.tokens, task.end][:7])
         target = torch.cat([torch.tensor([task.begin]), ids[:-1]])
         logits = model(source, target[None])[0]
@@ -485,18 +485,18 @@ def test_prefix(kind, beams):
     words = train_tokenizer(kind, SENTENCES * 5, 300, Translate.specials)
     task = Translate(TranslateConfig(name="translate"), words, 31)
     how = replace(GREEDY_LONG, num_beams=beams)
-    whole = "the cats sat on the mat."
-    model = Echo(task, words.encode(whole))
+    answer = "the cats sat on the mat."
+    model = Echo(task, words.encode(answer))
     for prefix in ("the", "the cats", "the cats sat on the mat"):
         assert (
             texts_of(task.answers(model, Request(["a dog", "a"], how, options={"prefix": prefix})))
-            == [whole] * 2
+            == [answer] * 2
         )
-        assert ask(task, model, ["a dog", "a"], how, options={"prefix": prefix}) == [whole] * 2
+        assert ask(task, model, ["a dog", "a"], how, options={"prefix": prefix}) == [answer] * 2
     for prefix in ["the cats "] if kind != "bpe" else []:  # there, a space belongs to the word that follows
-        assert texts_of(task.answers(model, Request(["a dog"], how, options={"prefix": prefix}))) == [whole]
-        assert ask(task, model, ["a dog"], how, options={"prefix": prefix}) == [whole]
-    assert texts_of(task.answers(model, Request(["a"], how, options={"prefix": whole}))) == [whole]
+        assert texts_of(task.answers(model, Request(["a dog"], how, options={"prefix": prefix}))) == [answer]
+        assert ask(task, model, ["a dog"], how, options={"prefix": prefix}) == [answer]
+    assert texts_of(task.answers(model, Request(["a"], how, options={"prefix": answer}))) == [answer]
     assert (
         texts_of(task.answers(model, Request(["a", ""], how, samples=beams, options={"prefix": "the"})))[
             beams:
@@ -515,18 +515,18 @@ def test_prefix_with_a_model(kind):
     source = [*words.encode("a dog"), task.end]
     for sampling in (GREEDY, SAMPLED):
         steps = generate(model, [[task.begin, *begun]], sampling, sources=[source], end=task.end)
-        wanted = words.decode([*begun, *(step[0] for step in steps)])
-        assert wanted.startswith("the cat")
+        expected = words.decode([*begun, *(step[0] for step in steps)])
+        assert expected.startswith("the cat")
         assert texts_of(task.answers(model, Request(["a dog"], sampling, options={"prefix": "the cat"}))) == [
-            wanted
+            expected
         ]
-        assert ask(task, model, ["a dog", "a"], sampling, options={"prefix": "the cat"})[0] == wanted
+        assert ask(task, model, ["a dog", "a"], sampling, options={"prefix": "the cat"})[0] == expected
     start = model.start(torch.tensor([source]), torch.tensor([[task.begin, *begun]]))
     (best,) = beam_search(model.step, *start, beams=3, end=task.end, max_new_tokens=7, length_penalty=0.6)
-    wanted = [words.decode([*begun, *h.tokens]) for h in best[:2]]
+    expected = [words.decode([*begun, *h.tokens]) for h in best[:2]]
     assert (
         texts_of(task.answers(model, Request(["a dog"], BEAMS, samples=2, options={"prefix": "the cat"})))
-        == wanted
+        == expected
     )
 
 
@@ -538,9 +538,9 @@ def test_every_row_ends_before_its_stop(sampling):
     free = texts_of(task.answers(model, Request(texts, sampling)))
     long = max(free, key=len)
     for stop in ([long[2]], [long[1:3], long[3]]):
-        wanted = [row[: min((row.find(s) for s in stop if s in row), default=None)] for row in free]
-        assert texts_of(task.answers(model, Request(texts, sampling, stop=stop))) == wanted != free
-        assert ask(task, model, texts, sampling, stop=stop) == wanted
+        expected = [row[: min((row.find(s) for s in stop if s in row), default=None)] for row in free]
+        assert texts_of(task.answers(model, Request(texts, sampling, stop=stop))) == expected != free
+        assert ask(task, model, texts, sampling, stop=stop) == expected
 
 
 # Translation: long texts
@@ -561,19 +561,19 @@ def test_a_long_text_goes_part_by_part(longest, beams):
     model = Echo(task)
     how = replace(GREEDY_LONG, num_beams=beams)
     texts = ["A bag.", LONG, "", LONG[::-1]]
-    found = task.answers(model, Request(texts, how, samples=2 if beams > 1 else 1))
+    answers = task.answers(model, Request(texts, how, samples=2 if beams > 1 else 1))
     if longest != 5:  # there, words fall apart
-        assert [a[0].text.split() for a in found] == [text.split() for text in texts]
-    assert [a[0].text.replace(" ", "") for a in found] == ["".join(text.split()) for text in texts]
+        assert [a[0].text.split() for a in answers] == [text.split() for text in texts]
+    assert [a[0].text.replace(" ", "") for a in answers] == ["".join(text.split()) for text in texts]
     most = min(longest or 28, 28)
     assert max(map(len, model.sources)) <= most + 1
     assert all(source[-1] == task.end for source in model.sources)
     assert len(model.sources) > 8
-    assert ask(task, model, texts, how) == [some[0].text for some in found]
+    assert ask(task, model, texts, how) == [samples[0].text for samples in answers]
     if beams > 1:
         single = [task.answers(model, Request([part], how))[0][0].score for part in task_parts(task, LONG)]
-        assert found[1][0].score == pytest.approx(sum(single), abs=1e-5)
-        assert len(found[1]) == 2
+        assert answers[1][0].score == pytest.approx(sum(single), abs=1e-5)
+        assert len(answers[1]) == 2
 
 
 def task_parts(task, text):
@@ -595,11 +595,11 @@ def test_parts_are_sentences():
 def test_a_long_answer_begins_with_the_prefix_once(beams):
     task = long_translator(28)
     how = replace(GREEDY_LONG, num_beams=beams)
-    wanted = " ".join(LONG.split())
+    expected = " ".join(LONG.split())
     assert texts_of(
         task.answers(Echo(task), Request([LONG, "A bed."], how, options={"prefix": "A bed"}))
-    ) == [wanted, "A bed."]
-    assert ask(task, Echo(task), [LONG, "A bed."], how, options={"prefix": "A bed"}) == [wanted, "A bed."]
+    ) == [expected, "A bed."]
+    assert ask(task, Echo(task), [LONG, "A bed."], how, options={"prefix": "A bed"}) == [expected, "A bed."]
 
 
 # Chat: turns
@@ -663,10 +663,10 @@ def test_sources_longer_than_the_context_are_scored(tmp_path, cls, kind):
     settings = {"heads": 2} if kind == "transformer" else {}
     model = Model(build(task, kind, **settings), task, task.generation | {"max_new_tokens": 5})
     path = written(tmp_path / "a.tsv", [("a bed. " * 19, "cab"), ("a", "face " * 19), ("", "a"), ("b", "")])
-    found = model.score(path)
-    assert found["loss"] > 0
-    assert 0 <= found["bleu"] <= 100
-    assert ("distinct_1" in found) == (cls is Chat)
+    scores = model.score(path)
+    assert scores["loss"] > 0
+    assert 0 <= scores["bleu"] <= 100
+    assert ("distinct_1" in scores) == (cls is Chat)
     count = sum(targets(batch) for batch in task.evaluation_batches(task.held_out([path]), 100))
     assert count == 4 + CONTEXT + 2 + 1
     user_error(lambda: model.score(path, num_return_sequences=2), "num_return_sequences=2", "one answer")
@@ -685,13 +685,13 @@ def test_an_echo_scores_perfectly(tmp_path):
         output = output_bias = None
 
     pairs = [("bad cab", "bad cab"), ("a face had beg", "a face had beg"), ("hedge had a", "hedge had a")]
-    found = Model(Sure(task).eval(), task, {"temperature": 0}).score(written(tmp_path / "a.tsv", pairs))
-    assert found["loss"] == pytest.approx(0, abs=1e-6)
-    assert found["exact"] == 1
-    assert found["bleu"] == pytest.approx(100)
-    assert found["chrf"] == pytest.approx(100)
-    assert found["ter"] == 0
-    assert "nrefs:1" in found["signature"]
+    scores = Model(Sure(task).eval(), task, {"temperature": 0}).score(written(tmp_path / "a.tsv", pairs))
+    assert scores["loss"] == pytest.approx(0, abs=1e-6)
+    assert scores["exact"] == 1
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["chrf"] == pytest.approx(100)
+    assert scores["ter"] == 0
+    assert "nrefs:1" in scores["signature"]
 
 
 def test_a_sample_shows_sources_and_answers():

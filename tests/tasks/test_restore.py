@@ -36,7 +36,7 @@ def stream(task):
     return Stream([np.array(task.tokenizer.encode(TEXT))], len(TEXT.encode()))
 
 
-def whole(task, source, following):
+def restored(task, source, following):
     """A torn text put together again."""
     ids = [id for id in following if id != task.tokenizer.end]
     return task.tokenizer.encode(task.fill_in([id for id in source if id != task.tokenizer.end], ids))
@@ -67,10 +67,10 @@ def test_nothing_is_lost(tokenizer, length, missing, span):
         assert t == [task.begin, *f[:-1]]
         assert s[-1] == f[-1] == tokenizer.end
         assert len(f) - spans - 1 == gone
-        found = {m: f[f.index(m) + 1 :] for m in marks}
+        pieces = {m: f[f.index(m) + 1 :] for m in marks}
         parts = {
             m: rest[: next(i for i, id in enumerate(rest) if id in {*task.sentinels, tokenizer.end})]
-            for m, rest in found.items()
+            for m, rest in pieces.items()
         }
         assert all(parts.values())
         assert [i for id in s[:-1] for i in parts.get(id, [id])] == text
@@ -118,7 +118,7 @@ def test_all_of_a_text_is_measured_once(task, stream):
         i
         for source, _, _, following in batches
         for s, f in zip(source.tolist(), following.tolist(), strict=True)
-        for i in whole(task, s, f)
+        for i in restored(task, s, f)
     ]
     assert task.tokenizer.decode(ids) == TEXT[: len(task.tokenizer.decode(ids))]
     assert len(stream) - len(ids) <= 1  # a lone last token has nothing to go with
@@ -154,9 +154,9 @@ def test_it_learns_asks_and_goes_on_to_translate(tmp_path):
     }  # fmt: skip
     model = train("restore", str(tmp_path / "text.txt"), out=tmp_path / "t5", steps=240, set=settings)
     assert model.kind == "t5"
-    found = model.score(str(tmp_path / "text.txt"))
-    assert set(found) == {"loss", "perplexity"}
-    assert found["loss"] < 1.5
+    scores = model.score(str(tmp_path / "text.txt"))
+    assert set(scores) == {"loss", "perplexity"}
+    assert scores["loss"] < 1.5
     assert model.ask("The red fox saw 3 ___ geese near the old river.") in {
         f"The red fox saw 3 {colour} geese near the old river." for colour in ("grey", "white")
     }
@@ -185,7 +185,7 @@ def test_it_learns_asks_and_goes_on_to_translate(tmp_path):
 
 def test_reading_brings_the_sentinels(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
-    found = Restore.read(
+    corpus = Restore.read(
         DataRequest(
             [str(tmp_path / "a.txt")],
             [],
@@ -194,7 +194,7 @@ def test_reading_brings_the_sentinels(tmp_path):
             CONTEXT,
         )
     )
-    assert found.tokenizer.id("<extra_id_99>") is not None
+    assert corpus.tokenizer.id("<extra_id_99>") is not None
     other = train_tokenizer("bpe", [TEXT], 500, ["</s>"])
     user_error(lambda: Restore(RestoreConfig(name="restore"), other, CONTEXT), "<extra_id_0>")
     assert MODELS["t5"][0].__name__ == "Transformer"

@@ -90,16 +90,16 @@ def test_an_epoch_has_every_picture_once_and_batches_depend_on_their_rows(data):
     first, second = (samples.at(np.arange(k, k + 34)) for k in (0, 34))
     assert sorted(first) == sorted(second) == list(range(34))
     assert list(first) != list(second)
-    whole, part = task.batch(samples, samples.rows(2)), task.batch(samples, samples.rows(2)[3:4])
-    for a, b in zip(whole, part, strict=True):
+    batch, part = task.batch(samples, samples.rows(2)), task.batch(samples, samples.rows(2)[3:4])
+    for a, b in zip(batch, part, strict=True):
         assert torch.equal(a[3:4], b)
-    assert whole[0].shape == (5, 2, 1, 6, 6)
-    assert whole[0].dtype == torch.uint8
-    pixels, other, wanted = whole[0], whole[3], whole[4]
+    assert batch[0].shape == (5, 2, 1, 6, 6)
+    assert batch[0].dtype == torch.uint8
+    pixels, other, labels = batch[0], batch[3], batch[4]
     assert torch.equal(pixels[:, 0], corpus.train.sources.read(samples.at(samples.rows(2))))
-    assert torch.equal(wanted, torch.from_numpy(corpus.train.labels[samples.at(samples.rows(2))]))
+    assert torch.equal(labels, torch.from_numpy(corpus.train.labels[samples.at(samples.rows(2))]))
     assert len(other) == 5
-    assert targets(whole) == 5
+    assert targets(batch) == 5
     assert task.samples(corpus.train, 3, 5, tokens=63).size == 7  # of nine patches each
 
 
@@ -109,22 +109,22 @@ def test_without_changes_the_loss_is_the_cross_entropy_of_pixels_made_even(data)
     batch = task.batch(task.samples(corpus.train, 3, 7, None), np.arange(7))
     assert batch[0].shape[:2] == (7, 1)
     logits = model((batch[0][:, 0] / 255 - 0.3) / 0.2)
-    wanted, weight = batch[-1], torch.tensor([1.0, 2.0, 0.5])
-    each = F.cross_entropy(logits, wanted, weight, label_smoothing=0.1, reduction="sum")
+    labels, weight = batch[-1], torch.tensor([1.0, 2.0, 0.5])
+    each = F.cross_entropy(logits, labels, weight, label_smoothing=0.1, reduction="sum")
     assert_close(task.loss(model, *batch), each, rtol=1e-5, atol=1e-5)
     assert task.loss(model, *idle(batch)) == 0
-    measured = task.measure(model, batch[0][:, 0], wanted)
+    measured = task.measure(model, batch[0][:, 0], labels)
     assert measured[0].item() == pytest.approx(
-        F.cross_entropy(logits, wanted, weight, reduction="sum").item()
+        F.cross_entropy(logits, labels, weight, reduction="sum").item()
     )
-    assert measured[1] == (logits.argmax(-1) == wanted).sum()
+    assert measured[1] == (logits.argmax(-1) == labels).sum()
 
 
 def test_classes_of_a_mixed_picture_count_as_much_as_is_seen(data):
     task, corpus = teller(cutmix=1.0, smoothing=0.2), read(data)[0]
     model = build(task)
     batch = task.batch(task.samples(corpus.train, 3, 7, None), np.arange(7))
-    pixels, _, how, other, wanted = batch
+    pixels, _, how, other, labels = batch
     x, shares = [], []
     for row in range(7):
         left, top, right, bottom = how[row, 1:].tolist()
@@ -133,20 +133,20 @@ def test_classes_of_a_mixed_picture_count_as_much_as_is_seen(data):
         x.append(np.where(covered, pixels[row, 1], pixels[row, 0]))
         shares.append(1 - covered.mean())
     logits, stays = model((torch.from_numpy(np.stack(x)) / 255 - 0.3) / 0.2), torch.tensor(shares).float()
-    soft = stays[:, None] * F.one_hot(wanted, 3) + (1 - stays)[:, None] * F.one_hot(other, 3)
+    soft = stays[:, None] * F.one_hot(labels, 3) + (1 - stays)[:, None] * F.one_hot(other, 3)
     each = F.cross_entropy(logits, soft, label_smoothing=0.2, reduction="sum")  # torch's own soft targets
     assert 0 < stays.mean() < 1
     assert_close(task.loss(model, *batch), each, rtol=1e-5, atol=1e-5)
     assert task.loss(model, *idle(batch)) == 0
-    some = (*batch[:-1], torch.where(torch.arange(7) < 3, wanted, IGNORED))
+    partial = (*batch[:-1], torch.where(torch.arange(7) < 3, labels, IGNORED))
     each = F.cross_entropy(logits[:3], soft[:3], label_smoothing=0.2, reduction="sum")
-    assert_close(task.loss(model, *some), each, rtol=1e-5, atol=1e-5)
+    assert_close(task.loss(model, *partial), each, rtol=1e-5, atol=1e-5)
 
 
 def test_all_pictures_are_measured_once(data):
     task, corpus = teller(), read(data)[0]
     batches = list(task.evaluation_batches(corpus.train, 9 * 5))
-    assert [len(wanted) for _, wanted in batches] == [5] * 6 + [4]
+    assert [len(labels) for _, labels in batches] == [5] * 6 + [4]
     assert torch.equal(torch.cat([x for x, _ in batches]), torch.stack(corpus.train.sources[:]))
 
 
@@ -165,15 +165,15 @@ def test_a_run_is_asked_scored_and_gone_on_from(data, tmp_path, capsys):
 
     picture = str(tmp_path / "one.png")  # of class 1, and so bright
     assert model.ask(picture) == "1"
-    (found,) = model.answers(picture, num_return_sequences=5)
-    assert found[0].text == "1"
-    assert sum(answer.score for answer in found) == pytest.approx(1)
-    assert [a.score for a in found] == sorted((a.score for a in found), reverse=True)
+    (best,) = model.answers(picture, num_return_sequences=5)
+    assert best[0].text == "1"
+    assert sum(answer.score for answer in best) == pytest.approx(1)
+    assert [a.score for a in best] == sorted((a.score for a in best), reverse=True)
     pixels = torch.from_numpy(np.asarray(Image.open(picture)).copy())[None]
     with torch.no_grad():
         c = model.task.config
         p = model.model((pixels[None] / 255 - c.mean[0]) / c.std[0]).softmax(-1)[0]
-    assert found[0].score == pytest.approx(p.max().item(), rel=1e-5)
+    assert best[0].score == pytest.approx(p.max().item(), rel=1e-5)
     assert model.ask([picture, picture]) == ["1", "1"]
 
     scores = model.score(data)
@@ -223,8 +223,8 @@ def test_two_runs_are_asked_as_one(data, tmp_path):
     each = [
         [{a.text: a.score for a in row} for row in m.answers(pixels, num_return_sequences=3)] for m in both
     ]
-    found = ensemble(both).answers(pixels, num_return_sequences=3)
-    for a, b, row in zip(*each, found, strict=True):
+    answers = ensemble(both).answers(pixels, num_return_sequences=3)
+    for a, b, row in zip(*each, answers, strict=True):
         assert {x.text: x.score for x in row} == pytest.approx({k: (a[k] + b[k]) / 2 for k in a}, rel=1e-5)
 
 
@@ -234,9 +234,10 @@ def test_without_data_shapes_are_drawn(tmp_path, monkeypatch):
     model = train("see", out=out, steps=2, set=TINY | {"model.patch": 8})
     assert model.task.config.labels == tuple(sorted(shapes.KINDS))
     assert train("see", out=out, steps=3, resume=True).task.config == model.task.config
-    made = shapes.draw_shapes(seed=5, count=1)
+    images = shapes.draw_shapes(seed=5, count=1)
     assert (
-        len(model.task.answers(model.model, Request([torch.from_numpy(made.pixels[0])], Sampling()))[0]) == 1
+        len(model.task.answers(model.model, Request([torch.from_numpy(images.pixels[0])], Sampling()))[0])
+        == 1
     )
 
 

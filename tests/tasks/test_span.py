@@ -60,9 +60,9 @@ def task_of(kind, context=199, **more):
 
 
 def tiny_model(task, **more):
-    made, config, _ = MODELS["bert"]
+    cls, config, _ = MODELS["bert"]
     known = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 1, "heads": 2}
-    return SpanTask.add_head(made(config(**known, **more)), task.config)
+    return SpanTask.add_head(cls(config(**known, **more)), task.config)
 
 
 def all_of(text, word):
@@ -120,34 +120,34 @@ def test_spaces_around_an_answer_are_no_part_of_it():
 def test_parts_overlap_by_half_and_cover_the_text(kind, context):
     task = task_of(kind, context)
     (windows,) = task.windows([("Who lives?", TEXT)])
-    whole = task.tokenizer.inner.encode(TEXT, add_special_tokens=False)
+    encoded = task.tokenizer.inner.encode(TEXT, add_special_tokens=False)
     assert all(len(w.ids) <= context for w in windows)
     assert all(len(w.ids) == context for w in windows[:-1])
     width = context - 1 - windows[0].second
     parts = [w.ids[w.second : -1] for w in windows]
     step = width // 2
     for i, (part, window) in enumerate(zip(parts, windows, strict=True)):
-        assert part == whole.ids[i * step : i * step + width]
-        there = [(window.offsets[k], whole.offsets[i * step + k]) for k in range(len(part))]
+        assert part == encoded.ids[i * step : i * step + width]
+        there = [(window.offsets[k], encoded.offsets[i * step + k]) for k in range(len(part))]
         assert all(TEXT[a:b] == TEXT[c:d].strip() for (a, b), (c, d) in there)
-    assert parts[-1][-1] == whole.ids[-1]
-    assert (len(parts) - 2) * step + width < len(whole.ids)  # no part too many
+    assert parts[-1][-1] == encoded.ids[-1]
+    assert (len(parts) - 2) * step + width < len(encoded.ids)  # no part too many
     # an answer is told where it is whole, and [CLS] elsewhere
     start = all_of(TEXT, "Köln")[1]
     examples, _ = task.examples([Span("Who lives?", TEXT, "Köln", start)])
     assert len(examples) == len(windows)
-    found = 0
+    answerable = 0
     for window, (first, last) in zip(windows, examples.places.tolist(), strict=True):
-        seen = [o for o, m in zip(window.offsets, window.may[window.second :], strict=False) if m]
-        inside = seen[0][0] <= start and start + 4 <= seen[-1][1]
+        offsets = [o for o, m in zip(window.offsets, window.may[window.second :], strict=False) if m]
+        inside = offsets[0][0] <= start and start + 4 <= offsets[-1][1]
         assert bool(first) == inside
         if inside:
             a, b = window.offsets[first - window.second][0], window.offsets[last - window.second][1]
             assert TEXT[a:b] == "Köln"
-            found += 1
+            answerable += 1
         else:
             assert (first, last) == (0, 0)
-    assert found in (1, 2, 3)
+    assert answerable in (1, 2, 3)
 
 
 def test_what_does_not_fit_is_said():
@@ -168,31 +168,31 @@ def test_what_does_not_fit_is_said():
 def test_loss_and_measure_are_torchs(segments):
     task = task_of("wordpiece", 19)
     model = tiny_model(task, segments=segments).eval()
-    found = [Span(q, c, a, c.index(a)) for q, c, a in ROWS[:9]] + [Span("Who?", TEXT, "20 Jahre", 77)]
-    examples, _ = task.examples(found)
+    spans = [Span(q, c, a, c.index(a)) for q, c, a in ROWS[:9]] + [Span("Who?", TEXT, "20 Jahre", 77)]
+    examples, _ = task.examples(spans)
     assert TEXT[77:85] == "20 Jahre"
-    ((ids, attention_mask, kinds, may, wanted),) = task.evaluation_batches(examples, 10**6)
+    ((ids, attention_mask, kinds, may, labels),) = task.evaluation_batches(examples, 10**6)
     assert not attention_mask.all()
-    assert targets((wanted,)) == 2 * len(examples)
-    assert wanted.shape == (len(examples), 2)
+    assert targets((labels,)) == 2 * len(examples)
+    assert labels.shape == (len(examples), 2)
     x = model(ids, attention_mask, kinds if segments else None)
     x = x.masked_fill(~may[..., None], -1e9)
-    want = sum(F.cross_entropy(x[..., i], wanted[:, i], reduction="sum") for i in (0, 1))
-    torch.testing.assert_close(task.loss(model, ids, attention_mask, kinds, may, wanted), want)
-    loss, right, both = task.measure(model, ids, attention_mask, kinds, may, wanted).tolist()
+    want = sum(F.cross_entropy(x[..., i], labels[:, i], reduction="sum") for i in (0, 1))
+    torch.testing.assert_close(task.loss(model, ids, attention_mask, kinds, may, labels), want)
+    loss, right, both = task.measure(model, ids, attention_mask, kinds, may, labels).tolist()
     assert loss == pytest.approx(want.item(), rel=1e-5)
-    assert right == (x.argmax(1) == wanted).sum()
-    assert both == sum(map(torch.equal, x.argmax(1), wanted))
+    assert right == (x.argmax(1) == labels).sum()
+    assert both == sum(map(torch.equal, x.argmax(1), labels))
     assert task.metrics(6.0, 4, examples, 3, 1) == {"loss": 1.5, "accuracy": 0.75, "spans": 0.5}
     parts = [task.measure(model, *batch) for batch in task.evaluation_batches(examples, 40)]
     assert sum(parts).tolist() == pytest.approx([loss, right, both], rel=1e-5)
     assert sum(task.batch_length(batch) for batch in task.evaluation_batches(examples, 40)) == len(examples)
-    idle = torch.full_like(wanted, -100)
+    idle = torch.full_like(labels, -100)
     assert task.loss(model, ids, attention_mask, kinds, may, idle) == 0
     for name, p in model.named_parameters():
         p.grad = None
         assert p.requires_grad != any(part in name for part in ("transform", "pooler", "next", "model.bias"))
-    task.loss(model, ids, attention_mask, kinds, may, wanted).backward()
+    task.loss(model, ids, attention_mask, kinds, may, labels).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
 
 
@@ -205,7 +205,7 @@ def test_the_best_span_is_the_best_of_all():
     model = tiny_model(task).eval()
     torch.nn.init.normal_(model.head.weight)
     ((answer, *more),) = task.answers(model, Request([("Who lives?", TEXT)], Sampling(), samples=7))
-    found = {}
+    scores = {}
     for window in task.windows([("Who lives?", TEXT)])[0]:
         n, second = len(window.ids), window.second
         x = model(torch.tensor([window.ids]), None, torch.tensor([[int(i >= second) for i in range(n)]]))[0]
@@ -213,8 +213,8 @@ def test_the_best_span_is_the_best_of_all():
         for i in range(second, n - 1):
             for j in range(i, min(i + 3, n - 1)):
                 place = window.offsets[i - second][0], window.offsets[j - second][1]
-                found[place] = max(found.get(place, 0), float(p[i, 0] * p[j, 1]))
-    best = sorted(found.items(), key=lambda item: -item[1])[:7]
+                scores[place] = max(scores.get(place, 0), float(p[i, 0] * p[j, 1]))
+    best = sorted(scores.items(), key=lambda item: -item[1])[:7]
     assert [a.text for a in (answer, *more)] == [TEXT[a:b] for (a, b), _ in best]
     assert [a.score for a in (answer, *more)] == pytest.approx([p for _, p in best], rel=1e-4)
 
@@ -224,16 +224,18 @@ def test_an_answer_is_in_the_text_letter_by_letter(kind):
     task = task_of(kind, 37)
     model = tiny_model(task)
     texts = [f"Who lives?\t{TEXT}", "Who?\tKo\u0308ln\tin 1848", ("a\tb", " Bonn "), "W\t🙂🙂"]
-    told = task.answers(model, Request(texts, Sampling(), samples=3))
-    for text, some in zip([TEXT, "Ko\u0308ln\tin 1848", "Bonn", "🙂🙂"], told, strict=True):
-        assert some
-        for answer in some:
+    together = task.answers(model, Request(texts, Sampling(), samples=3))
+    for text, answers in zip([TEXT, "Ko\u0308ln\tin 1848", "Bonn", "🙂🙂"], together, strict=True):
+        assert answers
+        for answer in answers:
             assert answer.text
             assert answer.text in text
             assert answer.text == answer.text.strip()
     assert model.training
     alone = [task.answers(model, Request([text], Sampling(), samples=3))[0] for text in texts]
-    assert [[a.text for a in some] for some in alone] == [[a.text for a in some] for some in told]
+    assert [[a.text for a in answers] for answers in alone] == [
+        [a.text for a in answers] for answers in together
+    ]
 
 
 # Data and all of it
@@ -242,12 +244,12 @@ def test_an_answer_is_in_the_text_letter_by_letter(kind):
 def test_reading(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", ROWS)
     config, data = SpanTaskConfig(name="span"), DataConfig(tokenizer="wordpiece", vocab=300)
-    found = SpanTask.read(DataRequest([path], [], data, config, 41))
-    assert (len(found.train), len(found.valid)) == (36, 4)
-    assert not {text for _, text in found.train.sources} & {text for _, text in found.valid.sources}
-    assert found.notes == []
-    again = SpanTask.read(DataRequest([path], [path], data, config, 41, [found.tokenizer]))
-    assert again.train.fingerprint() == again.valid.fingerprint() != found.train.fingerprint()
+    corpus = SpanTask.read(DataRequest([path], [], data, config, 41))
+    assert (len(corpus.train), len(corpus.valid)) == (36, 4)
+    assert not {text for _, text in corpus.train.sources} & {text for _, text in corpus.valid.sources}
+    assert corpus.notes == []
+    again = SpanTask.read(DataRequest([path], [path], data, config, 41, [corpus.tokenizer]))
+    assert again.train.fingerprint() == again.valid.fingerprint() != corpus.train.fingerprint()
     gone = jsonl(tmp_path / "gone.jsonl", [("Who?", "Anna sings.", "Kim")])
     user_error(lambda: SpanTask.read(DataRequest([gone], [], data, config, 41)), "gone.jsonl:1", "Kim")
     user_error(lambda: SpanTask.read(DataRequest([path], [], data, config, 4)), "context=4")
@@ -266,12 +268,12 @@ def test_it_learns_is_kept_and_scored(tmp_path):
     assert model.tokenizer.digest == base.tokenizer.digest
     loaded = load(tmp_path / "a", "cpu")
     texts = [f"{question}\t{text}" for question, text, _ in ROWS]
-    told = model.ask(texts)
-    assert told == [loaded.ask(text) for text in texts]
-    found = loaded.score(data)
-    assert set(found) == {"loss", "accuracy", "spans", "exact", "f1"}
-    assert found["exact"] == scoring.exact_match(told, [answer for *_, answer in ROWS]) > 0.9
-    assert found["f1"] == scoring.token_f1(told, [answer for *_, answer in ROWS])
+    answers = model.ask(texts)
+    assert answers == [loaded.ask(text) for text in texts]
+    scores = loaded.score(data)
+    assert set(scores) == {"loss", "accuracy", "spans", "exact", "f1"}
+    assert scores["exact"] == scoring.exact_match(answers, [answer for *_, answer in ROWS]) > 0.9
+    assert scores["f1"] == scoring.token_f1(answers, [answer for *_, answer in ROWS])
     long = "The sun is warm. " * 9 + "Anna lives in Köln. " + "The sun is warm. " * 9
     answer = loaded.answers(f"Who lives there?\t{long}")[0][0]
     assert answer.text in long

@@ -60,9 +60,9 @@ def task_of(kind, context=31):
 
 
 def tiny_model(kind, task):
-    made, config, _ = MODELS[kind]
+    cls, config, _ = MODELS[kind]
     known = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 1, "heads": 2}
-    return Tag.add_head(made(config(**known)), task.config)
+    return Tag.add_head(cls(config(**known)), task.config)
 
 
 # Where tags stand
@@ -82,21 +82,21 @@ def test_a_tag_stands_at_the_first_piece_of_its_word(kind, pieces, begins):
     task = task_of(kind)
     words = ["Björn", "live", "in", "Köln", "!"]
     (((ids, at),),) = task.windows([words])
-    found = [task.tokenizer.inner.id_to_token(id).replace(" ", "_") for id in ids]
-    assert found == pieces.split(" ")
+    tokens = [task.tokenizer.inner.id_to_token(id).replace(" ", "_") for id in ids]
+    assert tokens == pieces.split(" ")
     assert at == begins
     # the pieces are the whole text's; the tag's is the first that has some of the word, not of what is before
-    whole = task.tokenizer.inner.encode(" ".join(words), add_special_tokens=False)
-    assert ids[1:-1] == whole.ids
+    encoded = task.tokenizer.inner.encode(" ".join(words), add_special_tokens=False)
+    assert ids[1:-1] == encoded.ids
     starts = np.cumsum([0] + [len(word) + 1 for word in words[:-1]])
     for place, start in zip(at, starts, strict=True):
-        a, b = whole.offsets[place - 1]
+        a, b = encoded.offsets[place - 1]
         assert a <= start < b
-        assert place == 1 or whole.offsets[place - 2][1] <= start
+        assert place == 1 or encoded.offsets[place - 2][1] <= start
     examples, notes = task.examples([(words, ["B-PER", "O", "O", "B-LOC", "O"])])
     assert notes == []
-    ((_, _, wanted),) = task.evaluation_batches(examples, 100)
-    assert {i: LABELS[n] for i, n in enumerate(wanted[0].tolist()) if n != IGNORED} == dict(
+    ((_, _, labels),) = task.evaluation_batches(examples, 100)
+    assert {i: LABELS[n] for i, n in enumerate(labels[0].tolist()) if n != IGNORED} == dict(
         zip(at, ["B-PER", "O", "O", "B-LOC", "O"], strict=True)
     )
 
@@ -127,8 +127,8 @@ def test_long_sentences_are_read_in_parts_and_no_word_is_lost(kind, context):
     assert all(begins for _, begins in windows)
     numbers = [n for row in range(len(windows)) for n in examples.labels[row].tolist() if n != IGNORED]
     assert [LABELS[n] for n in numbers] == tags
-    told = task.tags(tiny_model("bert", task), [words, [], ["Kim"]])
-    assert list(map(len, told)) == [len(words), 0, 1]
+    predicted = task.tags(tiny_model("bert", task), [words, [], ["Kim"]])
+    assert list(map(len, predicted)) == [len(words), 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -159,19 +159,19 @@ def test_loss_and_measure_are_torchs(kind):
     task = task_of("wordpiece")
     model = tiny_model(kind, task).eval()
     examples, _ = task.examples(SENTENCES[:7])
-    ((ids, attention_mask, wanted),) = task.evaluation_batches(examples, 10**6)
+    ((ids, attention_mask, labels),) = task.evaluation_batches(examples, 10**6)
     assert not attention_mask.all()
     logits = model(ids, attention_mask)
-    some = wanted != IGNORED
-    want = -logits.log_softmax(-1)[some].gather(1, wanted[some][:, None]).sum()
-    torch.testing.assert_close(task.loss(model, ids, attention_mask, wanted), want)
-    torch.testing.assert_close(want, F.cross_entropy(logits[some], wanted[some], reduction="sum"))
-    loss, right, *entities = sums = task.measure(model, ids, attention_mask, wanted).tolist()
+    mask = labels != IGNORED
+    want = -logits.log_softmax(-1)[mask].gather(1, labels[mask][:, None]).sum()
+    torch.testing.assert_close(task.loss(model, ids, attention_mask, labels), want)
+    torch.testing.assert_close(want, F.cross_entropy(logits[mask], labels[mask], reduction="sum"))
+    loss, right, *entities = sums = task.measure(model, ids, attention_mask, labels).tolist()
     assert loss == pytest.approx(want.item(), rel=1e-5)
-    assert right == (logits[some].argmax(-1) == wanted[some]).sum()
+    assert right == (logits[mask].argmax(-1) == labels[mask]).sum()
     assert task.metrics(6.0, 3, examples, 2, 1, 3, 4) == {"loss": 2.0, "accuracy": 2 / 3, "f1": 2 / 7}
-    told = task.tags(model, examples.sources)
-    score_answers = scoring.entity_f1(told, [tags for _, tags in SENTENCES[:7]])
+    predicted = task.tags(model, examples.sources)
+    score_answers = scoring.entity_f1(predicted, [tags for _, tags in SENTENCES[:7]])
     assert min(entities[1:]) > 0
     assert task.metrics(loss, 3, examples, right, *entities)["f1"] == score_answers["f1"]
     # in parts it is the same, and padding changes nothing
@@ -192,9 +192,13 @@ def test_a_gpt_only_looks_back_and_a_bert_both_ways():
 def test_only_tags_of_entities_are_judged_as_such():
     tokens = tokenizer("wordpiece")
     entities = Tag(TagConfig(name="tag", labels=LABELS), tokens, 31)
-    told = ["Anna/B-PER in/O Bonn/O", "Kim/I-LOC"]
+    answers = ["Anna/B-PER in/O Bonn/O", "Kim/I-LOC"]
     true = ["Anna/B-PER in/O Bonn/B-LOC", "Kim/I-LOC"]
-    assert entities.score_answers(told, true) == {"precision": 1.0, "recall": 2 / 3, "f1": pytest.approx(0.8)}
+    assert entities.score_answers(answers, true) == {
+        "precision": 1.0,
+        "recall": 2 / 3,
+        "f1": pytest.approx(0.8),
+    }
     parts = Tag(TagConfig(name="tag", labels=("NOUN", "VERB")), tokens, 31)
     assert parts.score_answers(["Anna/NOUN"], ["Anna/VERB"]) == {}
 
@@ -205,16 +209,16 @@ def test_only_tags_of_entities_are_judged_as_such():
 def test_reading(tmp_path):
     path = conll(tmp_path / "a.conll", SENTENCES)
     config, data = TagConfig(name="tag"), DataConfig(tokenizer="wordpiece", vocab=300)
-    found = Tag.read(DataRequest([path], [], data, config, 31))
-    assert found.task_settings == {"labels": list(LABELS)}
-    assert (len(found.train.sources), len(found.valid.sources)) == (25, 2)
-    assert found.valid.sources == [SENTENCES[9][0], SENTENCES[19][0]]
-    assert found.train.describe() == f"{len(found.train):,} words"
-    again = Tag.read(DataRequest([path], [path], data, config, 31, [found.tokenizer]))
-    assert again.train.fingerprint() == again.valid.fingerprint() != found.train.fingerprint()
+    corpus = Tag.read(DataRequest([path], [], data, config, 31))
+    assert corpus.task_settings == {"labels": list(LABELS)}
+    assert (len(corpus.train.sources), len(corpus.valid.sources)) == (25, 2)
+    assert corpus.valid.sources == [SENTENCES[9][0], SENTENCES[19][0]]
+    assert corpus.train.describe() == f"{len(corpus.train):,} words"
+    again = Tag.read(DataRequest([path], [path], data, config, 31, [corpus.tokenizer]))
+    assert again.train.fingerprint() == again.valid.fingerprint() != corpus.train.fingerprint()
     for holdout, held in ((0.0, 0), (0.9, 13)):
-        some = Tag.read(DataRequest([path], [], dataclasses.replace(data, holdout=holdout), config, 31))
-        assert len(some.valid.sources if some.valid else ()) == held
+        small = Tag.read(DataRequest([path], [], dataclasses.replace(data, holdout=holdout), config, 31))
+        assert len(small.valid.sources if small.valid else ()) == held
     rare = conll(tmp_path / "rare.conll", [(["x"], ["B-RARE"])])
     assert "B-RARE" in Tag.read(DataRequest([path], [rare], data, config, 31)).task_settings["labels"]
     chosen = TagConfig(name="tag", labels=("O", "B-PER", "I-PER"))
@@ -262,18 +266,18 @@ def test_it_learns_is_kept_and_scored(tmp_path, kind, tokens):
     text = "Anna lives in Sankt Gallen."
     if kind == "bert":
         assert model.ask(text) == "Anna/B-PER lives/O in/O Sankt/B-LOC Gallen/I-LOC ./O"
-    others = [" ".join(words) for words, _ in SENTENCES[3:20:4]]
-    alone = [loaded.ask(one) for one in [text, *others]]
-    assert model.ask([text, *others]) == alone
+    texts = [" ".join(words) for words, _ in SENTENCES[3:20:4]]
+    alone = [loaded.ask(one) for one in [text, *texts]]
+    assert model.ask([text, *texts]) == alone
     assert "".join(loaded.stream(text)) == alone[0]
     assert loaded.ask([["U.S.", "a b"], [], ["Kim"]])[1:] == ["", alone_tag(loaded, "Kim")]
-    found = loaded.score(data)
-    assert set(found) == {"loss", "accuracy", "precision", "recall", "f1"}
-    told = loaded.task.tags(loaded.model, [words for words, _ in SENTENCES])
+    scores = loaded.score(data)
+    assert set(scores) == {"loss", "accuracy", "precision", "recall", "f1"}
+    predicted = loaded.task.tags(loaded.model, [words for words, _ in SENTENCES])
     true = [tags for _, tags in SENTENCES]
-    assert {k: found[k] for k in ("precision", "recall", "f1")} == scoring.entity_f1(told, true)
-    assert found["accuracy"] == pytest.approx(scoring.accuracy([*chain(*told)], [*chain(*true)]))
-    assert found["f1"] > (0.95 if kind == "bert" else 0.8)
+    assert {k: scores[k] for k in ("precision", "recall", "f1")} == scoring.entity_f1(predicted, true)
+    assert scores["accuracy"] == pytest.approx(scoring.accuracy([*chain(*predicted)], [*chain(*true)]))
+    assert scores["f1"] > (0.95 if kind == "bert" else 0.8)
     user_error(lambda: loaded.ask(text, num_return_sequences=2), "num_return_sequences=2")
     new = conll(tmp_path / "new.conll", [(["Kim", "runs"], ["B-ORG", "O"])])
     user_error(lambda: loaded.score(new), "sentence 1", "B-ORG")
@@ -313,7 +317,9 @@ def test_asking_leaves_a_model_as_it_was():
 
 def test_the_built_in_set_reads():
     here = [str(Path(regard.__file__).parent / "builtin" / name) for (name,) in Tag.builtin]
-    found = Tag.read(DataRequest(here[:1], here[1:], DataConfig(tokenizer="bpe"), TagConfig(name="tag"), 128))
-    assert found.notes == []
-    assert len(found.task_settings["labels"]) == 9
-    assert [parse_tags(text) for text in found.valid.targets] == [tags for _, tags in read_tags(here[1:])]
+    corpus = Tag.read(
+        DataRequest(here[:1], here[1:], DataConfig(tokenizer="bpe"), TagConfig(name="tag"), 128)
+    )
+    assert corpus.notes == []
+    assert len(corpus.task_settings["labels"]) == 9
+    assert [parse_tags(text) for text in corpus.valid.targets] == [tags for _, tags in read_tags(here[1:])]

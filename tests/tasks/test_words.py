@@ -119,15 +119,15 @@ def test_frequent_words_are_passed_over_as_word2vec_does() -> None:
     stream = stream_of(task, text_of(99_991))
     task.samples(stream, 3, 5, None)
     there = np.bincount(stream.read(0, len(stream)), minlength=task.tokenizer.vocab)
-    seen = sum(
+    counts = sum(
         np.bincount(ids[reach != IGNORED].numpy(), minlength=len(there))
         for ids, _, reach in task.evaluation_batches(stream, 10**4)
     )
-    for n, kept in zip(there[SPECIALS:], seen[SPECIALS:], strict=True):
+    for n, count in zip(there[SPECIALS:], counts[SPECIALS:], strict=True):
         f = n / there.sum()
         p = min(1, (math.sqrt(f / t) + 1) * t / f)  # word2vec.c
-        assert kept == pytest.approx(n * p, abs=4 * math.sqrt(n * p * (1 - p)) + 2)
-    assert seen[SPECIALS] < there[SPECIALS] / 3
+        assert count == pytest.approx(n * p, abs=4 * math.sqrt(n * p * (1 - p)) + 2)
+    assert counts[SPECIALS] < there[SPECIALS] / 3
 
 
 def test_negatives_follow_the_counts_to_three_fourths(task: WordsTask, stream: Stream) -> None:
@@ -136,20 +136,20 @@ def test_negatives_follow_the_counts_to_three_fourths(task: WordsTask, stream: S
     assert negatives.shape == (1000, module.SHARED)
     counts = Counter(stream.read(0, len(stream)).tolist())
     total, n = sum(c**0.75 for c in counts.values()), negatives.numel()
-    drawn = Counter(negatives.flatten().tolist())
-    assert set(drawn) <= set(range(SPECIALS, task.tokenizer.vocab))
+    sampled = Counter(negatives.flatten().tolist())
+    assert set(sampled) <= set(range(SPECIALS, task.tokenizer.vocab))
     for word, count in counts.items():
         p = count**0.75 / total
-        assert drawn[word] == pytest.approx(n * p, abs=4 * math.sqrt(n * p * (1 - p)))
+        assert sampled[word] == pytest.approx(n * p, abs=4 * math.sqrt(n * p * (1 - p)))
 
 
 def test_a_word_looks_one_to_context_far(task: WordsTask, stream: Stream) -> None:
     samples = task.samples(stream, 3, 300, None)
     *_, reach = task.batch(samples, np.arange(300))
-    found = Counter(reach[reach != IGNORED].tolist())
-    n, p = sum(found.values()), 1 / CONTEXT
-    assert set(found) == set(range(1, CONTEXT + 1))
-    for count in found.values():
+    counts = Counter(reach[reach != IGNORED].tolist())
+    n, p = sum(counts.values()), 1 / CONTEXT
+    assert set(counts) == set(range(1, CONTEXT + 1))
+    for count in counts.values():
         assert count == pytest.approx(n * p, abs=4 * math.sqrt(n * p * (1 - p)))
 
 
@@ -160,9 +160,9 @@ def test_unknown_words_leave_no_gap_and_documents_one_as_wide_as_the_context(tas
     task.samples(Stream([ids[0]], 1), 3, 5, None)
     words, _, reach = task.collate(ids, np.array([5], dtype=np.uint64))
     gap = [-1] * CONTEXT
-    found = torch.where(reach != IGNORED, words, -1)[0].tolist()
-    assert found[: 5 + CONTEXT] == [a, b, *gap, c, a, b]
-    assert set(found[5 + CONTEXT :]) <= {-1}
+    contexts = torch.where(reach != IGNORED, words, -1)[0].tolist()
+    assert contexts[: 5 + CONTEXT] == [a, b, *gap, c, a, b]
+    assert set(contexts[5 + CONTEXT :]) <= {-1}
 
 
 def test_chances_of_what_is_not_there() -> None:
@@ -216,9 +216,9 @@ def test_the_loss_is_that_of_the_paper(model: Word2Vec, mode: str) -> None:
 def test_parts_of_a_batch_add_up_and_an_idle_one_is_nothing(model: Word2Vec, mode: str) -> None:
     task = task_of(subsample=0.1, mode=mode)
     samples = task.samples(stream_of(task, text_of(2003)), 3, 5, None)
-    whole = task.loss(model, *task.batch(samples, np.arange(5)))
+    total = task.loss(model, *task.batch(samples, np.arange(5)))
     parts = sum(task.loss(model, *task.batch(samples, np.array([i]))) for i in range(5))
-    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(parts, total)
     nothing = task.loss(model, *idle(task.batch(samples, np.arange(5))))
     nothing.backward()
     assert nothing == 0
@@ -237,28 +237,28 @@ def groups(lines: int) -> str:
     """Two kinds of words, each with neighbours of its own; within a kind, words have the same neighbours."""
     dice = np.random.default_rng(0)
     kinds = {"cat dog cow hen": "eats sleeps runs", "red blue green pink": "paint colour shade"}
-    found = []
+    tokens = []
     for _ in range(lines):
         words, near = list(kinds.items())[dice.integers(2)]
-        found += [dice.choice(words.split()), dice.choice(near.split()), dice.choice(near.split()), "."]
-    return " ".join(found)
+        tokens += [dice.choice(words.split()), dice.choice(near.split()), dice.choice(near.split()), "."]
+    return " ".join(tokens)
 
 
 @pytest.mark.parametrize("mode", ["skipgram", "cbow"])
 def test_words_of_the_same_company_come_together(tmp_path: Path, mode: str) -> None:
     (tmp_path / "a.txt").write_text(groups(1500))
     config = WordsTaskConfig(name="words", mode=mode, subsample=0.05)  # type: ignore[arg-type]
-    found = WordsTask.read(
+    corpus = WordsTask.read(
         DataRequest([str(tmp_path / "a.txt")], [], WordsDataConfig(holdout=0.1), config, 2)
     )
-    task = WordsTask(config, found.tokenizer, 2)
-    model = Word2Vec(WordsConfig(vocab=found.tokenizer.vocab, context=2, dim=11))
-    samples = task.samples(found.train, 3, 32, None)
+    task = WordsTask(config, corpus.tokenizer, 2)
+    model = Word2Vec(WordsConfig(vocab=corpus.tokenizer.vocab, context=2, dim=11))
+    samples = task.samples(corpus.train, 3, 32, None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.0)
 
     def measured() -> float:
         return sum(
-            float(task.loss(model, *batch).detach()) for batch in task.evaluation_batches(found.valid, 4096)
+            float(task.loss(model, *batch).detach()) for batch in task.evaluation_batches(corpus.valid, 4096)
         )
 
     before = measured()
@@ -268,10 +268,10 @@ def test_words_of_the_same_company_come_together(tmp_path: Path, mode: str) -> N
         optimizer.step()
         optimizer.zero_grad()
     assert measured() < before
-    for word, others in (("cat", {"dog", "cow", "hen"}), ("Red", {"blue", "green", "pink"})):
+    for word, neighbours in (("cat", {"dog", "cow", "hen"}), ("Red", {"blue", "green", "pink"})):
         (answers,) = task.answers(model, Request([word], Sampling(), samples=3))
-        assert {answer.text for answer in answers} == others
-    assert "\n  → " in task.preview(model, found.train, 1)
+        assert {answer.text for answer in answers} == neighbours
+    assert "\n  → " in task.preview(model, corpus.train, 1)
 
 
 # Reading
@@ -280,14 +280,14 @@ def test_words_of_the_same_company_come_together(tmp_path: Path, mode: str) -> N
 def test_reading_counts_lower_cases_and_holds_out(tmp_path: Path, task: WordsTask) -> None:
     (tmp_path / "a.txt").write_text("The the THE\ncat Cat dog\n" + "the cat " * 20)
     paths, config = [str(tmp_path / "a.txt")], task.config
-    found = WordsTask.read(DataRequest(paths, [], WordsDataConfig(holdout=0.25, least=2), config, CONTEXT))
-    assert found.tokenizer.vocab == SPECIALS + 2
-    assert found.tokenizer.id("the") < found.tokenizer.id("cat")
-    assert len(found.train) + len(found.valid) >= 46
+    corpus = WordsTask.read(DataRequest(paths, [], WordsDataConfig(holdout=0.25, least=2), config, CONTEXT))
+    assert corpus.tokenizer.vocab == SPECIALS + 2
+    assert corpus.tokenizer.id("the") < corpus.tokenizer.id("cat")
+    assert len(corpus.train) + len(corpus.valid) >= 46
     as_they_are = WordsDataConfig(holdout=0.0, least=1, lower=False)
-    found = WordsTask.read(DataRequest(paths, [], as_they_are, config, CONTEXT))
-    assert found.valid is None
-    assert found.tokenizer.vocab == SPECIALS + len({"the", "The", "THE", "cat", "Cat", "dog"})
+    corpus = WordsTask.read(DataRequest(paths, [], as_they_are, config, CONTEXT))
+    assert corpus.valid is None
+    assert corpus.tokenizer.vocab == SPECIALS + len({"the", "The", "THE", "cat", "Cat", "dog"})
     again = WordsTask.read(DataRequest(paths, [], as_they_are, config, CONTEXT, [task.tokenizer]))
     assert again.tokenizer is task.tokenizer
     user_error(
@@ -301,8 +301,8 @@ def test_reading_counts_lower_cases_and_holds_out(tmp_path: Path, task: WordsTas
 def test_signs_are_no_part_of_a_word(tmp_path: Path, task: WordsTask) -> None:
     (tmp_path / "a.txt").write_text("The bear. A Bear, (bears) and the bear's bear-skin: <unk> bear! @-@ b")
     data = WordsDataConfig(holdout=0.0, least=1)
-    found = WordsTask.read(DataRequest([str(tmp_path / "a.txt")], [], data, task.config, CONTEXT))
-    count = Counter(found.tokenizer.tokens(found.train.read(0, len(found.train))))
+    corpus = WordsTask.read(DataRequest([str(tmp_path / "a.txt")], [], data, task.config, CONTEXT))
+    count = Counter(corpus.tokenizer.tokens(corpus.train.read(0, len(corpus.train))))
     assert count["bear"] == 4
     assert count["<unk>"] == count["bears"] == count["bear-skin"] == count["'s"] == count["@-@"] == 1
     assert not {"bear.", "bear,", "bear!", "unk", "@", "-"} & set(count)
@@ -352,9 +352,9 @@ def test_sums_and_differences(task: WordsTask, plane: Word2Vec) -> None:
 
 
 def test_answers_with_their_scores(task: WordsTask, plane: Word2Vec) -> None:
-    (found, other) = task.answers(plane, Request(["a", "d"], Sampling(), samples=2))
-    assert [answer.text for answer in found] == ["b", "c"]
-    assert found[1].score == pytest.approx(1 / math.hypot(1, 0.9))
+    (answers, other) = task.answers(plane, Request(["a", "d"], Sampling(), samples=2))
+    assert [answer.text for answer in answers] == ["b", "c"]
+    assert answers[1].score == pytest.approx(1 / math.hypot(1, 0.9))
     assert len(other) == 2
     ((line,),) = task.answers(plane, Request(["a"], Sampling()))
     assert line.text.count(",") == 9  # ten of them
@@ -424,9 +424,9 @@ def test_vectors_are_written_in_the_common_format(task: WordsTask, model: Word2V
     assert len(rows) == len(LETTERS)
     for row in rows:
         word, *numbers = row.split(" ")
-        found = torch.tensor([float(number) for number in numbers])
+        vector = torch.tensor([float(number) for number in numbers])
         torch.testing.assert_close(
-            found, model.embed.weight[task.tokenizer.id(word)].detach(), rtol=1e-5, atol=1e-6
+            vector, model.embed.weight[task.tokenizer.id(word)].detach(), rtol=1e-5, atol=1e-6
         )
 
 
@@ -455,9 +455,9 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
         run("parts")
     run("parts", resume=True)
     same_runs(tmp_path / "whole", tmp_path / "parts")
-    kept, other = ((tmp_path / out / "vectors.txt").read_text() for out in ("whole", "parts"))
-    assert kept == other
-    assert len(kept.splitlines()) == 1 + len(LETTERS)
+    straight, other = ((tmp_path / out / "vectors.txt").read_text() for out in ("whole", "parts"))
+    assert straight == other
+    assert len(straight.splitlines()) == 1 + len(LETTERS)
     assert model.ask("A").count(",") == 9
     assert model.ask("a", distance="euclidean", top_k=3).count(",") == 2
     assert len(model.ask("a", num_return_sequences=4)) == 4

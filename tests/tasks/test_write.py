@@ -86,24 +86,26 @@ def test_an_idle_batch_asks_for_nothing(task, stream, model):
 
 def test_the_loss_is_the_sum_of_cross_entropies(task, stream, model):
     ids, following = task.batch(task.samples(stream, 3, 5, None), np.arange(5))
-    wanted = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), following.flatten(), reduction="sum")
-    torch.testing.assert_close(task.loss(model, ids, following), wanted)
+    expected = torch.nn.functional.cross_entropy(
+        model(ids).flatten(0, 1), following.flatten(), reduction="sum"
+    )
+    torch.testing.assert_close(task.loss(model, ids, following), expected)
 
 
 def test_metrics(task, stream):
-    found = task.metrics(70 * math.log(4), 70, stream)
-    assert found == pytest.approx({"loss": math.log(4), "perplexity": 4.0, "bits_per_byte": 140 / 71})
+    metrics = task.metrics(70 * math.log(4), 70, stream)
+    assert metrics == pytest.approx({"loss": math.log(4), "perplexity": 4.0, "bits_per_byte": 140 / 71})
     assert task.metrics(1e9, 1, stream)["perplexity"] < math.inf  # JSON knows no infinity
 
 
 def test_reading_holds_out_and_brings_the_tokenizer(tmp_path, task):
     (tmp_path / "a.txt").write_text(TEXT)
     paths = [str(tmp_path / "a.txt")]
-    found = Write.read(DataRequest(paths, [], DataConfig(holdout=0.25), task.config, CONTEXT))
-    assert len(found.train) + len(found.valid) == len(TEXT)
-    assert found.tokenizer.end is not None
-    given = Write.read(DataRequest(paths, [], DataConfig(), task.config, CONTEXT, [task.tokenizer]))
-    assert given.tokenizer is task.tokenizer
+    corpus = Write.read(DataRequest(paths, [], DataConfig(holdout=0.25), task.config, CONTEXT))
+    assert len(corpus.train) + len(corpus.valid) == len(TEXT)
+    assert corpus.tokenizer.end is not None
+    with_tokenizer = Write.read(DataRequest(paths, [], DataConfig(), task.config, CONTEXT, [task.tokenizer]))
+    assert with_tokenizer.tokenizer is task.tokenizer
 
 
 def test_all_of_a_text_is_scored_on(tmp_path, task):
@@ -159,8 +161,8 @@ def test_the_best_answer_by_beams(task, model):
         texts.append(task.tokenizer.decode(prompt))
         logits, state = model.start(torch.tensor([prompt]))
         options = {"beams": 4, "end": task.tokenizer.end, "max_new_tokens": 5, "length_penalty": 0.5}
-        (found,) = beam_search(model.step, logits, state, **options)
-        texts.append([task.tokenizer.decode(h.tokens) for h in found])
+        (hypotheses,) = beam_search(model.step, logits, state, **options)
+        texts.append([task.tokenizer.decode(h.tokens) for h in hypotheses])
     options = {"num_beams": 4, "max_new_tokens": 5, "length_penalty": 0.5}
     assert answers(task, model, texts[::2], **options) == [texts[1][0], texts[3][0]]
     assert answers(task, model, texts[::2], samples=3, **options) == texts[1][:3] + texts[3][:3]

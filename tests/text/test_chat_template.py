@@ -201,23 +201,23 @@ def test_for_ever_is_refused(monkeypatch, text):
 
 
 def test_the_clock_is_looked_at(monkeypatch):
-    made = Template(CHATML, where="w")
+    chatml = Template(CHATML, where="w")
     monkeypatch.setattr(template, "MAX_SECONDS", -1.0)
-    user_error(lambda: made.render(TALK), "w", "takes more than")
+    user_error(lambda: chatml.render(TALK), "w", "takes more than")
 
 
 def test_a_template_goes_on_after_a_mistake():
-    made = Template("{% if messages|length > 1 %}{{ 'a' * 10 ** 8 }}{% endif %}{{ messages[0].content }}")
-    user_error(lambda: made.render(TALK), "fails")
-    assert made.render(TALK[1:2]) == TALK[1]["content"]
+    template = Template("{% if messages|length > 1 %}{{ 'a' * 10 ** 8 }}{% endif %}{{ messages[0].content }}")
+    user_error(lambda: template.render(TALK), "fails")
+    assert template.render(TALK[1:2]) == TALK[1]["content"]
     for _ in range(300):  # what was made is counted for each conversation anew
-        made.render([{"role": "user", "content": "a" * 100_000}])
+        template.render([{"role": "user", "content": "a" * 100_000}])
 
 
 # ------------------------------------------------------------------------------------- folders with templates
 
 
-def folder(path: Path, **told) -> Path:
+def folder(path: Path, **values) -> Path:
     """A tiny Llama in Hugging Face's layout, with a token for each byte."""
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -233,7 +233,7 @@ def folder(path: Path, **told) -> Path:
         vocab_size=len(vocab), max_position_embeddings=211, **sizes, eos_token_id=0, bos_token_id=3
     )
     LlamaForCausalLM(config).save_pretrained(path)
-    PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", **told).save_pretrained(path)
+    PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", **values).save_pretrained(path)
     return path
 
 
@@ -241,29 +241,29 @@ def test_folders(tmp_path):
     """A template in either place; what is asked are the tokens of transformers."""
     from transformers import AutoTokenizer
 
-    made = folder(tmp_path / "a", chat_template=CHATML)
-    assert (made / "chat_template.jinja").is_file()
-    model = regard.load(made, "cpu")
-    theirs = AutoTokenizer.from_pretrained(made)
+    path = folder(tmp_path / "a", chat_template=CHATML)
+    assert (path / "chat_template.jinja").is_file()
+    model = regard.load(path, "cpu")
+    theirs = AutoTokenizer.from_pretrained(path)
     want = theirs.apply_chat_template(TALK, add_generation_prompt=True, return_dict=False)
     assert model.task.prompt(TALK) == want
     assert 1 in want
     assert model.task.converses
     assert set(model.task.ends) == {0, 2}  # its own, and the end of a turn
     assert model.generation["temperature"] == 0  # who answers says what is likeliest
-    (made / "chat_template.jinja").unlink()
-    silent = regard.load(made, "cpu")
+    (path / "chat_template.jinja").unlink()
+    silent = regard.load(path, "cpu")
     assert not silent.task.converses
     assert silent.generation["temperature"] > 0
-    config = json.loads((made / "tokenizer_config.json").read_text("utf-8"))
+    config = json.loads((path / "tokenizer_config.json").read_text("utf-8"))
     several = [{"name": "other", "template": "x"}, {"name": "default", "template": CHATML}]
-    for told in (CHATML, several):
-        (made / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": told}))
-        assert regard.load(made, "cpu").task.prompt(TALK) == want
-    (made / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": 7}))
-    user_error(lambda: regard.load(made), made / "tokenizer_config.json", "chat_template")
-    (made / "chat_template.jinja").write_bytes(b"\xff")
-    user_error(lambda: regard.load(made), made / "chat_template.jinja", "UTF-8")
+    for value in (CHATML, several):
+        (path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": value}))
+        assert regard.load(path, "cpu").task.prompt(TALK) == want
+    (path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": 7}))
+    user_error(lambda: regard.load(path), path / "tokenizer_config.json", "chat_template")
+    (path / "chat_template.jinja").write_bytes(b"\xff")
+    user_error(lambda: regard.load(path), path / "chat_template.jinja", "UTF-8")
 
 
 def test_answers_end_with_a_turn(tmp_path, monkeypatch):

@@ -85,10 +85,10 @@ def test_nothing_is_lost() -> None:
     chance = random.Random(7)
     for _ in range(500):
         text = random_text(chance)
-        found = split_sentences(text)
-        assert letters("".join(found)) == letters(text)
-        assert all(s and s == s.strip() and "\n" not in s for s in found)
-        again = [part for s in found for part in split_sentences(s)]
+        sentences = split_sentences(text)
+        assert letters("".join(sentences)) == letters(text)
+        assert all(s and s == s.strip() and "\n" not in s for s in sentences)
+        again = [part for s in sentences for part in split_sentences(s)]
         assert letters("".join(again)) == letters(text)
 
 
@@ -134,12 +134,12 @@ def test_a_character_is_never_cut() -> None:
 def test_long_texts_are_counted_in_small_pieces() -> None:
     """However long a text or a word is, `length` sees it whole once or twice and pieces after that."""
     for text in "x" * 5000, "so it goes " * 500, "so, it, goes, " * 400, "." * 5000 + "x", "a. " * 2000:
-        seen = 0
+        count = 0
 
         def length(part: str) -> int:
-            nonlocal seen
-            seen += len(part)
+            nonlocal count
+            count += len(part)
             return len(part)
 
         assert all(len(part) <= 50 for part in split_to_fit(text, length, 50))
-        assert seen < 40 * len(text)
+        assert count < 40 * len(text)

@@ -78,10 +78,10 @@ def test_wordpiece_is_lower_cased_words():
     assert read == ["the", "cat", "sat", "[UNK]", "cafe", "."]
     assert tokenizer.decode(tokenizer.encode("THE Cat sat.")) == "the cat sat."
     assert tokenizer.id("[PAD]") == 0
-    first, *others = tokenizer.tokens(tokenizer.encode("catsat"))
+    first, *rest = tokenizer.tokens(tokenizer.encode("catsat"))
     assert first == "cat"
-    assert others
-    assert all(token.startswith("##") for token in others)
+    assert rest
+    assert all(token.startswith("##") for token in rest)
 
 
 def test_words_are_parted_by_space_the_most_frequent_first():
@@ -203,7 +203,7 @@ def test_batches_are_like_single_texts(trained):
 def test_long_texts_in_pieces_are_like_whole(trained, kind, monkeypatch):
     tokenizer = trained[kind]
     text = "".join(HARD[:-2]) + "\n\n \n  word\n\nword \n(so.)\n\n" * 40 + "".join(CORPUS)
-    whole = tokenizer.encode(text)
+    expected = tokenizer.encode(text)
     monkeypatch.setattr(text_module, "PIECE", 37)
     monkeypatch.setattr(text_module, "AT_ONCE", 100)
     cut = list(split_pieces(text))
@@ -211,14 +211,14 @@ def test_long_texts_in_pieces_are_like_whole(trained, kind, monkeypatch):
     assert max(map(len, cut)) <= 2 * 37
     assert "".join(cut) == text
     if kind in ("char", "byte"):
-        assert tokenizer.encode(text) == whole
+        assert tokenizer.encode(text) == expected
     lined = "\n".join(word for word in text.split() if len(word) < 37)  # there is always a place to cut at
     monkeypatch.setattr(text_module, "PIECE", 2**19)
-    whole = tokenizer.encode(lined)
+    expected = tokenizer.encode(lined)
     monkeypatch.setattr(text_module, "PIECE", 37)
     assert len(list(split_pieces(lined))) > 10
-    assert tokenizer.encode(lined) == whole
-    assert [ids.tolist() for ids in tokenizer.encode_batch(["a", lined, "b"])][1] == whole
+    assert tokenizer.encode(lined) == expected
+    assert [ids.tolist() for ids in tokenizer.encode_batch(["a", lined, "b"])][1] == expected
 
 
 def test_pieces_are_cut_before_newlines_and_otherwise_anywhere(monkeypatch):
@@ -236,8 +236,8 @@ def test_pieces_are_cut_before_newlines_and_otherwise_anywhere(monkeypatch):
 
 def streamed(tokenizer, ids):
     decoder = tokenizer.decoder()
-    given = [decoder.push(id) for id in ids]
-    return given, decoder.finish()
+    pieces = [decoder.push(id) for id in ids]
+    return pieces, decoder.finish()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -245,13 +245,13 @@ def test_streaming_is_like_decoding_at_once(trained, kind):
     tokenizer = trained[kind]
     for text in CORPUS:
         ids = tokenizer.encode(text)
-        given, rest = streamed(tokenizer, ids)
-        assert "".join(given) + rest == tokenizer.decode(ids)
+        pieces, rest = streamed(tokenizer, ids)
+        assert "".join(pieces) + rest == tokenizer.decode(ids)
     random = np.random.default_rng(0)
     for _ in range(20):  # any ids at all: broken characters, special tokens in between
         ids = random.integers(0, tokenizer.vocab, 60).tolist()
-        given, rest = streamed(tokenizer, ids)
-        assert "".join(given) + rest == tokenizer.decode(ids)
+        pieces, rest = streamed(tokenizer, ids)
+        assert "".join(pieces) + rest == tokenizer.decode(ids)
 
 
 def test_streaming_waits_for_whole_characters():
@@ -295,8 +295,8 @@ def test_streaming_with_sentence_piece_spaces():
     inner.decoder = decoders.Sequence(parts)
     tokenizer = Tokenizer(inner)
     for ids in ([1, 2, 3, 4], [2, 1, 4, 5, 6, 4], [3, 5, 3, 2, 2, 1], [2, 2, 3, 5]):
-        given, rest = streamed(tokenizer, ids)
-        assert "".join(given) + rest == tokenizer.decode(ids)
+        pieces, rest = streamed(tokenizer, ids)
+        assert "".join(pieces) + rest == tokenizer.decode(ids)
     assert streamed(tokenizer, [1, 4]) == (["the", " sat"], "")
 
 

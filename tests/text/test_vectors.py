@@ -33,19 +33,19 @@ def clusters(groups: int, each: int, dim: int = 11) -> torch.Tensor:
 
 def test_byte_level_tokens_with_a_space_are_words() -> None:
     tokenizer = train_tokenizer("bpe", TEXT, 400, ["<|endoftext|>"])
-    found = whole_words(tokenizer)
-    assert {"old", "bear", "café"} <= set(found)
-    assert all(tokenizer.decode([id]) == " " + word for word, id in found.items())
+    words = whole_words(tokenizer)
+    assert {"old", "bear", "café"} <= set(words)
+    assert all(tokenizer.decode([id]) == " " + word for word, id in words.items())
     assert token_text("\u2581bear") == " bear"  # as SentencePiece writes it
 
 
 def test_word_pieces_without_a_mark_are_words() -> None:
     tokenizer = train_tokenizer("wordpiece", TEXT, 120, ["[PAD]"])
-    found = whole_words(tokenizer)
-    assert {"the", "old", "bear"} <= set(found)
-    assert not any(word.startswith("##") for word in found)
-    assert not {"[PAD]", "[UNK]"} & set(found)
-    assert all(tokenizer.id(word) == id for word, id in found.items())
+    words = whole_words(tokenizer)
+    assert {"the", "old", "bear"} <= set(words)
+    assert not any(word.startswith("##") for word in words)
+    assert not {"[PAD]", "[UNK]"} & set(words)
+    assert all(tokenizer.id(word) == id for word, id in words.items())
 
 
 def test_words_are_words_and_characters_are_not() -> None:
@@ -65,16 +65,16 @@ def test_any_model_that_reads_tokens_has_vectors() -> None:
     tokenizer = train_tokenizer("bpe", TEXT, 400, ["<|endoftext|>"])
     gpt = GPT(GPTConfig(vocab=tokenizer.vocab, context=5, dim=8, depth=1, heads=2))
     model = model_of(gpt, tokenizer)
-    found = regard.vectors(model)
+    learned = regard.vectors(model)
     id = tokenizer.encode(" bear")[0]
-    assert torch.equal(found["bear"], gpt.embed.weight[id].detach())
+    assert torch.equal(learned["bear"], gpt.embed.weight[id].detach())
     asked = model.words()
     cosines = torch.cosine_similarity(gpt.embed.weight[id], gpt.embed.weight, dim=1)
-    others = [word for word in found.words if word != "bear"]
-    best = max(others, key=lambda word: cosines[tokenizer.encode(" " + word)[0]])
-    assert asked.ask("Bear", top_k=1).split()[0] == best == found.nearest("bear", 1)[0][0]
+    neighbours = [word for word in learned.words if word != "bear"]
+    best = max(neighbours, key=lambda word: cosines[tokenizer.encode(" " + word)[0]])
+    assert asked.ask("Bear", top_k=1).split()[0] == best == learned.nearest("bear", 1)[0][0]
     bert = Bert(BertConfig(vocab=tokenizer.vocab, context=5, dim=8, depth=1, heads=2))
-    assert vectors(SimpleNamespace(model=bert, tokenizer=tokenizer)).words == found.words
+    assert vectors(SimpleNamespace(model=bert, tokenizer=tokenizer)).words == learned.words
     add_head = torch.nn.Module()
     add_head.model = bert
     below = vectors(SimpleNamespace(model=add_head, tokenizer=tokenizer))
@@ -89,16 +89,16 @@ def test_any_model_that_reads_tokens_has_vectors() -> None:
 
 def test_analogies_are_sums() -> None:
     corners = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [1, 0, 1]])
-    found = Vectors(["man", "king", "woman", "queen", "dog"], corners)
-    assert found.analogy("man", "king", "woman", 1)[0][0] == "queen"
-    assert found.analogy("man", "king", "woman") == found.nearest("king - man + woman")
-    assert [word for word, _ in found.nearest("king", 9, "euclidean")] == ["man", "queen", "dog", "woman"]
-    user_error(lambda: found.nearest("kings"), "did you mean king?")
+    vectors = Vectors(["man", "king", "woman", "queen", "dog"], corners)
+    assert vectors.analogy("man", "king", "woman", 1)[0][0] == "queen"
+    assert vectors.analogy("man", "king", "woman") == vectors.nearest("king - man + woman")
+    assert [word for word, _ in vectors.nearest("king", 9, "euclidean")] == ["man", "queen", "dog", "woman"]
+    user_error(lambda: vectors.nearest("kings"), "did you mean king?")
 
 
 def test_saved_in_the_format_of_word2vec(tmp_path: Path) -> None:
-    found = Vectors(["a", "bär"], torch.tensor([[1.5, -2], [1 / 3, 0]]))
-    found.save(tmp_path / "a.txt")
+    vectors = Vectors(["a", "bär"], torch.tensor([[1.5, -2], [1 / 3, 0]]))
+    vectors.save(tmp_path / "a.txt")
     assert (tmp_path / "a.txt").read_text("utf-8") == "2 2\na 1.5 -2\nbär 0.333333 0\n"
 
 
@@ -151,9 +151,9 @@ def test_few_words_have_a_map_too(tmp_path: Path, count: int) -> None:
 
 def test_a_map_shows_the_most_frequent_words(tmp_path: Path) -> None:
     words = [",", "<b>", "a&b", "\x07c", *(f"w{n}" for n in range(50))]
-    found = Vectors(words, clusters(groups=len(words), each=1))
-    found.map(tmp_path / "map.svg", 17)
-    found.map(tmp_path / "again.svg", 17)
+    vectors = Vectors(words, clusters(groups=len(words), each=1))
+    vectors.map(tmp_path / "map.svg", 17)
+    vectors.map(tmp_path / "again.svg", 17)
     assert (tmp_path / "map.svg").read_text() == (tmp_path / "again.svg").read_text()
     tree = ElementTree.parse(tmp_path / "map.svg")
     labels = [text.text for text in tree.iterfind(".//{*}text[@text-anchor='middle']")]

@@ -88,10 +88,10 @@ def close(a: Tensor, b: Tensor) -> None:
 
 
 def module(model: Model, part: str) -> Any:
-    found = getattr(model.model, "model", model.model)
+    inner = getattr(model.model, "model", model.model)
     for name in part.split("."):
-        found = found[int(name)] if name.isdecimal() else getattr(found, name)
-    return getattr(found, "f", found)
+        inner = inner[int(name)] if name.isdecimal() else getattr(inner, name)
+    return getattr(inner, "f", inner)
 
 
 def weights(model: Model) -> dict[str, Tensor]:
@@ -124,11 +124,11 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
 @every_case
 @torch.no_grad()
 def test_a_silent_head_is_one_whose_output_weights_are_zero(case: str) -> None:
-    build, given, _, part, _ = CASES[case]
+    build, input, _, part, _ = CASES[case]
     model = build()
-    m, plain = module(model, part), trace(model, given)
+    m, plain = module(model, part), trace(model, input)
     with change(model, silence={part: [0]}):
-        silent = trace(model, given)
+        silent = trace(model, input)
     assert not torch.equal(silent["logits"], plain["logits"])
     assert (silent[f"{part}.heads"][0] == 0).all()
     if not hasattr(m, "out"):
@@ -136,43 +136,43 @@ def test_a_silent_head_is_one_whose_output_weights_are_zero(case: str) -> None:
         return
     before, d = m.out.weight.clone(), m.out.weight.shape[1] // m.heads
     m.out.weight[:, :d] = 0
-    cut = trace(model, given)
+    cut = trace(model, input)
     m.out.weight.copy_(before)
     close(silent["logits"], cut["logits"])
     assert torch.equal(silent[f"{part}.weights"], plain[f"{part}.weights"])
     with change(model, silence={part: []}):
-        close(trace(model, given)["logits"], plain["logits"])
+        close(trace(model, input)["logits"], plain["logits"])
 
 
 @every_case
 def test_a_layer_of_another_input_gives_its_answer(case: str) -> None:
-    build, given, other, _, last = CASES[case]
+    build, text, other, _, last = CASES[case]
     model = build()
-    plain, wanted = trace(model, given), trace(model, other)
-    assert (plain["logits"] - wanted["logits"]).abs().max() > 1e-3
-    with change(model, {last: wanted[last]}):
-        found = trace(model, given)
+    plain, expected = trace(model, text), trace(model, other)
+    assert (plain["logits"] - expected["logits"]).abs().max() > 1e-3
+    with change(model, {last: expected[last]}):
+        patched = trace(model, text)
     if case == "bert-classify":  # all of the layer before the last
-        assert torch.equal(found["blocks.0.output"], wanted["blocks.0.output"])
-    close(found["logits"], wanted["logits"])
-    close(trace(model, given)["logits"], plain["logits"])
+        assert torch.equal(patched["blocks.0.output"], expected["blocks.0.output"])
+    close(patched["logits"], expected["logits"])
+    close(trace(model, text)["logits"], plain["logits"])
 
 
 @every_case
 def test_weights_can_be_given(case: str) -> None:
-    build, given, other, part, _ = CASES[case]
+    build, text, other, part, _ = CASES[case]
     model = build()
-    plain, taken = trace(model, given), trace(model, other)[f"{part}.weights"]
+    plain, taken = trace(model, text), trace(model, other)[f"{part}.weights"]
     with change(model, {f"{part}.weights": plain[f"{part}.weights"]}):
-        close(trace(model, given)["logits"], plain["logits"])
+        close(trace(model, text)["logits"], plain["logits"])
     with change(model, {f"{part}.weights": taken}):
-        found = trace(model, given)
-    assert torch.equal(found[f"{part}.weights"], taken)
-    close(found[f"{part}.heads"], taken @ found[f"{part}.v"])
-    assert (found["logits"] - plain["logits"]).abs().max() > 1e-4
+        patched = trace(model, text)
+    assert torch.equal(patched[f"{part}.weights"], taken)
+    close(patched[f"{part}.heads"], taken @ patched[f"{part}.v"])
+    assert (patched["logits"] - plain["logits"]).abs().max() > 1e-4
     with change(model, {f"{part}.weights": lambda w: torch.full_like(w, 1 / w.shape[-1])}):
-        even = trace(model, given)
-        model.ask([given[0] if isinstance(given, tuple) else given])
+        even = trace(model, text)
+        model.ask([text[0] if isinstance(text, tuple) else text])
     mean = even[f"{part}.v"].mean(1, keepdim=True).expand_as(even[f"{part}.heads"])
     if case != "gpt":
         close(even[f"{part}.heads"], mean)
@@ -180,23 +180,24 @@ def test_weights_can_be_given(case: str) -> None:
 
 @every_case
 def test_a_hidden_token_is_looked_at_by_nobody(case: str) -> None:
-    build, given, _, _, _ = CASES[case]
+    build, text, _, _, _ = CASES[case]
     model = build()
-    plain = trace(model, given)
+    plain = trace(model, text)
     with change(model, hide=[1]):
-        found = trace(model, given)
-        model.ask([given[0] if isinstance(given, tuple) else given])  # also step by step
-    there = [part for part in found.attentions if sides(part)]
+        patched = trace(model, text)
+        model.ask([text[0] if isinstance(text, tuple) else text])  # also step by step
+    there = [part for part in patched.attentions if sides(part)]
     assert there
     for part in there:
-        assert (found[f"{part}.weights"][..., 1] == 0).all()
-        assert (found[f"{part}.reason"][:, 1] > 0).all()
-        kept = torch.ones(plain[f"{part}.weights"].shape[-1], dtype=torch.bool)
-        kept[1] = False
+        assert (patched[f"{part}.weights"][..., 1] == 0).all()
+        assert (patched[f"{part}.reason"][:, 1] > 0).all()
+        visible = torch.ones(plain[f"{part}.weights"].shape[-1], dtype=torch.bool)
+        visible[1] = False
         assert_close(
-            found[f"{part}.weights"][..., kept].sum(-1), torch.ones(found[f"{part}.weights"].shape[:-1])
+            patched[f"{part}.weights"][..., visible].sum(-1),
+            torch.ones(patched[f"{part}.weights"].shape[:-1]),
         )
-    assert not torch.equal(found["logits"], plain["logits"])
+    assert not torch.equal(patched["logits"], plain["logits"])
 
 
 def sides(part: str) -> bool:
@@ -223,11 +224,11 @@ def test_what_can_be_changed_in_a_block() -> None:
         return F.linear(m.norm(x), m.output)
 
     with change(model, {"blocks.1.ffn.hidden": lambda x: 2 * x}):
-        found = trace(model, text)["logits"]
-    close(found, rest(plain["blocks.1.attn.residual"] + block.ffn.f.down(2 * plain["blocks.1.ffn.hidden"])))
+        logits = trace(model, text)["logits"]
+    close(logits, rest(plain["blocks.1.attn.residual"] + block.ffn.f.down(2 * plain["blocks.1.ffn.hidden"])))
     with change(model, {"blocks.1.attn.residual": torch.zeros_like}):
-        found = trace(model, text)["logits"]
-    close(found, rest(block.ffn.f(block.ffn.norm(torch.zeros(4, 12)))))
+        logits = trace(model, text)["logits"]
+    close(logits, rest(block.ffn.f(block.ffn.norm(torch.zeros(4, 12)))))
     with change(model, {"norm": lambda x: x.flip(0)}):
         close(trace(model, text)["logits"], plain["logits"].flip(0))
     with change(model, {"input": plain["input"], "blocks.0.attn.joined": plain["blocks.0.attn.joined"]}):
@@ -269,11 +270,11 @@ def test_nothing_is_left_after_an_error() -> None:
 
 def test_mistakes() -> None:
     model = reader("write", "gpt")
-    for values, told in (
+    for values, message in (
         ({"values": {"blocks.0.outputs": torch.ones(1)}}, r"did you mean blocks\.0\.output"),
         ({"silence": {"blocks.0.att": [0]}}, r"no attention .* did you mean blocks\.0\.attn"),
     ):
-        with pytest.raises(UserError, match=told), change(model, **values):
+        with pytest.raises(UserError, match=message), change(model, **values):
             pass
     with (
         pytest.raises(UserError, match="there are heads 0 to 2, not 3"),
@@ -290,23 +291,23 @@ def test_mistakes() -> None:
 @every_case
 @torch.no_grad()
 def test_effects_by_hand(case: str) -> None:
-    build, given, _, part, _ = CASES[case]
+    build, text, _, part, _ = CASES[case]
     model = build()
-    found = effects(model, given)
-    plain = trace(model, given)
-    assert len(found) == sum(len(plain[f"{name}.weights"]) for name in plain.attentions)
-    assert [effect.kl for effect in found] == sorted((effect.kl for effect in found), reverse=True)
+    result = effects(model, text)
+    plain = trace(model, text)
+    assert len(result) == sum(len(plain[f"{name}.weights"]) for name in plain.attentions)
+    assert [effect.kl for effect in result] == sorted((effect.kl for effect in result), reverse=True)
     with change(model, silence={part: [0]}):
-        silent = trace(model, given)
-    (mine,) = (effect for effect in found if (effect.part, effect.head) == (part, 0))
+        silent = trace(model, text)
+    (mine,) = (effect for effect in result if (effect.part, effect.head) == (part, 0))
     p, q = (t["logits"].log_softmax(-1) for t in (plain, silent))
     p, q = (x if x.ndim == 2 else x[None] for x in (p, q))
     if case == "gpt":
         p, q = p[-1:], q[-1:]
     if case == "bert":
         p, q = p[2:3], q[2:3]  # [CLS] the [MASK]
-    wanted = F.kl_div(q, p, log_target=True, reduction="batchmean")
-    assert mine.kl == pytest.approx(float(wanted), abs=1e-6)
+    expected = F.kl_div(q, p, log_target=True, reduction="batchmean")
+    assert mine.kl == pytest.approx(float(expected), abs=1e-6)
     answer = torch.tensor(plain.ids.get("written", p.argmax(-1).tolist()))
     change_of = (q - p)[range(len(p)), answer].mean()
     assert mine.log_probability == pytest.approx(float(change_of), abs=1e-5)
@@ -335,13 +336,13 @@ def test_a_useless_head_is_last() -> None:
 @every_case
 def test_every_layer_by_its_own_name(case: str) -> None:
     """What may be changed has its name in the trace; and in the place of itself, it changes nothing."""
-    build, given, *_ = CASES[case]
+    build, text, *_ = CASES[case]
     model = build()
-    t, names = trace(model, given), changeable(model.model)
+    t, names = trace(model, text), changeable(model.model)
     unused = {"transform", "transform_norm", "pooler", "next", "first", "positions"}  # other heads, tables
     assert {name for name in names if name not in t} <= {*unused, "encoder.net.positions"}
     with change(model, {name: t[name] for name in names if name in t}):
-        close(trace(model, given)["logits"], t["logits"])
+        close(trace(model, text)["logits"], t["logits"])
 
 
 def test_the_package_gives_it() -> None:

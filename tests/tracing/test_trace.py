@@ -43,9 +43,9 @@ PAIR = "the quick brown fox", "der Fuchs springt"
 
 
 def named_words() -> Model:
-    config, made = TASKS["words"][1](name="words"), words(WordsTask)
-    model = Word2Vec(WordsConfig(vocab=made.vocab, dim=7))
-    return Model(shaken(model), WordsTask(config, made, 1), {}, kind="words")
+    config, task = TASKS["words"][1](name="words"), words(WordsTask)
+    model = Word2Vec(WordsConfig(vocab=task.vocab, dim=7))
+    return Model(shaken(model), WordsTask(config, task, 1), {}, kind="words")
 
 
 # Of every kind of model: how it is made, what it reads
@@ -84,9 +84,9 @@ KINDS: dict[str, tuple[Callable[[], Model], Any]] = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def made(kind: str) -> tuple[Model, Any]:
-    build, given = KINDS[kind]
-    return build(), given
+def model_and_input(kind: str) -> tuple[Model, Any]:
+    build, input = KINDS[kind]
+    return build(), input
 
 
 def test_every_kind_of_model_is_there() -> None:
@@ -106,10 +106,10 @@ def inner(model: Model) -> Any:
 
 def module(model: Model, part: str) -> Any:
     """The module of a part: blocks are wired by residuals."""
-    found = model.model if part.startswith("generator") else inner(model)
+    result = model.model if part.startswith("generator") else inner(model)
     for name in part.split("."):
-        found = found[int(name)] if name.isdecimal() else getattr(found, name)
-    return found
+        result = result[int(name)] if name.isdecimal() else getattr(result, name)
+    return result
 
 
 def check_attention(t: Trace, part: str, m: Any, x: Tensor, source: Tensor, bias: Tensor | None) -> None:
@@ -221,8 +221,8 @@ def check_recurrent(t: Trace, model: Model, states: Tensor) -> Tensor:
         close(t["decoder.look.q"][0], first)  # additive: what looks is the state before
     parts = [c, s] if m.attends_after_cell else [s, y, c]
     close(t["decoder.readout"], m.readout(torch.cat(parts, dim=-1)))
-    found = t["decoder.readout"]
-    y = torch.tanh(found) if m.attends_after_cell else found.unflatten(-1, (-1, 2)).amax(-1)
+    readout = t["decoder.readout"]
+    y = torch.tanh(readout) if m.attends_after_cell else readout.unflatten(-1, (-1, 2)).amax(-1)
     close(t["decoder.output"], y)
     return y
 
@@ -237,8 +237,8 @@ def check_end(t: Trace, y: Tensor, W: Tensor, b: Tensor | None = None) -> None:
 @every_kind
 @torch.no_grad()
 def test_every_number_by_hand(kind: str) -> None:
-    model, given = made(kind)
-    t, m = trace(model, given), inner(model)
+    model, input = model_and_input(kind)
+    t, m = trace(model, input), inner(model)
     assert all(t[name].isfinite().all() for name in t if t[name].is_floating_point())
     match kind.split("-"):
         case ["words"]:
@@ -326,12 +326,12 @@ def check_head(t: Trace, model: Model, kind: str, x: Tensor) -> None:
 
 @every_kind
 def test_the_fast_path_says_the_same(kind: str) -> None:
-    model, given = made(kind)
+    model, input = model_and_input(kind)
     model.model.train()
-    t = trace(model, given)
+    t = trace(model, input)
     assert 0 <= t.difference < 1e-5
     with evaluating(model.model), torch.no_grad():
-        plain = read_input(model, given).run()  # type: ignore[misc]
+        plain = read_input(model, input).run()  # type: ignore[misc]
     close(t["vector" if "vector" in t else "logits"], plain[0])
     assert all(m.training for m in model.model.modules())
     assert len(t.names) == len(set(t.names)) == len(t) == len(list(t))
@@ -339,23 +339,23 @@ def test_the_fast_path_says_the_same(kind: str) -> None:
 
 
 def test_an_open_path_that_is_not_the_fast_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, given = made("gpt-grouped")
+    model, input = model_and_input("gpt-grouped")
     monkeypatch.setattr("regard.core.attention.masked_softmax", lambda scores: 0.9 * scores.softmax(-1))
-    wrong = trace(model, given)
+    wrong = trace(model, input)
     largest = max(float(wrong[f"blocks.{n}.attn.heads"].abs().max()) for n in range(2)) / 0.9
     assert_close(wrong.difference, 0.1 * largest)
 
 
 def test_what_is_changed_is_no_difference() -> None:
-    model, given = made("gpt")
+    model, input = model_and_input("gpt")
     with change(model, silence={"blocks.0.attn": [0]}):
-        assert trace(model, given).difference < 1e-5
+        assert trace(model, input).difference < 1e-5
 
 
 @every_kind
 def test_names_and_shapes_of_attention(kind: str) -> None:
-    model, given = made(kind)
-    t = trace(model, given)
+    model, input = model_and_input(kind)
+    t = trace(model, input)
     many = sum(hasattr(m, "records") for m in model.model.modules())
     if kind == "bert-electra":
         many -= 2  # the other one of both has not been asked
@@ -371,7 +371,7 @@ def test_names_and_shapes_of_attention(kind: str) -> None:
 
 
 def test_an_encoder_decoders_names() -> None:
-    t = trace(*made("transformer"))
+    t = trace(*model_and_input("transformer"))
     assert t.tokens["source"] == ["the", "quick", "brown", "fox", "</s>"]
     assert t.tokens["target"] == ["<s>", "der", "Fuchs", "springt"]
     assert t.tokens["written"] == ["der", "Fuchs", "springt", "</s>"]
@@ -387,7 +387,7 @@ def test_an_encoder_decoders_names() -> None:
 
 
 def test_a_picture_of_a_file(tmp_path: Path) -> None:
-    model, pixels = made("vit")
+    model, pixels = model_and_input("vit")
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path := tmp_path / "a.png")
     assert torch.equal(trace(model, path)["pixels"], pixels)
     assert torch.equal(trace(model, str(path))["logits"], trace(model, pixels)["logits"])
@@ -395,9 +395,9 @@ def test_a_picture_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gpt", "transformer", "gru"])
 def test_half_precision(kind: str, tmp_path: Path) -> None:
-    model, given = made(kind)
+    model, input = model_and_input(kind)
     model.model.bfloat16()
-    t = trace(model, given)
+    t = trace(model, input)
     assert t["logits"].dtype == torch.bfloat16
     assert t["probabilities"].dtype == torch.float32
     t.save(tmp_path / "a.safetensors")
@@ -405,43 +405,43 @@ def test_half_precision(kind: str, tmp_path: Path) -> None:
 
 
 def test_reasons_of_windows() -> None:
-    told = trace(*made("gpt-window"))["blocks.0.attn.reason"].tolist()
+    reasons = trace(*model_and_input("gpt-window"))["blocks.0.attn.reason"].tolist()
     records, future, window = (REASONS.index(name) for name in ("may look", "future", "window"))
-    assert told[2] == [window, records, records, future, future]
-    both_ways = trace(*made("bert-window"))["blocks.0.attn.reason"]
+    assert reasons[2] == [window, records, records, future, future]
+    both_ways = trace(*model_and_input("bert-window"))["blocks.0.attn.reason"]
     assert both_ways[3].tolist() == [records, window, records, records, records, window, window]
 
 
 def test_only_chosen_layers() -> None:
-    model, given = made("transformer")
-    whole, last = trace(model, given), trace(model, given, layers=[-1])
-    assert {name for name in whole if ".0." not in name} == set(last)
+    model, input = model_and_input("transformer")
+    full, last = trace(model, input), trace(model, input, layers=[-1])
+    assert {name for name in full if ".0." not in name} == set(last)
     for name in last:
-        assert_close(last[name], whole[name], atol=1e-5, rtol=1e-5)
-    assert trace(model, given, layers=[1]).names == last.names
+        assert_close(last[name], full[name], atol=1e-5, rtol=1e-5)
+    assert trace(model, input, layers=[1]).names == last.names
     with pytest.raises(UserError, match=r"layers=\[2\]: there are layers 0 to 1"):
-        trace(model, given, layers=[2])
+        trace(model, input, layers=[2])
     with pytest.raises(UserError, match="this model has none"):
         trace(named_words(), "fox", layers=[0])
 
 
 def test_what_stands_before_every_text_is_read() -> None:
-    model, given = made("gpt")
+    model, input = model_and_input("gpt")
     model.task.first = [5]
-    assert trace(model, given).ids["text"][0] == 5
-    first, *_ = trace(model, given, steps=True, max_new_tokens=2, temperature=0)
-    assert first.ids["text"] == trace(model, given).ids["text"]
+    assert trace(model, input).ids["text"][0] == 5
+    first, *_ = trace(model, input, steps=True, max_new_tokens=2, temperature=0)
+    assert first.ids["text"] == trace(model, input).ids["text"]
 
 
 def test_a_tab_parts_source_and_target() -> None:
-    model, given = made("gru")
-    one, other = trace(model, given), trace(model, "\t".join(given))
+    model, input = model_and_input("gru")
+    one, other = trace(model, input), trace(model, "\t".join(input))
     assert torch.equal(one["logits"], other["logits"])
 
 
 @pytest.mark.parametrize("kind", ["transformer", "t5", "gru", "captioner-vit"])
 def test_without_a_target_the_answer_is_the_models_own(kind: str) -> None:
-    model, (source, _) = made(kind)
+    model, (source, _) = model_and_input(kind)
     t = trace(model, source)
     best = t["logits"].argmax(-1).tolist()
     assert best[:-1] == t.ids["written"][:-1]
@@ -450,10 +450,10 @@ def test_without_a_target_the_answer_is_the_models_own(kind: str) -> None:
 
 
 def test_a_class_that_is_written() -> None:
-    model, given = made("t5-classify")
-    best = model.ask(given)
-    assert trace(model, given).tokens["written"] == [*best.split(), "[SEP]"]
-    assert trace(model, (given, "fox")).tokens["written"] == ["fox", "[SEP]"]
+    model, input = model_and_input("t5-classify")
+    best = model.ask(input)
+    assert trace(model, input).tokens["written"] == [*best.split(), "[SEP]"]
+    assert trace(model, (input, "fox")).tokens["written"] == ["fox", "[SEP]"]
 
 
 def test_mistakes() -> None:
@@ -520,8 +520,8 @@ def check_pair(theirs: Any, ours: Transformer) -> None:
         output_attentions=True,
         attention_mask=torch.ones_like(source),
     )
-    found = {"encoder.{}.attn": y.encoder_attentions, "decoder.{}.attn": y.decoder_attentions}
-    for name, layers in (found | {"decoder.{}.cross": y.cross_attentions}).items():
+    attentions = {"encoder.{}.attn": y.encoder_attentions, "decoder.{}.attn": y.decoder_attentions}
+    for name, layers in (attentions | {"decoder.{}.cross": y.cross_attentions}).items():
         for i, weights in enumerate(layers):
             assert_close(t[f"{name.format(i)}.weights"], weights[0], atol=1e-5, rtol=1e-5)
     assert len(t.attentions) == 3 + 2 * 2
@@ -573,25 +573,25 @@ def test_weights_are_hugging_faces_vit() -> None:
     "kind", ["gpt", "transformer-pre", "t5", "gru", "lstm", "captioner", "captioner-vit"]
 )
 def test_steps_are_rows_of_the_whole(kind: str) -> None:
-    model, given = made(kind)
-    source = given[0] if isinstance(given, tuple) else given
+    model, input = model_and_input(kind)
+    source = input[0] if isinstance(input, tuple) else input
     steps = trace(model, source, steps=True, temperature=0.0)
     written = [id for step in steps for id in step.ids["written"]]
     if kind == "gpt":
         text = " ".join(steps[-1].tokens["text"])
-        whole, first = trace(model, text), len(steps[0].ids["text"]) - 1
+        full, first = trace(model, text), len(steps[0].ids["text"]) - 1
     else:
-        whole, first = trace(model, source), 0
-        assert whole.ids["written"][: len(written)] == written
+        full, first = trace(model, source), 0
+        assert full.ids["written"][: len(written)] == written
     for n, step in enumerate(steps):
         assert step.about["step"] == n
         assert step.difference < 1e-5
-        close(step["logits"], whole["logits"][first + n])
+        close(step["logits"], full["logits"][first + n])
         assert step["logits"].argmax() == written[n]
         for part in step.attentions:
             if not part.startswith("encoder"):
                 row = step[f"{part}.weights"][:, -1]
-                close(row, whole[f"{part}.weights"][:, first + n, : row.shape[-1]])
+                close(row, full[f"{part}.weights"][:, first + n, : row.shape[-1]])
                 rows, columns = step.sides(part)
                 assert (len(rows), len(columns)) == step[f"{part}.weights"].shape[1:]
     assert any(name.startswith("encoder") for name in steps[0]) == (kind != "gpt")
@@ -601,19 +601,19 @@ def test_steps_are_rows_of_the_whole(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "captioner"])
 def test_beams(kind: str) -> None:
     """Every candidate's score is the sum of the log-probabilities of its words, by whole runs."""
-    model, given = made(kind)
-    source = given[0] if isinstance(given, tuple) else given
+    model, input = model_and_input(kind)
+    source = input[0] if isinstance(input, tuple) else input
     steps = trace(model, source, steps=True, num_beams=3, max_new_tokens=4, length_penalty=0.0)
     beams = [()]
     for step in steps:
-        found = step.about["beam"]
-        assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
-        for one in found:
+        beam = step.about["beam"]
+        assert [one["score"] for one in beam] == sorted((one["score"] for one in beam), reverse=True)
+        for one in beam:
             assert tuple(one["text"][:-1]) == beams[one["parent"]]
             close(torch.tensor(one["score"]), torch.tensor(likelihood(model, source, one["text"])))
-        kept = [tuple(one["text"]) for one in found if one["kept"]]
-        assert len(kept) == (3 if step is not steps[-1] else 0)
-        beams = kept
+        texts = [tuple(one["text"]) for one in beam if one["kept"]]
+        assert len(texts) == (3 if step is not steps[-1] else 0)
+        beams = texts
     (answers,) = model.answers([source], num_beams=3, max_new_tokens=4, length_penalty=0.0)
     scores = [one["score"] for step in steps for one in step.about["beam"]]
     assert any(math.isclose(answers[0].score or 0.0, score, abs_tol=1e-5) for score in scores)
@@ -643,9 +643,9 @@ def hooks(module: nn.Module) -> int:
 
 @every_kind
 def test_nothing_is_left_behind(kind: str) -> None:
-    model, given = made(kind)
+    model, input = model_and_input(kind)
     before = [dict(m.__dict__) for m in model.model.modules()]
-    trace(model, given)
+    trace(model, input)
     assert hooks(model.model) == 0
     assert [set(m.__dict__) for m in model.model.modules()] == [set(one) for one in before]
     assert all(m.records is None for m in model.model.modules() if hasattr(m, "records"))
@@ -672,15 +672,16 @@ def test_nothing_is_left_behind_after_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 @every_kind
 def test_a_saved_trace_is_the_same(kind: str, tmp_path: Path) -> None:
-    whole = trace(*made(kind))
-    whole.save(tmp_path / "a.safetensors")
+    original = trace(*model_and_input(kind))
+    original.save(tmp_path / "a.safetensors")
     again = Trace.load(str(tmp_path / "a.safetensors"))
-    assert again.names == whole.names
+    assert again.names == original.names
     assert all(
-        torch.equal(again[name], whole[name]) and again[name].dtype == whole[name].dtype for name in whole
+        torch.equal(again[name], original[name]) and again[name].dtype == original[name].dtype
+        for name in original
     )
-    assert (again.tokens, again.ids, again.about) == (whole.tokens, whole.ids, whole.about)
-    assert again.difference == whole.difference
+    assert (again.tokens, again.ids, again.about) == (original.tokens, original.ids, original.about)
+    assert again.difference == original.difference
     assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
 
 
@@ -698,11 +699,11 @@ def test_files_that_are_no_traces(tmp_path: Path) -> None:
 
 def test_nothing_else_can_be_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    whole = trace(*made("gpt"))
-    whole.save(path)
+    original = trace(*model_and_input("gpt"))
+    original.save(path)
     with safe_open(path, framework="pt") as file:
-        told = {name: text for name, text in file.metadata().items() if name.startswith("regard")}
-    save_file({name: whole[name].clone() for name in whole if name != "sum"}, path, told)
+        metadata = {name: text for name, text in file.metadata().items() if name.startswith("regard")}
+    save_file({name: original[name].clone() for name in original if name != "sum"}, path, metadata)
     with pytest.raises(UserError, match=r"a\.safetensors: its tensors .*make it again"):
         Trace.load(path)
 
@@ -710,7 +711,7 @@ def test_nothing_else_can_be_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["tensor", "words", "end"])
 def test_damage_is_noticed(where: str, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    trace(*made("gpt")).save(path)
+    trace(*model_and_input("gpt")).save(path)
     data = path.read_bytes()
     if where == "end":
         path.write_bytes(data[:-1])
@@ -718,39 +719,39 @@ def test_damage_is_noticed(where: str, tmp_path: Path) -> None:
         path.write_bytes(data.replace(b"quick", b"quack", 1))
     else:
         path.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
-    with pytest.raises(UserError, match=r"a\.safetensors: damaged") as told:
+    with pytest.raises(UserError, match=r"a\.safetensors: damaged") as error:
         Trace.load(path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_file_for_others(tmp_path: Path) -> None:
     """Any reader of safetensors finds the tensors by their names."""
-    whole = trace(*made("vit"))
-    whole.save(tmp_path / "a.safetensors")
+    original = trace(*model_and_input("vit"))
+    original.save(tmp_path / "a.safetensors")
     with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
-        assert set(file.keys()) == set(whole)
-        assert torch.equal(file.get_tensor("blocks.0.attn.weights"), whole["blocks.0.attn.weights"])
+        assert set(file.keys()) == set(original)
+        assert torch.equal(file.get_tensor("blocks.0.attn.weights"), original["blocks.0.attn.weights"])
         assert json.loads(file.metadata()["regard-trace"])["tokens"]["label"] == ["cat", "dog", "fox"]
 
 
 def test_look_saves_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, (source, target) = made("transformer")
+    model, (source, target) = model_and_input("transformer")
     monkeypatch.setattr("regard.runs.load.load", lambda path: model)
     path = str(tmp_path / "a.safetensors")
-    with pytest.raises(SystemExit) as told:
+    with pytest.raises(SystemExit) as error:
         main(["look", "runs/de", source, "--answer", target, "--layer", "1", "--save", path])
-    assert told.value.code == 0
+    assert error.value.code == 0
     assert capsys.readouterr().out.strip() == path
-    found = Trace.load(path)
-    assert found.tokens["written"] == ["der", "Fuchs", "springt", "</s>"]
-    assert "decoder.1.cross.weights" in found
-    assert "decoder.0.cross.weights" not in found
+    saved = Trace.load(path)
+    assert saved.tokens["written"] == ["der", "Fuchs", "springt", "</s>"]
+    assert "decoder.1.cross.weights" in saved
+    assert "decoder.0.cross.weights" not in saved
     for wrong in (["--head", "1"], ["another"]):
-        with pytest.raises(SystemExit) as told:
+        with pytest.raises(SystemExit) as error:
             main(["look", "runs/de", source, *wrong, "--save", path])
-        assert told.value.code == 2
+        assert error.value.code == 2
 
 
 # Pictures
@@ -770,7 +771,7 @@ def test_look_saves_a_trace(
     ],
 )
 def test_pictures(kind: str, part: str) -> None:
-    t = trace(*made(kind))
+    t = trace(*model_and_input(kind))
     assert part in t.picture(part).svg()
     assert t.picture(f"{part}.weights", head=0).svg() != t.picture(part).svg() or kind in ("gru", "captioner")
     with pytest.raises(UserError, match="heads 0 to"):

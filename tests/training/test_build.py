@@ -112,39 +112,39 @@ def files(folder):
 @pytest.mark.parametrize("step", [0, 3, 7, 11])
 def test_stopped_before_a_step(straight, text, tmp_path, step, how):
     """3 and 7 come right before an evaluation, 11 is the last one."""
-    out, (whole, settings) = tmp_path / "out", straight
+    out, (weights, settings) = tmp_path / "out", straight
     with stopped(Trainer, "train_step", at_step(step), how):
         tiny(text, out, **settings)
     assert checkpoints(out)[-1] == f"step-{step}"
     assert load(out).ask("The", max_new_tokens=3, seed=1) is not None  # what is there can be used
     tiny(text, out, **settings, resume=True)
-    same(whole, out)
+    same(weights, out)
 
 
 @pytest.mark.parametrize("step", [0, 4, 7, 11])
 def test_stopped_while_a_step_is_on_its_way_it_is_done_or_not_begun(straight, text, tmp_path, step):
     """With train.micro the signal falls between the parts of a batch, and the step is given up."""
-    out, (whole, settings) = tmp_path / "out", straight
+    out, (weights, settings) = tmp_path / "out", straight
     with stopped(Trainer, "forward", lambda trainer, *_: trainer.step == step):
         tiny(text, out, **settings)
     done = step if "train__micro" in settings else step + 1
     assert checkpoints(out)[-1] == f"step-{done}"
     tiny(text, out, **settings, resume=True)
-    same(whole, out, state=done < STEPS)
+    same(weights, out, state=done < STEPS)
 
 
 def test_stopped_again_and_again(straight, text, tmp_path):
-    out, (whole, settings) = tmp_path / "out", straight
+    out, (weights, settings) = tmp_path / "out", straight
     for step in (1, 2, 5, 6, 8, 9, 11):
         with stopped(Trainer, "train_step", at_step(step)):
             tiny(text, out, **settings, resume=True)
     tiny(text, out, **settings, resume=True)
-    same(whole, out)
+    same(weights, out)
 
 
 def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
     """An epoch of pairs has four steps: the stops lie before, at and after its borders."""
-    out, (whole, data, settings) = tmp_path / "out", every
+    out, (weights, data, settings) = tmp_path / "out", every
     for step in (0, 3, 4, 8, 9):
         with stopped(Trainer, "train_step", at_step(step)):
             tiny(data, out, **settings, resume=True)
@@ -158,15 +158,15 @@ def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
     question = str(Path(data).parent / question) if question.endswith(".png") else question
     assert isinstance(load(out).ask(question, max_new_tokens=3, seed=1), str)  # what is there can be used
     tiny(data, out, **settings, resume=True)
-    same(whole, out)
+    same(weights, out)
 
 
 def test_every_model_is_gone_on_with_by_its_folder_alone(every, tmp_path):
-    out, (whole, data, settings) = tmp_path / "out", every
+    out, (weights, data, settings) = tmp_path / "out", every
     with stopped(Trainer, "train_step", at_step(6)):
         tiny(data, out, **settings)
     train(RUNS[settings["case"]][0], out=out, resume=True)
-    same(whole, out)
+    same(weights, out)
 
 
 @pytest.mark.parametrize("case", [case for case in RUNS if case != "words"])  # scored on lists of words
@@ -190,7 +190,7 @@ class Measured:
 
 @pytest.mark.parametrize("step", [4, 8, 12])
 def test_stopped_in_the_middle_of_an_evaluation(straight, text, tmp_path, step):
-    out, (whole, settings) = tmp_path / "out", straight
+    out, (weights, settings) = tmp_path / "out", straight
 
     def note(trainer):
         Measured.step = trainer.step
@@ -206,7 +206,7 @@ def test_stopped_in_the_middle_of_an_evaluation(straight, text, tmp_path, step):
                 tiny(text, out, **settings, resume=True)
     tiny(text, out, **settings, resume=True)
     tiny(text, out, **settings, resume=True)
-    same(whole, out, state=step < STEPS)
+    same(weights, out, state=step < STEPS)
 
 
 class Died(BaseException):
@@ -241,22 +241,22 @@ OFTEN = {"write": 200, "translate-lstm": 40}
 def test_killed_at_any_moment(tmp_path, case, steps):
     """SIGKILL, over and over, at every touch of a file while saving and at random moments."""
     script = Path(__file__).parents[1] / "helpers" / "killing.py"
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, script, case, write_data(case, tmp_path), tmp_path, str(steps), "0"],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert made.returncode == 0, made.stdout + made.stderr
-    told = json.loads(made.stdout)
-    print(told)
-    assert told["kills"] >= steps // 4
-    assert told["saving"] >= min(10, steps // 4)
+    assert process.returncode == 0, process.stdout + process.stderr
+    result = json.loads(process.stdout)
+    print(result)
+    assert result["kills"] >= steps // 4
+    assert result["saving"] >= min(10, steps // 4)
     touches = {
         f"save:{name}" for name in ("open", "raw_bytes", "fsync", "replace", "unlink", "mkdir", "rename")
     }
     if case == "write":  # which is killed often enough for each of them
-        assert touches <= told["where"].keys()
+        assert touches <= result["where"].keys()
     same(tmp_path / "whole", tmp_path / "killed")
 
 
@@ -264,9 +264,9 @@ def test_killed_at_any_moment(tmp_path, case, steps):
 
 
 def test_a_finished_run_is_left_as_it_is(finished, text):
-    kept = {k: v for k, v in files(finished).items() if k != "README.md"}
+    before = {k: v for k, v in files(finished).items() if k != "README.md"}
     tiny(text, finished, resume=True, steps=6)
-    assert {k: v for k, v in files(finished).items() if k != "README.md"} == kept
+    assert {k: v for k, v in files(finished).items() if k != "README.md"} == before
 
 
 def test_a_longer_run_goes_on(finished, text, tmp_path):
@@ -299,11 +299,11 @@ def test_what_was_asked_for_last_holds_for_the_next_sitting(finished, text, tmp_
     ],
 )
 def test_what_changes_a_step_cannot_change_on_the_way(finished, text, change):
-    kept = files(finished)
+    before = files(finished)
     (key,) = change
     key = "model." if key == "model.preset" else key
     user_error(lambda: train("write", text, out=finished, set=change, resume=True), key)
-    assert files(finished) == kept
+    assert files(finished) == before
 
 
 def test_the_same_preset_may_be_named_again(text, tmp_path):
@@ -317,9 +317,9 @@ def test_the_same_preset_may_be_named_again(text, tmp_path):
 def test_other_data_are_noticed(finished, text, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text(Path(text).read_text().replace("fox", "cat"))
-    kept = files(finished)
+    before = files(finished)
     user_error(lambda: tiny(str(other), finished, resume=True, steps=9), "data", finished)
-    assert files(finished) == kept
+    assert files(finished) == before
     moved = shutil.copy(text, tmp_path / "moved.txt")  # the same, elsewhere
     shutil.copytree(finished, tmp_path / "out")
     tiny(moved, tmp_path / "out", resume=True, steps=7)
@@ -340,7 +340,7 @@ def test_resume_without_a_run_begins_one(finished, text, tmp_path):
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
     straight, text, tmp_path, capsys, name, how
 ):
-    whole, settings = straight
+    weights, settings = straight
     out = tmp_path / "out"
     with stopped(Trainer, "train_step", at_step(11)):
         tiny(text, out, **settings)
@@ -357,7 +357,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
     said = capsys.readouterr().err
     assert f"{path.parent} is damaged" in said
     assert f"from {out / 'checkpoints' / 'step-10'}" in said
-    same(whole, out)
+    same(weights, out)
 
 
 def test_when_every_checkpoint_is_damaged_it_begins_again(finished, text, tmp_path, capsys):
@@ -372,7 +372,7 @@ def test_when_every_checkpoint_is_damaged_it_begins_again(finished, text, tmp_pa
 
 def test_a_full_disk_at_a_later_save(straight, text, tmp_path, monkeypatch):
     """One line says so, the save before stays whole, and the run goes on from it."""
-    whole, settings = straight
+    weights, settings = straight
     out = tmp_path / "out"
     true, calls = atomic.flush, []
 
@@ -390,7 +390,7 @@ def test_a_full_disk_at_a_later_save(straight, text, tmp_path, monkeypatch):
     assert checkpoint.is_intact(out / "checkpoints" / "step-5")
     assert not list(out.rglob(".*"))
     tiny(text, out, **settings, resume=True)
-    same(whole, out)
+    same(weights, out)
 
 
 def test_a_full_disk_at_the_first_save_leaves_nothing(text, tmp_path, monkeypatch):
@@ -436,9 +436,9 @@ def test_out_of_memory_says_what_to_do(text, tmp_path, monkeypatch):
 
 
 def test_a_run_is_never_overwritten(finished, text):
-    kept = files(finished)
+    before = files(finished)
     user_error(lambda: tiny(text, finished, steps=1), finished, "--resume")
-    assert files(finished) == kept
+    assert files(finished) == before
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -463,8 +463,8 @@ def test_an_empty_folder_is_taken(text, tmp_path):
 
 def test_without_out_the_next_free_number(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = [regard.train("write", text, steps=1, set=TINY).folder for _ in range(3)]
-    assert found == [Path("runs/write"), Path("runs/write-2"), Path("runs/write-3")]
+    folders = [regard.train("write", text, steps=1, set=TINY).folder for _ in range(3)]
+    assert folders == [Path("runs/write"), Path("runs/write-2"), Path("runs/write-3")]
     assert free_folder(Path("runs/write")) == Path("runs/write-4")
 
 

@@ -45,10 +45,10 @@ def alone(tmp_path_factory, text):
 
 
 def line(text, out, *more, **settings):
-    found = TINY | {k.replace("__", "."): v for k, v in (SETTINGS | settings).items() if k != "steps"}
-    found |= {"train.steps": settings.get("steps", STEPS)}
+    options = TINY | {k.replace("__", "."): v for k, v in (SETTINGS | settings).items() if k != "steps"}
+    options |= {"train.steps": settings.get("steps", STEPS)}
     words = ["train", "write", text, "--out", out, *more]
-    for key, value in found.items():
+    for key, value in options.items():
         words += ["--set", f"{key}={value}"]
     return [str(word) for word in words]
 
@@ -226,11 +226,11 @@ def test_all_have_as_many_parts_and_what_is_missing_is_idle(monkeypatch, count, 
         config=SimpleNamespace(micro=micro),
     )
     monkeypatch.setattr(distributed, "WORLD", 2)
-    seen = []
+    read_rows = []
     for rank in (0, 1):
         monkeypatch.setattr(distributed, "RANK", rank)
-        found = Trainer.batches(parts, step=3)
-        assert [targets(b) for b in found] == sizes[rank]
-        assert all(len(b[0]) for b in found)  # an idle one holds something, that does not count
-        seen += [row for b in found if targets(b) for row in b[-1].tolist()]
-    assert sorted(seen) == [30 + i for i in range(count)]
+        batches = Trainer.batches(parts, step=3)
+        assert [targets(b) for b in batches] == sizes[rank]
+        assert all(len(b[0]) for b in batches)  # an idle one holds something, that does not count
+        read_rows += [row for b in batches if targets(b) for row in b[-1].tolist()]
+    assert sorted(read_rows) == [30 + i for i in range(count)]

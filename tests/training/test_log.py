@@ -72,10 +72,10 @@ def test_tensorboard_has_the_same(tmp_path: Path) -> None:
             log.add(row)
     with Log(path, 2, tensorboard=True) as log:  # as a resumed run: 4 is done again
         log.add({"step": 3, "loss": 1.5})
-    found = loader.EventAccumulator(str(tmp_path / "tensorboard"))
-    found.Reload()
-    assert [(e.step, e.value) for e in found.Scalars("loss")] == [(1, 2.5), (2, 2.25), (3, 1.5)]
-    assert [(e.step, e.value) for e in found.Scalars("valid_loss")] == [(2, 2.0)]
+    events = loader.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 2.5), (2, 2.25), (3, 1.5)]
+    assert [(e.step, e.value) for e in events.Scalars("valid_loss")] == [(2, 2.0)]
 
 
 def test_tensorboard_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

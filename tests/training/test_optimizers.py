@@ -71,12 +71,12 @@ def test_muon_step_is_as_large_as_adams() -> None:
 def test_orthogonal_is_nearly_svds(shape: tuple[int, ...]) -> None:
     G = torch.randn(shape) * torch.tensor([1e-3, 1.0, 1e3])[: shape[0], None, None]
     U, _, Vh = torch.linalg.svd(G, full_matrices=False)
-    found = orthogonalise(G)
-    S = U.mT @ found @ Vh.mT  # would be the identity
+    result = orthogonalise(G)
+    S = U.mT @ result @ Vh.mT  # would be the identity
     off = S - S.diagonal(dim1=-2, dim2=-1).diag_embed()
     assert off.abs().max() < 1e-3
-    kept = torch.linalg.svdvals(G)
-    values = S.diagonal(dim1=-2, dim2=-1)[kept > 0.05 * kept.amax(-1, keepdim=True)]
+    singular = torch.linalg.svdvals(G)
+    values = S.diagonal(dim1=-2, dim2=-1)[singular > 0.05 * singular.amax(-1, keepdim=True)]
     assert values.min() > 0.6
     assert values.max() < 1.3
 
@@ -94,15 +94,15 @@ def gpt() -> GPT:
 
 
 def groups(model: nn.Module, name: str) -> list[tuple[str, dict]]:
-    made = make_optimizers(model, name, lr=0.01, weight_decay=0.1, beta2=0.98)
-    return [(type(o).__name__, group) for o in made for group in o.param_groups]
+    optimizers = make_optimizers(model, name, lr=0.01, weight_decay=0.1, beta2=0.98)
+    return [(type(o).__name__, group) for o in optimizers for group in o.param_groups]
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_every_parameter_is_in_one_group(name: str) -> None:
     model = gpt()
-    found = [id(p) for _, group in groups(model, name) for p in group["params"]]
-    assert sorted(found) == sorted(id(p) for p in model.parameters())
+    ids = [id(p) for _, group in groups(model, name) for p in group["params"]]
+    assert sorted(ids) == sorted(id(p) for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
@@ -130,7 +130,7 @@ def test_what_is_frozen_stays() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_steps_go_down(name: str) -> None:
-    model, made = (m := gpt()), make_optimizers(m, name, lr=0.01, weight_decay=0.1, beta2=0.98)
+    model, optimizers = (m := gpt()), make_optimizers(m, name, lr=0.01, weight_decay=0.1, beta2=0.98)
     ids = torch.randint(29, (3, 11))
 
     def loss() -> Tensor:
@@ -138,10 +138,10 @@ def test_steps_go_down(name: str) -> None:
 
     first = loss()
     for _ in range(40):
-        for o in made:
+        for o in optimizers:
             o.zero_grad()
         loss().backward()
-        for o in made:
+        for o in optimizers:
             o.step()
     assert loss() < 0.3 * first
 
@@ -164,8 +164,8 @@ def labelled() -> ModelWithHead:
 
 def scaled(model: nn.Module, name: str, decay: float) -> dict[str, float]:
     """The scale of every weight that learns, by its name."""
-    made = make_optimizers(model, name, 0.01, 0.1, 0.98, layer_decay=decay)
-    scales = {p: group["scale"] for o in made for group in o.param_groups for p in group["params"]}
+    optimizers = make_optimizers(model, name, 0.01, 0.1, 0.98, layer_decay=decay)
+    scales = {p: group["scale"] for o in optimizers for group in o.param_groups for p in group["params"]}
     return {n: scales[p] for n, p in model.named_parameters() if p in scales}
 
 
@@ -178,9 +178,9 @@ def by_hand(names: list[str], *scales: tuple[str, float]) -> dict[str, float]:
 def test_scales_of_a_gpt(name: str) -> None:
     model = GPT(GPTConfig(vocab=29, context=11, dim=12, depth=3, heads=3, positions="learned", tied=False))
     expected = [("embed", 1 / 8), ("positions", 1 / 8), ("blocks.0.", 1 / 4), ("blocks.1.", 1 / 2)]
-    found = scaled(model, name, 0.5)
-    assert found == by_hand([n for n, _ in model.named_parameters()], *expected, ("", 1.0))
-    assert {n for n in found if not n.startswith(("embed", "pos", "blocks"))} == {
+    scales = scaled(model, name, 0.5)
+    assert scales == by_hand([n for n, _ in model.named_parameters()], *expected, ("", 1.0))
+    assert {n for n in scales if not n.startswith(("embed", "pos", "blocks"))} == {
         "norm.weight",
         "head.weight",
     }
@@ -222,19 +222,19 @@ def test_scales_of_a_recurrent_model() -> None:
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_without_decay_there_are_matrices_and_vectors(kind: str, name: str) -> None:
     """In the order in which the model has them."""
-    made, config, _ = MODELS[kind]
+    cls, config, _ = MODELS[kind]
     sizes = {"vocab": 29, "dim": 12, "heads": 3, "size": 8, "channels": 1}
-    model = made(config(**{k: v for k, v in sizes.items() if k in config.__dataclass_fields__}))
+    model = cls(config(**{k: v for k, v in sizes.items() if k in config.__dataclass_fields__}))
     muons = [
         p for o in make_optimizers(model, name, 0.01, 0.1, 0.98) if isinstance(o, Muon) for p in weights(o)
     ]
     rest = [p for p in model.parameters() if all(p is not m for m in muons)]
-    adamw, *others = make_optimizers(model, name, 0.01, 0.1, 0.98)
+    adamw, *more = make_optimizers(model, name, 0.01, 0.1, 0.98)
     expected = [[p for p in rest if p.ndim >= 2], [p for p in rest if p.ndim < 2]]
-    found = [[id(p) for p in group["params"]] for group in adamw.param_groups]
-    assert found == [[id(p) for p in some] for some in expected if some]
-    assert all(len(o.param_groups) == 1 for o in others)
-    assert {group["scale"] for o in (adamw, *others) for group in o.param_groups} == {1.0}
+    ids = [[id(p) for p in group["params"]] for group in adamw.param_groups]
+    assert ids == [[id(p) for p in parameters] for parameters in expected if parameters]
+    assert all(len(o.param_groups) == 1 for o in more)
+    assert {group["scale"] for o in (adamw, *more) for group in o.param_groups} == {1.0}
 
 
 def weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -323,5 +323,5 @@ def test_import_is_cheap():
     code = (
         "import sys, regard.training.progress, regard.draw.curve; print({'torch', 'rich'} & set(sys.modules))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "set()\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "set()\n"

@@ -60,10 +60,10 @@ def pairs() -> tuple[torch.Tensor, ...]:
 
 
 def pair_objective(kind: str) -> Objective:
-    made, config, _ = MODELS[kind]
+    cls, config, _ = MODELS[kind]
     tokenizer = train_tokenizer("byte", [], 0, Translate.specials)
     task = Translate(TranslateConfig(name="translate"), tokenizer, T)
-    return Objective(made(config(vocab=V, context=T, dim=D, depth=DEPTH)), task)
+    return Objective(cls(config(vocab=V, context=T, dim=D, depth=DEPTH)), task)
 
 
 def test_flops_of_a_transformer() -> None:

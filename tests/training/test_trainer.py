@@ -59,8 +59,8 @@ def exact():
 
 def losses(monkeypatch, *values):
     """Have evaluations find these, one after another."""
-    found = iter(values)
-    monkeypatch.setattr(Write, "metrics", lambda *_: {"loss": next(found)})
+    remaining = iter(values)
+    monkeypatch.setattr(Write, "metrics", lambda *_: {"loss": next(remaining)})
 
 
 def close(a: Path, b: Path, **tolerance):
@@ -116,10 +116,10 @@ def test_a_part_larger_than_the_batch_is_the_batch(text, tmp_path):
 
 def test_the_loss_is_the_mean_of_the_batch_and_falls(text, tmp_path):
     tiny(text, tmp_path / "out", steps=40)
-    found = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
+    losses_logged = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
     vocab = load(tmp_path / "out").tokenizer.vocab
-    assert found[0] == pytest.approx(math.log(vocab), rel=0.1)  # knows nothing yet
-    assert found[-1] < 0.8 * found[0]
+    assert losses_logged[0] == pytest.approx(math.log(vocab), rel=0.1)  # knows nothing yet
+    assert losses_logged[-1] < 0.8 * losses_logged[0]
 
 
 @pytest.mark.parametrize("case", OF_PAIRS)
@@ -127,9 +127,9 @@ def test_every_model_learns_its_pairs_by_heart(tmp_path, case):
     settings = {"steps": 150, "train__lr": 0.03, "train__log": 10, "task__smoothing": 0.0, "model__dim": 16}
     settings["train__weight_decay"] = 0.0
     tiny(write_data(case, tmp_path), tmp_path / "out", case, **settings)
-    found = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
-    assert found[0] > 4  # knows nothing yet
-    assert found[-1] < 0.4 * found[0]
+    losses_logged = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
+    assert losses_logged[0] > 4  # knows nothing yet
+    assert losses_logged[-1] < 0.4 * losses_logged[0]
 
 
 # ------------------------------------------------------------------------------------- so many tokens a step
@@ -145,18 +145,18 @@ def test_tokens_instead_of_rows(text, tmp_path, tokens, batch):
 
 @pytest.mark.parametrize("tokens", [40, 120])
 def test_tokens_of_pairs_with_their_padding(tmp_path, tokens):
-    case, found, counted = "translate-transformer", [], []
+    case, batches, counted = "translate-transformer", [], []
 
     def note(trainer, source, attention_mask, target, following):
-        found.append((source.shape, target.shape))
+        batches.append((source.shape, target.shape))
 
     data = write_data(case, tmp_path)
     with before(Trainer, "forward", note), before(meter.Pace, "add", lambda _, n: counted.append(n)):
         tiny(data, tmp_path / "out", case, steps=12, train__tokens=tokens)
-    assert max(max(s.numel(), t.numel()) for s, t in found) <= tokens
-    assert {len(s) for s, _ in found} != {1}
-    whole = sum(t.numel() for _, t in found)
-    assert 0.7 * whole < sum(counted) < whole  # rates do not count padding
+    assert max(max(s.numel(), t.numel()) for s, t in batches) <= tokens
+    assert {len(s) for s, _ in batches} != {1}
+    total = sum(t.numel() for _, t in batches)
+    assert 0.7 * total < sum(counted) < total  # rates do not count padding
 
 
 # -------------------------------------------------------------------------------------------- evaluations
@@ -196,9 +196,9 @@ def test_the_best_is_the_model_and_the_last_is_for_going_on(text, tmp_path, monk
 
 def accuracies(monkeypatch, *values):
     """Have evaluations of classes find these losses and accuracies."""
-    found = iter(values)
+    remaining = iter(values)
     monkeypatch.setattr(
-        Classify, "metrics", lambda *_: dict(zip(("loss", "accuracy"), next(found), strict=True))
+        Classify, "metrics", lambda *_: dict(zip(("loss", "accuracy"), next(remaining), strict=True))
     )
 
 
@@ -217,8 +217,8 @@ def test_the_best_is_what_people_judge_by(tmp_path, monkeypatch, capsys, stop):
             tiny(data, out, "classify-bert", steps=100, **BY_ACCURACY)
     tiny(data, out, "classify-bert", steps=100, **BY_ACCURACY, resume=stop is not None)
     assert checkpoints(out)[-1] == "step-12"  # three that were no better
-    top, kept = (out / f"{at}model.safetensors" for at in ("", "checkpoints/step-6/"))
-    assert top.read_bytes() == kept.read_bytes()
+    top, checkpoint = (out / f"{at}model.safetensors" for at in ("", "checkpoints/step-6/"))
+    assert top.read_bytes() == checkpoint.read_bytes()
     said = capsys.readouterr().err
     assert "step 6  valid 4.0000, accuracy 0.7000 (best)" in said
     assert "best valid 4.0000, accuracy 0.7000 at step 6" in said
@@ -271,10 +271,10 @@ def test_the_use_of_the_machine_is_logged_where_it_is_known(tmp_path, monkeypatc
 
 def test_a_step_is_logged_now_and_then_with_the_first_and_the_last(text, tmp_path):
     tiny(text, tmp_path / "out", steps=11, train__log=4)
-    found = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in found if "loss" in row] == [1, 4, 8, 11]
-    assert set(found[0]) == {"step", "loss", "lr", "grad_norm", "elapsed", "tokens_per_second", "mfu"}
-    assert set(found[-1]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_byte"}
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in lines if "loss" in row] == [1, 4, 8, 11]
+    assert set(lines[0]) == {"step", "loss", "lr", "grad_norm", "elapsed", "tokens_per_second", "mfu"}
+    assert set(lines[-1]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_byte"}
 
 
 # ----------------------------------------------------------------------------------- the mean of checkpoints
@@ -296,8 +296,8 @@ def test_the_mean_is_the_model_if_it_is_better(text, tmp_path, monkeypatch, caps
         for name in weights(out, 8)
     }
     top = load_file(out / "model.safetensors")
-    for name, wanted in by_hand.items() if mean < last else weights(out, 8).items():
-        assert torch.equal(top[name], wanted), name
+    for name, expected in by_hand.items() if mean < last else weights(out, 8).items():
+        assert torch.equal(top[name], expected), name
     assert rows(out)[-2:] == [
         {"step": 8, "valid_loss": last},
         {"step": 8, "averaged": 3, "valid_loss": mean},

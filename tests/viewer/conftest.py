@@ -24,14 +24,14 @@ def server():
 
 @pytest.fixture
 def tab(browser, server):
-    made = []
+    tabs = []
 
     def opened(kind, state="", **options):
         url = kind if kind.startswith("file:") else server(kind).url
-        made.append(Tab(browser, url, **options))
-        return made[-1].open(state)
+        tabs.append(Tab(browser, url, **options))
+        return tabs[-1].open(state)
 
     yield opened
-    for one in made:
+    for one in tabs:
         one.page.close()
         assert one.wrong == []

@@ -34,9 +34,9 @@ def test_the_chosen_path_is_the_answer(kind):
     assert total == pytest.approx(words[-1]["score"], rel=1e-5)
     assert total / len(words) == pytest.approx(best.score, rel=1e-4)
     for before, step in zip(result.steps[:-1], result.steps[1:], strict=True):
-        kept = [i for i, one in enumerate(before) if one["kept"]]
-        assert len(kept) == 3
-        assert {one["from"] for one in step} <= set(kept)
+        rows = [i for i, one in enumerate(before) if one["kept"]]
+        assert len(rows) == 3
+        assert {one["from"] for one in step} <= set(rows)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "gru", "lstm"])
@@ -45,13 +45,13 @@ def test_rows_are_those_of_a_full_forward_pass(kind):
     model = KINDS[kind]()
     result = tree.search(model, WORDS, 3)
     ((best,),) = model.answers([WORDS], num_beams=3)
-    whole = regard.trace(model, (WORDS, best.text))
+    full = regard.trace(model, (WORDS, best.text))
     path = [(n, result.steps[n][i]) for n, i in enumerate(result.chosen)]
-    assert [one["token"] for _, one in path] == whole.tokens["written"][: len(path)]
-    assert set(result.rows) == {name for name in whole.attentions if name.endswith(("cross", "look"))}
+    assert [one["token"] for _, one in path] == full.tokens["written"][: len(path)]
+    assert set(result.rows) == {name for name in full.attentions if name.endswith(("cross", "look"))}
     for name, rows in result.rows.items():
         w = rows[:, [n * 3 + one["parent"] for n, one in path]]
-        torch.testing.assert_close(w, whole[f"{name}.weights"][:, : len(path)], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(w, full[f"{name}.weights"][:, : len(path)], rtol=1e-4, atol=1e-5)
 
 
 def test_one_beam_is_the_trace():
@@ -90,46 +90,46 @@ def test_requests_of_a_browser(server):
 @pytest.mark.parametrize("kind", ["transformer", "gru"])
 def test_a_word_shows_its_row(tab, kind):
     it = tab(kind, "#view=alignment&beams=4&layer=0")
-    found = shown(kind).tree(4)
+    tree = shown(kind).tree(4)
     nodes = it.page.query_selector_all("#tree .node")
-    assert len(nodes) == sum(map(len, found.steps))
-    n, i = 2, next(i for i, one in enumerate(found.steps[2]) if not one["kept"] and not one["ended"])
+    assert len(nodes) == sum(map(len, tree.steps))
+    n, i = 2, next(i for i, one in enumerate(tree.steps[2]) if not one["kept"] and not one["ended"])
     it.page.click(f'.node[data-step="{n}"][data-number="{i}"]')
-    it.wait("section p b", found.steps[n][i]["token"])
+    it.wait("section p b", tree.steps[n][i]["token"])
     rows = it.table()
     assert len(rows) == 3
     name = "decoder.0.cross" if kind == "transformer" else "decoder.look"
-    w = found.rows[name].mean(0)[n * 4 + found.steps[n][i]["parent"]]
+    w = tree.rows[name].mean(0)[n * 4 + tree.steps[n][i]["parent"]]
     assert all(close(cell, float(x)) for cell, x in zip(rows[n], w, strict=True))
     said = it.page.text_content(".tree .readout")
-    assert said.startswith(f"step 3, {found.steps[n][i]['token']}: ")
+    assert said.startswith(f"step 3, {tree.steps[n][i]['token']}: ")
     assert said.endswith("dropped")
 
 
 def test_keys_go_along_the_tree_and_a_link_comes_back(tab):
     it = tab("gru", "#view=alignment&beams=2")
-    found = shown("gru").tree(2)
+    tree = shown("gru").tree(2)
     it.page.focus("#tree")
     it.press("ArrowRight")
     it.page.wait_for_url("**node=0%2C**")
     it.press("ArrowRight")
     it.page.wait_for_url("**node=1%2C**")
-    it.wait(".tree .readout", f"step 2, {found.steps[1][found.chosen[1]]['token']}")
+    it.wait(".tree .readout", f"step 2, {tree.steps[1][tree.chosen[1]]['token']}")
     it.press("ArrowDown")
-    other = found.chosen[1] + 1
+    other = tree.chosen[1] + 1
     it.page.wait_for_url(f"**node=1%2C{other}**")
-    it.wait(".tree .readout", f"step 2, {found.steps[1][other]['token']}")
+    it.wait(".tree .readout", f"step 2, {tree.steps[1][other]['token']}")
     it.press("ArrowLeft")
     it.page.wait_for_url("**node=0%2C**")
     it.open(f"#view=alignment&beams=2&node=1,{other}")
     rows = it.page.eval_on_selector_all(".tree .node", "all => all.length")
-    assert rows == sum(map(len, found.steps))
+    assert rows == sum(map(len, tree.steps))
     it.page.click(".tree .twin summary")
     it.page.wait_for_selector(".tree table")
     cells = it.page.eval_on_selector_all(
         ".tree tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
     )
-    want = [one for step in found.steps for one in step]
+    want = [one for step in tree.steps for one in step]
     assert [number(row[4]) for row in cells] == pytest.approx([one["score"] for one in want], rel=1e-3)
 
 

@@ -44,9 +44,9 @@ def test_every_sum_is_ticked(tab, kind):
       }));
       return found;
     }"""
-    found, trace = it.page.evaluate(script), shown(kind).trace
-    assert len(found) > 4
-    for name, (fits, printed) in found.items():
+    ticks, trace = it.page.evaluate(script), shown(kind).trace
+    assert len(ticks) > 4
+    for name, (fits, printed) in ticks.items():
         assert fits == "true", name
         want = float(trace[name].flatten()[-1])
         assert number(printed) == pytest.approx(want, rel=6e-4, abs=2e-5), name
@@ -108,7 +108,7 @@ def test_a_link_opens_the_same_view(tab):
 def test_the_walk_goes_from_tokens_to_probabilities(tab):
     it = tab("gpt", "#view=walk")
     titles = it.page.eval_on_selector_all("section.walk ol a", "all => all.map(a => a.textContent)")
-    some = [
+    steps = [
         "Embedding",
         "Queries Q",
         "Scores",
@@ -118,7 +118,7 @@ def test_the_walk_goes_from_tokens_to_probabilities(tab):
         "Weighted values",
         "Residual",
     ]
-    order = [titles.index(title) for title in some]
+    order = [titles.index(title) for title in steps]
     assert order == sorted(order)
     assert titles[-2:] == ["Logits", "Probabilities"]
     assert close(it.table()[1][2], float(shown("gpt").trace["embed"][1, 2]))
@@ -220,8 +220,8 @@ def test_an_answer_does_not_go_on_from_the_question(tab):
     it.page.wait_for_selector(".said")
     assert it.text(".said").startswith("the lazy dog")
     manifest = shown("gpt").manifest
-    told = manifest | {"model": manifest["model"] | {"talks": True}}
-    it.page.route("**/api/trace", lambda route: route.fulfill(json=told))
+    changed = manifest | {"model": manifest["model"] | {"talks": True}}
+    it.page.route("**/api/trace", lambda route: route.fulfill(json=changed))
     it.page.reload()
     it.page.wait_for_selector("#asked")
     assert it.text("#say") == "Say"

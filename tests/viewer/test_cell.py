@@ -34,25 +34,25 @@ TICKS = """async () => {
     ],
 )
 def test_in_fewer_digits(browser, kind, dtype, within):
-    model, given = MODELS[kind]()
+    model, input = MODELS[kind]()
     model.model.to(dtype)
-    it = Session(model, given, "der Fuchs springt" if kind == "transformer" else None)
+    it = Session(model, input, "der Fuchs springt" if kind == "transformer" else None)
     assert it.manifest["model"]["dtype"] == str(dtype).removeprefix("torch.")
     with serve_session(it) as server:
         tab = Tab(browser, server.url).open()
-        found = tab.page.evaluate(TICKS)
+        ticks = tab.page.evaluate(TICKS)
         tab.page.close()
     assert tab.wrong == []
-    assert len(found) > 20
-    assert {name: told for name, (fits, told) in found.items() if fits != "true"} == {}
-    assert all(f"within 1/{within} of what was added up" in told for _, told in found.values())
+    assert len(ticks) > 20
+    assert {name: message for name, (fits, message) in ticks.items() if fits != "true"} == {}
+    assert all(f"within 1/{within} of what was added up" in message for _, message in ticks.values())
 
 
 def test_a_wrong_number_is_not_ticked(browser):
     """Also not by a model that computes coarsely: an error of a twentieth shows."""
-    model, given = MODELS["gpt2"]()
+    model, input = MODELS["gpt2"]()
     model.model.to(torch.bfloat16)
-    it = Session(model, given)
+    it = Session(model, input)
     name = "blocks.0.attn.weights"
     it.trace[name][0, 1, 0] += 0.05
     it.trace[name][0, 1, 1] -= 0.05

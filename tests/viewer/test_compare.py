@@ -69,9 +69,9 @@ def test_the_browser_can_not_name_paths(both):
         status, _, data = server.ask("/api/trace", {"input": "fox"} | asked)
         assert status == 400, data
     assert json.loads(server.ask("/api/models")[2]) == [str(both[1].folder)]
-    status, _, made = server.ask("/api/trace", {"input": "fox", "model": 0})
+    status, _, answer = server.ask("/api/trace", {"input": "fox", "model": 0})
     assert status == 200
-    for wrong in ({"other": "x"}, {}, {"other": json.loads(made)["id"], "row": "x"}):
+    for wrong in ({"other": "x"}, {}, {"other": json.loads(answer)["id"], "row": "x"}):
         assert server.ask("/api/versus", trace=server.first.id, **wrong)[0] in (400, 410)
 
 

@@ -62,17 +62,17 @@ def test_layers_are_shown(tab):
     it = tab("gpt", "#view=next")
     it.page.click("#words-layers")
     it.wait("h2", "What each layer would predict after")
-    told = shown("gpt").lens(4)
+    lens = shown("gpt").lens(4)
     rows = it.table()
-    assert [row[-2] for row in rows] == [str(one["rank"]) for one in told["layers"]]
-    for row, one in zip(rows, told["layers"], strict=True):
+    assert [row[-2] for row in rows] == [str(one["rank"]) for one in lens["layers"]]
+    for row, one in zip(rows, lens["layers"], strict=True):
         assert row[0:10:2] == one["words"]
         assert all(close(cell, p) for cell, p in zip(row[1:10:2], one["p"], strict=True))
     it.page.focus("#lens")
     it.press("ArrowDown")
     said = it.text(".lens .readout")
-    assert said.startswith(f"layer 1: {told['final']} ")
-    assert said.endswith(f"“{told['final']}” is number 1, {100 * told['layers'][-1]['its']:.1f} %")
+    assert said.startswith(f"layer 1: {lens['final']} ")
+    assert said.endswith(f"“{lens['final']}” is number 1, {100 * lens['layers'][-1]['its']:.1f} %")
     it.page.click("#row-1")  # the token before
     it.wait("h2", f"after “{WORDS.split()[3]}”")
     assert number(it.table()[2][1]) == pytest.approx(shown("gpt").lens(3)["layers"][2]["p"][0], rel=1e-3)
@@ -81,9 +81,9 @@ def test_layers_are_shown(tab):
 def test_a_large_vocabulary_leaves_the_last_token_in_the_file(tab, tmp_path, monkeypatch):
     monkeypatch.setattr(html, "MAX_TENSOR_BYTES", 400)
     it = Session(reader("write", "gpt"), WORDS)
-    kept = it.data()
-    assert kept["tensors"]["logits"]["shape"] == [1, 17]
-    assert list(kept["lenses"]) == [4]
+    data = it.data()
+    assert data["tensors"]["logits"]["shape"] == [1, 17]
+    assert list(data["lenses"]) == [4]
     it.save(tmp_path / "a.html", {"view": "next"})
     opened = tab(f"file://{tmp_path / 'a.html'}")
     shares = it.trace["probabilities"][4].sort(descending=True).values

@@ -31,7 +31,7 @@ def test_patches_are_as_bright_as_their_weights():
 def test_several_inputs_are_drawn_below_each_other():
     model = reader("write", "gpt")
     inputs = ["the quick fox", "the lazy dog jumps"]
-    both, *each = (regard.look(model, given) for given in (inputs, *inputs))
+    both, *each = (regard.look(model, input) for input in (inputs, *inputs))
     assert both.scene.height == sum(one.scene.height for one in each)
-    one, whole = decode_png(each[1]), decode_png(both)
-    assert (whole[-one.shape[0] :, : one.shape[1]] == one).all()
+    one, pixels = decode_png(each[1]), decode_png(both)
+    assert (pixels[-one.shape[0] :, : one.shape[1]] == one).all()

@@ -125,8 +125,8 @@ def test_norm_of_each_head(tab, rms, flat):
     normed = F.rms_norm(x, (D,), W, 1e-5) if rms else F.layer_norm(x, (D,), W, b, 1e-5)
     sum = {"does": "norm", "x": "x", "W": "@W", "eps": 1e-5, "share": H // KV}
     sum |= {"rms": True} if rms else {"b": "@b"}
-    given = x.transpose(0, 1).flatten(1) if flat else x
-    check(tab, sum, normed.repeat_interleave(H // KV, 0), x=given, _W=W, _b=b)
+    rows = x.transpose(0, 1).flatten(1) if flat else x
+    check(tab, sum, normed.repeat_interleave(H // KV, 0), x=rows, _W=W, _b=b)
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -136,8 +136,8 @@ def test_turn_of_each_head(tab, flat):
     a, b = x.chunk(2, -1)
     turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
     sum = {"does": "turn", "x": "x", "cos": "cos", "sin": "sin", "share": H // KV}
-    given = x.transpose(0, 1).flatten(1) if flat else x
-    check(tab, sum, turned.repeat_interleave(H // KV, 0), x=given, cos=cos, sin=sin)
+    rows = x.transpose(0, 1).flatten(1) if flat else x
+    check(tab, sum, turned.repeat_interleave(H // KV, 0), x=rows, cos=cos, sin=sin)
 
 
 def test_a_models_own_words_and_formula_come_first(tab):

@@ -22,10 +22,10 @@ from regard.viewer.sums import operands, sums, weights
 
 def imported(name):
     """A module and all that it imports statically."""
-    found = {name}
+    modules = {name}
     for other in re.findall(r'from "\./([\w.]+)"', (PAGE_FOLDER / name).read_text("utf-8")):
-        found |= imported(other)
-    return found
+        modules |= imported(other)
+    return modules
 
 
 def test_the_first_view_is_small():
@@ -68,13 +68,13 @@ def test_no_text_is_parsed_as_html_and_nothing_is_loaded_from_elsewhere():
 @pytest.mark.parametrize("kind", MODELS)
 def test_sums_name_known_tensors(kind):
     it = shown(kind)
-    made, known = sums(it.model, it.trace), set(it.trace) | set(weights(it.model))
-    for name, how in made.items():
+    listed, known = sums(it.model, it.trace), set(it.trace) | set(weights(it.model))
+    for name, how in listed.items():
         assert name in it.trace
         assert operands(how) <= known
     kinds = re.compile(r"\.(q|v|scores|weights|heads|out|residual|down)$")
     blocks = [name for name in it.trace if kinds.search(name) and "layers" not in name]
-    opened = [name for name in blocks if name in made or name == "decoder.look.q"]
+    opened = [name for name in blocks if name in listed or name == "decoder.look.q"]
     assert opened == blocks
 
 
@@ -113,8 +113,8 @@ def test_one_file_needs_no_other(kind):
     scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
     assert len(scripts) == 2
     assert "<" not in scripts[0]
-    kept = json.loads(scripts[0])
-    assert kept["state"] == {"view": "walk"}
+    data = json.loads(scripts[0])
+    assert data["state"] == {"view": "walk"}
     assert not re.search(r"^(import|export) ", scripts[1], re.MULTILINE)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     assert policy.startswith("default-src 'none'; ")
@@ -126,10 +126,10 @@ def test_one_file_needs_no_other(kind):
 
 def test_size_of_a_file_is_limited(monkeypatch):
     monkeypatch.setattr(html, "MAX_TENSOR_BYTES", 3000)
-    kept = shown("gpt").data()["tensors"]
-    assert "blocks.1.attn.weights" in kept
-    assert "@embed.weight" not in kept
-    assert sum(len(base64.b64decode(one["data"])) for one in kept.values()) <= 3000
+    names = shown("gpt").data()["tensors"]
+    assert "blocks.1.attn.weights" in names
+    assert "@embed.weight" not in names
+    assert sum(len(base64.b64decode(one["data"])) for one in names.values()) <= 3000
 
 
 def test_long_input_is_traced_in_one_block(monkeypatch):

@@ -40,13 +40,13 @@ def test_every_view_has_its_picture():
 def test_pictures_are_made_of_every_view(script, browser, tmp_path):
     write = Session(regard.load(trained(tmp_path / "run"), "cpu"), WORDS)
     models = {"write": write, "answer": shown("gru"), "see": Session(captioner(), noise(12), "the fox")}
-    made = script.pictures(browser, models, tmp_path)
-    assert [path.name for path in made[: len(VIEWS)]] == [f"page-{view}.png" for view in VIEWS]
+    paths = script.pictures(browser, models, tmp_path)
+    assert [path.name for path in paths[: len(VIEWS)]] == [f"page-{view}.png" for view in VIEWS]
     records = set()
-    for path in made:
+    for path in paths:
         assert path.stat().st_size < LARGEST
         with Image.open(path) as picture:
             assert picture.size == (1120, 720)
             assert len(picture.getcolors()) > 20, path.name  # something is drawn
             records.add(picture.tobytes())
-    assert len(records) == len(made)
+    assert len(records) == len(paths)

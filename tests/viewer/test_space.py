@@ -86,8 +86,8 @@ def test_the_points_of_a_map(monkeypatch):
     assert (result["own"], len(result["points"]), result["of"]) == (5, 7, 17)
     assert Space(shown("vit").model, shown("vit").trace).names[0] == "input"
     assert "encoder.states" in Space(shown("gru").model, shown("gru").trace).names
-    kept = it.kept()
-    assert json.loads(json.dumps(kept))["near"]["tokens"].keys() == {str(i) for i in it.own}
+    points = it.kept()
+    assert json.loads(json.dumps(points))["near"]["tokens"].keys() == {str(i) for i in it.own}
     few = it.kept(len(json.dumps(it.mapped("embed"))) + 11)
     assert list(few["maps"]) == ["embed"]
     assert few["near"] == {"embed": {}}
@@ -252,19 +252,19 @@ def test_what_is_asked_has_limits():
     it = shown("gpt")
     with serve_session(it) as server:
 
-        def told(path, **query):
+        def answer(path, **query):
             status, _, data = server.ask(path, trace=it.id, **query)
             return status, data.decode()
 
-        assert told("/api/space", name="none")[0] == 400
-        assert told("/api/near", name="tokens", text="")[0] == 400
-        status, text = told("/api/near", name="tokens", text="z" * 10_000)
+        assert answer("/api/space", name="none")[0] == 400
+        assert answer("/api/near", name="tokens", text="")[0] == 400
+        status, text = answer("/api/near", name="tokens", text="z" * 10_000)
         assert (status, len(text) < 400) == (400, True)
-        assert told("/api/near", name="tokens", row="99")[0] == 400
-        assert "known are cosine" in told("/api/near", name="tokens", text="fox", distance="x")[1]
+        assert answer("/api/near", name="tokens", row="99")[0] == 400
+        assert "known are cosine" in answer("/api/near", name="tokens", text="fox", distance="x")[1]
         assert server.ask("/api/space", trace="x", name="tokens")[0] == 410
-        found = json.loads(told("/api/near", name="tokens", text="FOX")[1])
-        assert found["of"][0]["word"].strip() == "fox"
+        nearest = json.loads(answer("/api/near", name="tokens", text="FOX")[1])
+        assert nearest["of"][0]["word"].strip() == "fox"
 
 
 def test_all_tokens_are_decoded_once(monkeypatch):

@@ -22,8 +22,8 @@ ALL = MODELS | MORE
 
 @pytest.mark.parametrize("kind", ALL)
 def test_every_sum_is_right(kind: str) -> None:
-    model, given = ALL[kind]()
-    told = trace(model, given)
-    errors = check_sums(model, told)
-    print(kind, len(errors), "of", len(told), sorted(set(told) - set(errors)))
+    model, input = ALL[kind]()
+    traced = trace(model, input)
+    errors = check_sums(model, traced)
+    print(kind, len(errors), "of", len(traced), sorted(set(traced) - set(errors)))
     assert len(errors) > 5

@@ -42,9 +42,9 @@ def check(tab, state, space):
         with Image.open(io.BytesIO(download(tab, f"#png{after}"))) as picture:
             assert min(picture.size) > 20
             assert len(picture.convert("RGB").resize((200, 200)).getcolors(40_000)) > 2, state
-        drawn = ElementTree.fromstring(download(tab, f"#svg{after}"))
-        assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
-        assert len(list(drawn.iter())) > 1
+        svg = ElementTree.fromstring(download(tab, f"#svg{after}"))
+        assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+        assert len(list(svg.iter())) > 1
         head, *body = csv.reader(io.StringIO(download(tab, f"#csv{after}").decode()))
         assert body
         assert all(len(row) == len(head) for row in body)

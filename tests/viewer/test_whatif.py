@@ -49,7 +49,7 @@ def test_changes_are_those_of_regard_change(kind):
     it, part = shown(kind), PARTS[kind]
     before, S = logits(kind), it.trace[f"{part}.weights"].shape[-1]
     whatif = it.whatif
-    for given, values, more in (
+    for input, values, more in (
         ([{"kind": "silence", "part": part, "head": 0}], {}, {"silence": {part: [0]}}),
         ([{"kind": "hide", "token": 1}, {"kind": "hide", "token": 0}], {}, {"hide": [1, 0]}),
         (
@@ -60,7 +60,7 @@ def test_changes_are_those_of_regard_change(kind):
     ):
         with change(it.model, values, **more):
             after = logits(kind)
-        agrees(whatif.changed(given), before, after)
+        agrees(whatif.changed(input), before, after)
     if kind in ("gru", "captioner"):
         return  # their words come one by one: below
     own = [2.0, *[0.0] * (S - 2), 6.0]
@@ -96,8 +96,8 @@ def test_parts_of_another_input(kind):
     it = shown(kind)
     other = "the lazy brown dog jumps"
     part = {"transformer": "encoder.1.output"}.get(kind, "blocks.1.output")
-    whole = (other, "der Fuchs springt") if kind == "transformer" else other
-    theirs = regard.trace(it.model, whole)
+    input = (other, "der Fuchs springt") if kind == "transformer" else other
+    theirs = regard.trace(it.model, input)
     agrees(
         it.whatif.changed([{"kind": "take", "part": part, "input": other}]), logits(kind), theirs["logits"]
     )
@@ -109,9 +109,9 @@ def test_parts_of_another_input(kind):
 @pytest.mark.parametrize("kind", ["transformer", "gru", "captioner"])
 def test_a_new_answer_is_generated(kind):
     """What is written first under a change is what is likeliest under it."""
-    model, given = shown(kind).model, shown(kind).input
-    it = WhatIf(Session(model, given))
-    assert it.text == Session(model, given).answer
+    model, input = shown(kind).model, shown(kind).input
+    it = WhatIf(Session(model, input))
+    assert it.text == Session(model, input).answer
     it.shown.decode, part = list, PARTS[kind]
     for changes in (
         [{"kind": "silence", "part": part, "head": 0}],
@@ -124,13 +124,13 @@ def test_a_new_answer_is_generated(kind):
     del it.shown.decode
     silent = {part: [0]}
     with change(model, silence=silent):
-        expected = Session(model, given).answer
+        expected = Session(model, input).answer
     assert it.changed([{"kind": "silence", "part": part, "head": 0}])["text"] == {
         "before": it.text,
         "after": expected,
     }
     part = next(name for name in it.patchable if name.startswith("decoder"))
-    assert it.changed([{"kind": "take", "part": part, "input": given}])["text"]["after"] is None
+    assert it.changed([{"kind": "take", "part": part, "input": input}])["text"]["after"] is None
 
 
 def test_without_changes_the_answer_stays():
@@ -189,18 +189,18 @@ def test_the_server_refuses(tmp_path):
     it, vit = shown("gpt"), shown("vit")
     with serve_session(it) as server:
 
-        def told(body, path="/api/change"):
+        def answer(body, path="/api/change"):
             status, _, data = server.ask(path, {"trace": it.id} | body)
             return status, data.decode()
 
-        assert told({"changes": {}}) == (400, "changes: give a list of objects")
-        assert told({"changes": [3]})[0] == told({"row": "1"})[0] == 400
-        assert told({"trace": "x"})[0] == told({"trace": 3})[0] == 410
+        assert answer({"changes": {}}) == (400, "changes: give a list of objects")
+        assert answer({"changes": [3]})[0] == answer({"row": "1"})[0] == 400
+        assert answer({"trace": "x"})[0] == answer({"trace": 3})[0] == 410
         take = {"kind": "take", "part": "blocks.0.output"}
-        assert told({"changes": [take | {"input": 3}]})[1] == "input: give a text"
-        assert told({"changes": [take | {"input": "a" * 100_001}]})[0] == 413
+        assert answer({"changes": [take | {"input": 3}]})[1] == "input: give a text"
+        assert answer({"changes": [take | {"input": "a" * 100_001}]})[0] == 413
         assert server.ask("/api/effects", trace="x")[0] == 410
-        assert json.loads(told({"changes": [{"kind": "hide", "token": 1}]})[1])["row"] == 4
+        assert json.loads(answer({"changes": [{"kind": "hide", "token": 1}]})[1])["row"] == 4
     with serve_session(vit) as server:
         (tmp_path / "a.png").write_bytes(b"")
         take = {"kind": "take", "part": "blocks.0.output", "input": str(tmp_path / "a.png")}
@@ -320,8 +320,8 @@ def test_a_saved_page_shows_the_lines(tab, tmp_path):
     lines, last = body.rsplit("\n", 1)
     exec(lines, space := {"model": shown("gpt").model})
     q = eval(last, space)[-1]
-    found = shown("gpt").whatif.changed(changes)
-    for one in found["top"]:
+    changed = shown("gpt").whatif.changed(changes)
+    for one in changed["top"]:
         assert one["after"] == pytest.approx(float(q[one["id"]]), rel=1e-4, abs=1e-7)
 
 

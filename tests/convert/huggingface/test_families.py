@@ -66,8 +66,8 @@ def test_round_trip(tmp_path: Path, kind: str, seed: int) -> None:
     assert_close(own_logits(ours), y, atol=1e-5, rtol=1e-5)
     ours.model.float()
     export(ours, tmp_path / "ours")
-    again, told = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    again, loading = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(loading[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     a, b = (
         load_file(tmp_path / "theirs/model.safetensors"),
         load_file(tmp_path / "ours/model.safetensors"),
@@ -163,7 +163,7 @@ GPT2 = {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": Tru
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("spelt", "sizes"),
+    ("tokenizer_kind", "sizes"),
     [
         ("char", {}),
         ("byte", GPT2),
@@ -173,8 +173,8 @@ GPT2 = {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": Tru
         ("word", {"qk_norm": True, "head_dim": 6}),
     ],
 )
-def test_export_gpt(tmp_path: Path, spelt: str, sizes: dict[str, Any]) -> None:
-    ours = trained_model("gpt", "write", train_tokens(spelt, "write"), {}, **sizes)
+def test_export_gpt(tmp_path: Path, tokenizer_kind: str, sizes: dict[str, Any]) -> None:
+    ours = trained_model("gpt", "write", train_tokens(tokenizer_kind, "write"), {}, **sizes)
     export(ours, tmp_path / "out")
     theirs, tokenizer = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "out"), read_tokenizer(tmp_path)
     ids = ours.tokenizer.encode(TEXT[0])
@@ -196,8 +196,8 @@ def test_export_chat_template(tmp_path: Path) -> None:
     template = (
         "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{{ '\\n' }}{% endfor %}"
     )
-    told = {"chat_template": template, "bos_token": "<|endoftext|>"}
-    (tmp_path / "theirs/tokenizer_config.json").write_text(json.dumps(told))
+    config = {"chat_template": template, "bos_token": "<|endoftext|>"}
+    (tmp_path / "theirs/tokenizer_config.json").write_text(json.dumps(config))
     export(load(tmp_path / "theirs", "cpu"), tmp_path / "out")
     assert load(tmp_path / "out", "cpu").task.template.text == template
     turns = [{"role": "user", "content": "Hi"}]
@@ -345,7 +345,7 @@ def test_load_and_export_heads(tmp_path: Path, kind: str, architecture: str, tas
     ids = torch.randint(5, VOCAB, (3, 29))
     attention_mask = torch.arange(29) < torch.tensor([[29], [13], [1]])
 
-    def told(y: Any) -> Tensor:
+    def output(y: Any) -> Tensor:
         if task == "span":
             return torch.stack([y.start_logits, y.end_logits], -1)[attention_mask]
         return y[0] if task == "classify" else y[0][attention_mask]
@@ -354,11 +354,11 @@ def test_load_and_export_heads(tmp_path: Path, kind: str, architecture: str, tas
         y = model.encode(ids, attention_mask) if task == "embed" else model(ids, attention_mask)
         return y if task == "classify" else y[attention_mask]
 
-    y = told(theirs(ids, attention_mask.long()))
+    y = output(theirs(ids, attention_mask.long()))
     assert_close(own(ours.model), y, atol=1e-5, rtol=1e-5)
     export(ours, tmp_path / "ours")
     again = getattr(hf, architecture).from_pretrained(tmp_path / "ours")
-    assert_close(told(again.eval()(ids, attention_mask.long())), y, atol=1e-5, rtol=1e-5)
+    assert_close(output(again.eval()(ids, attention_mask.long())), y, atol=1e-5, rtol=1e-5)
     assert ours.task.config == load(tmp_path / "ours", "cpu").task.config
     if kind == "roberta":
         again_ids = hf.AutoTokenizer.from_pretrained(tmp_path / "ours")
@@ -409,9 +409,11 @@ def test_fine_tune_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kin
 
 def test_models_without_an_equal_in_transformers(tmp_path: Path) -> None:
     def refused(
-        kind: str, task: str, spelt: str | None, section: dict[str, Any], *words: str, **sizes: Any
+        kind: str, task: str, tokenizer_kind: str | None, section: dict[str, Any], *words: str, **sizes: Any
     ) -> None:
-        ours = trained_model(kind, task, spelt and train_tokens(spelt, task), section, **sizes)
+        ours = trained_model(
+            kind, task, tokenizer_kind and train_tokens(tokenizer_kind, task), section, **sizes
+        )
         user_error(lambda: export(ours, tmp_path / "out"), *words)
         assert not list(tmp_path.iterdir())
 

@@ -22,14 +22,14 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 def tiny(path: Path) -> Path:
     """A GGUF file with a token for each byte."""
     pieces = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġt", "he"]
-    told = llama() | {
+    metadata = llama() | {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": pieces,
         "tokenizer.ggml.merges": ["Ġ t", "h e"],
         "tokenizer.ggml.eos_token_id": 0,
     }
-    return write(path, told, weights(len(pieces), np.random.default_rng(0)))
+    return write(path, metadata, weights(len(pieces), np.random.default_rng(0)))
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +44,14 @@ def cache(monkeypatch, home: Path, *files: Path) -> None:
     """The hub's cache with one model in it, and no network."""
     from huggingface_hub import constants
 
-    made = home / "models--owner--name"
-    (made / "refs").mkdir(parents=True)
-    (made / "refs" / "main").write_text(REVISION)
-    (made / "blobs").mkdir()
-    (made / "snapshots" / REVISION).mkdir(parents=True)
+    folder = home / "models--owner--name"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(REVISION)
+    (folder / "blobs").mkdir()
+    (folder / "snapshots" / REVISION).mkdir(parents=True)
     for n, file in enumerate(files):
-        shutil.copy(file, made / "blobs" / str(n))
-        (made / "snapshots" / REVISION / file.name).symlink_to(made / "blobs" / str(n))
+        shutil.copy(file, folder / "blobs" / str(n))
+        (folder / "snapshots" / REVISION / file.name).symlink_to(folder / "blobs" / str(n))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home))
 

@@ -172,8 +172,8 @@ KNOWN: dict[str, tuple[dict[str, Any], int]] = {  # and how many weights they ha
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_folders(name: str) -> None:
-    told, weights = KNOWN[name]
-    c = Config(USUAL | told, Path("config.json"))
+    values, weights = KNOWN[name]
+    c = Config(USUAL | values, Path("config.json"))
     family = FAMILIES[c.kind]
     state = {
         "final_logits_bias": torch.ones(1),
@@ -181,7 +181,7 @@ def test_known_folders(name: str) -> None:
     }  # which decide what there is
     settings = family.settings(c, state if name in ("opus-mt-en-de", "flan-t5-small") else {})
     c.finish()
-    made, config, _ = MODELS[family.kind]
+    cls, config, _ = MODELS[family.kind]
     with torch.device("meta"):
-        model = made(config(**settings))
+        model = cls(config(**settings))
     assert sum(p.numel() for p in model.parameters()) == weights

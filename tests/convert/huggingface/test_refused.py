@@ -31,9 +31,9 @@ def changed(folders: Path, kind: str, to: Path, file: str = "config.json", **cha
     to.mkdir(exist_ok=True)
     for path in (folders / kind).iterdir():
         (to / path.name).write_bytes(path.read_bytes())
-    told = json.loads((to / file).read_text()) if (to / file).exists() else {}
-    told = {k: v for k, v in (told | changes).items() if v is not None}
-    (to / file).write_text(json.dumps(told))
+    values = json.loads((to / file).read_text()) if (to / file).exists() else {}
+    values = {k: v for k, v in (values | changes).items() if v is not None}
+    (to / file).write_text(json.dumps(values))
     return to
 
 
@@ -139,11 +139,11 @@ def test_impossible_sizes(tmp_path: Path, folders: Path, kind: str) -> None:
         for value in ODD[(len(kind) + n) % 3 :: 3]:  # all of them, spread over keys and kinds
             if key == "max_position_embeddings" and value == 10**6:
                 continue  # a table of positions may be as long
-            told = {key: value}
+            values = {key: value}
             if kind == "siglip":
                 inner = json.loads((folders / kind / "config.json").read_text())["vision_config"]
-                told = {"vision_config": inner | told}
-            folder = changed(folders, kind, tmp_path / "a", **told)
+                values = {"vision_config": inner | values}
+            folder = changed(folders, kind, tmp_path / "a", **values)
             user_error(lambda folder=folder: load(folder, "cpu"), folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # KiB
 
@@ -169,8 +169,14 @@ def test_unsupported_generation(tmp_path: Path, folders: Path, kind: str, key: s
 
 
 def test_generation_options(tmp_path: Path, folders: Path) -> None:
-    told = {"do_sample": True, "top_p": 0.9, "temperature": 0.6, "max_new_tokens": 7, "eos_token_id": [5, 6]}
-    folder = changed(folders, "llama", tmp_path / "a", "generation_config.json", **told)
+    options = {
+        "do_sample": True,
+        "top_p": 0.9,
+        "temperature": 0.6,
+        "max_new_tokens": 7,
+        "eos_token_id": [5, 6],
+    }
+    folder = changed(folders, "llama", tmp_path / "a", "generation_config.json", **options)
     model = load(folder, "cpu")
     assert model.generation == {"top_p": 0.9, "temperature": 0.6, "max_new_tokens": 7}
     assert (model.tokenizer.end, model.task.ends) == (5, (5, 6))
@@ -179,12 +185,12 @@ def test_generation_options(tmp_path: Path, folders: Path) -> None:
     folder = changed(folders, "llama", folder, "generation_config.json", do_sample=False, temperature=0.6)
     assert load(folder, "cpu").generation["temperature"] == 0
     marian = load(folders / "marian", "cpu")
-    wanted = {"max_new_tokens": 22, "num_beams": 3, "suppress_tokens": [1], "temperature": 0.0}
-    assert marian.generation == wanted
+    expected = {"max_new_tokens": 22, "num_beams": 3, "suppress_tokens": [1], "temperature": 0.0}
+    assert marian.generation == expected
     # where they stood before there was a file for them
     folder = changed(folders, "marian", tmp_path / "b", num_beams=5, bad_words_ids=[[1]], max_length=9)
     (folder / "generation_config.json").unlink()
-    assert load(folder, "cpu").generation == wanted | {"num_beams": 5, "max_new_tokens": 8}
+    assert load(folder, "cpu").generation == expected | {"num_beams": 5, "max_new_tokens": 8}
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
@@ -241,16 +247,16 @@ def test_old_names_of_rotary_settings(tmp_path: Path, folders: Path) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_shards(tmp_path: Path, kind: str) -> None:
-    whole = save_folder(tmp_path / "one", kind, 0)
-    whole.save_pretrained(tmp_path / "many", max_shard_size="20KB")
+    model = save_folder(tmp_path / "one", kind, 0)
+    model.save_pretrained(tmp_path / "many", max_shard_size="20KB")
     for name in ("tokenizer.json",) if kind not in ("vit", "siglip") else ():
         (tmp_path / "many" / name).write_bytes((tmp_path / "one" / name).read_bytes())
     one, many = (
         load(tmp_path / "one", "cpu").model.state_dict(),
         load(tmp_path / "many", "cpu").model.state_dict(),
     )
-    drawn = ("transform", "bias", "pooler", "next") if kind in ("bert", "roberta", "distilbert") else ()
-    assert all(torch.equal(one[k], many[k]) for k in one if not k.startswith(drawn))
+    untrained = ("transform", "bias", "pooler", "next") if kind in ("bert", "roberta", "distilbert") else ()
+    assert all(torch.equal(one[k], many[k]) for k in one if not k.startswith(untrained))
     index = tmp_path / "many" / "model.safetensors.index.json"
     places = json.loads(index.read_text())["weight_map"]
     name, shard = next(iter(places.items()))
@@ -288,10 +294,10 @@ def test_invalid_json(tmp_path: Path, folders: Path, file: str, content: bytes) 
 @pytest.mark.parametrize("cut", [0, 5, 8, 100, 3000])
 def test_truncated_weights(tmp_path: Path, folders: Path, cut: int) -> None:
     folder = changed(folders, "llama", tmp_path / "a")
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[:cut])
+    raw = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(raw[:cut])
     user_error(lambda: load(folder, "cpu"), folder / "model.safetensors", "safetensors")
-    (folder / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + whole[8:])
+    (folder / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + raw[8:])
     user_error(lambda: load(folder, "cpu"), folder / "model.safetensors", "safetensors")
 
 

@@ -85,20 +85,20 @@ def test_as_transformers(folder):
 
 def test_scores_are_sentencepiece_own(folder):
     pieces = spm.SentencePieceProcessor(model_file=str(folder / "source.spm"))
-    found, _ = read_spm(folder / "source.spm")
+    ours, _ = read_spm(folder / "source.spm")
     ids = [id for id in range(pieces.vocab_size()) if not (pieces.is_control(id) or pieces.is_unknown(id))]
-    assert found == {pieces.id_to_piece(id): pieces.get_score(id) for id in ids}
+    assert ours == {pieces.id_to_piece(id): pieces.get_score(id) for id in ids}
 
 
 def test_damaged(folder, tmp_path):
     """Whatever a file holds, it is a Mistake that names it, or pieces."""
-    whole, path, rng = (folder / "source.spm").read_bytes(), tmp_path / "source.spm", random.Random(1)
+    good, path, rng = (folder / "source.spm").read_bytes(), tmp_path / "source.spm", random.Random(1)
     (tmp_path / "vocab.json").write_bytes((folder / "vocab.json").read_bytes())
     for raw in (
         b"",
         b"\xff" * 99,
         b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
-        whole[:777],
+        good[:777],
         b"\x0a\x02\x0a\x00",
     ):
         path.write_bytes(raw)
@@ -108,12 +108,12 @@ def test_damaged(folder, tmp_path):
             assert str(path) in str(e)  # noqa: PT017
     for _ in range(99):
         place = rng.randrange(3000)
-        path.write_bytes(whole[:place] + bytes([rng.randrange(256)]) + whole[place + 1 :])
+        path.write_bytes(good[:place] + bytes([rng.randrange(256)]) + good[place + 1 :])
         try:
             marian_tokenizers(tmp_path)
         except regard.UserError as e:
             assert str(path) in str(e)  # noqa: PT017
-    path.write_bytes(whole)
-    for told in ({"a": 0}, {"<unk>": 1}, {"<unk>": 0, "a": "b"}):
-        (tmp_path / "vocab.json").write_text(json.dumps(told))
+    path.write_bytes(good)
+    for vocab in ({"a": 0}, {"<unk>": 1}, {"<unk>": 0, "a": "b"}):
+        (tmp_path / "vocab.json").write_text(json.dumps(vocab))
         user_error(lambda: marian_tokenizers(tmp_path), tmp_path / "vocab.json", "<unk>")

@@ -31,13 +31,13 @@ def session(model: Any) -> Any:
     return runtime.InferenceSession(model, options)
 
 
-def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[str, Any]:
+def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch, **inputs: Any) -> dict[str, Any]:
     """Run the README's example in the folder; the last line's value is `last`."""
     code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0].rstrip().splitlines()
     *lines, last = code
     monkeypatch.chdir(folder)
-    exec("\n".join([*lines, last if " = " in last else f"last = {last}"]), given)
-    return given
+    exec("\n".join([*lines, last if " = " in last else f"last = {last}"]), inputs)
+    return inputs
 
 
 def padding_mask(rows: int, T: int) -> torch.Tensor:
@@ -61,8 +61,8 @@ def test_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new = ids[len(ours.tokenizer.encode("The cat")) :]
     new = new[: new.index(ours.tokenizer.end)] if ours.tokenizer.end in new else new
     assert ours.tokenizer.decode(new) == ours.ask("The cat", temperature=0.0, max_new_tokens=11)
-    found = run_readme(tmp_path / "out", monkeypatch)["result"]
-    assert_close(torch.from_numpy(found), ours.model(torch.tensor([ours.tokenizer.encode("A text.")])))
+    result = run_readme(tmp_path / "out", monkeypatch)["result"]
+    assert_close(torch.from_numpy(result), ours.model(torch.tensor([ours.tokenizer.encode("A text.")])))
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["context"] == CONTEXT
     assert config["graphs"] == {"model": {"inputs": ["ids"], "outputs": ["logits"]}}
@@ -84,13 +84,13 @@ def test_encoder_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: 
         memory, *state = encoder.run(None, {"source": source.numpy(), "mask": attention_mask.numpy()})
         y = ours.model(source, target, attention_mask)
         for t in range(T):
-            given = {"target": target[:, : t + 1].numpy(), "memory": memory, "mask": attention_mask.numpy()}
+            inputs = {"target": target[:, : t + 1].numpy(), "memory": memory, "mask": attention_mask.numpy()}
             if state:
-                given |= {"target": target[:, t : t + 1].numpy(), "state": state[0]}
-            logits, *state = decoder.run(None, given)
+                inputs |= {"target": target[:, t : t + 1].numpy(), "state": state[0]}
+            logits, *state = decoder.run(None, inputs)
             assert_close(torch.from_numpy(logits[:, -1]), y[:, t], atol=1e-5, rtol=1e-5)
-    found = run_readme(tmp_path / "out", monkeypatch)
-    assert found["last"] == ours.ask("A text.", num_beams=1, max_new_tokens=CONTEXT)
+    results = run_readme(tmp_path / "out", monkeypatch)
+    assert results["last"] == ours.ask("A text.", num_beams=1, max_new_tokens=CONTEXT)
 
 
 @torch.no_grad()
@@ -107,11 +107,11 @@ def test_recurrent_encoders(cell: str, both_ways: bool, attention: str) -> None:
     graph = encoder_graph(model)
     onnx.checker.check_model(graph, full_check=True)
     source, attention_mask = torch.randint(23, (4, 17)), padding_mask(4, 17)
-    found = session(graph.SerializeToString()).run(
+    outputs = session(graph.SerializeToString()).run(
         None, {"source": source.numpy(), "mask": attention_mask.numpy()}
     )
     state = model.begin(source, attention_mask)
-    for a, b in zip(found, (state.source, torch.cat(state.hidden)), strict=True):
+    for a, b in zip(outputs, (state.source, torch.cat(state.hidden)), strict=True):
         assert_close(torch.from_numpy(a), b, atol=1e-5, rtol=1e-5)
 
 
@@ -122,11 +122,11 @@ def test_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export(ours, tmp_path / "out", "onnx")
     graph = session(str(tmp_path / "out/model.onnx"))
     ids, attention_mask = torch.randint(ours.tokenizer.vocab, (3, 13)), padding_mask(3, 13)
-    given = {"ids": ids, "mask": attention_mask, "segments": torch.randint(2, (3, 13))}
-    (logits,) = graph.run(None, {name: t.numpy() for name, t in given.items()})
-    assert_close(torch.from_numpy(logits), ours.model(*given.values()), atol=1e-5, rtol=1e-5)
-    found = run_readme(tmp_path / "out", monkeypatch)["result"]
-    assert CLASSES["labels"][int(found[0].argmax())] == ours.ask("A text.")
+    inputs = {"ids": ids, "mask": attention_mask, "segments": torch.randint(2, (3, 13))}
+    (logits,) = graph.run(None, {name: t.numpy() for name, t in inputs.items()})
+    assert_close(torch.from_numpy(logits), ours.model(*inputs.values()), atol=1e-5, rtol=1e-5)
+    result = run_readme(tmp_path / "out", monkeypatch)["result"]
+    assert CLASSES["labels"][int(result[0].argmax())] == ours.ask("A text.")
     assert "good, bad, neither" in (tmp_path / "out/README.md").read_text()
 
 
@@ -233,11 +233,18 @@ OTHERS: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "task", "spelt", "section", "sizes"), OTHERS, ids=str)
+@pytest.mark.parametrize(("kind", "task", "tokenizer_kind", "section", "sizes"), OTHERS, ids=str)
 def test_other_models(
-    tmp_path: Path, kind: str, task: str, spelt: str | None, section: dict[str, Any], sizes: dict[str, Any]
+    tmp_path: Path,
+    kind: str,
+    task: str,
+    tokenizer_kind: str | None,
+    section: dict[str, Any],
+    sizes: dict[str, Any],
 ) -> None:
     """The export itself checks inputs of two sizes; here, with a smaller tolerance."""
-    ours: Model = trained_model(kind, task, spelt and train_tokens(spelt, task), section, depth=1, **sizes)
+    ours: Model = trained_model(
+        kind, task, tokenizer_kind and train_tokens(tokenizer_kind, task), section, depth=1, **sizes
+    )
     said = export(ours, tmp_path / "out", "onnx")
     assert float(said.split()[-1]) < 1e-5
