@@ -1,4 +1,4 @@
-"""What every test starts from."""
+"""Fixtures for all tests."""
 
 import os
 import shutil
@@ -15,13 +15,13 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
-    """A test's outcome depends neither on the tests before it nor on the clock."""
+    """Set the seed, so that a test does not depend on those before it."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, where there is one."""
+    """Start Chromium, or skip the test where it is not installed."""
     sync = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:

@@ -1,4 +1,4 @@
-"""The architecture: imports go down only, the core stays small and quiet, and the picture of it is true."""
+"""The architecture: imports go down only, the core is small and has no I/O, and the picture is up to date."""
 
 import ast
 import io

@@ -1,4 +1,4 @@
-"""The built-in data: well-formed, each said one way, and nothing held out has been trained on."""
+"""The built-in data: well-formed, without duplicates, and validation data are not in the training data."""
 
 from collections import Counter
 from itertools import pairwise
@@ -22,7 +22,7 @@ def rows(name: str) -> list[tuple[str, ...]]:
 
 
 def in_talks(pairs: list[tuple[str, ...]]) -> set[int]:
-    """The places of the pairs that go on from the one before them or are gone on from."""
+    """The indices of pairs that continue the one before them, or are continued."""
     links = [place for place, (this, after) in enumerate(pairwise(pairs)) if this[1] == after[0]]
     return {*links, *(place + 1 for place in links)}
 

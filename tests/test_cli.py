@@ -1,4 +1,4 @@
-"""The command line: one line for each error, nothing left behind, and results alone on standard output."""
+"""The command line: one line per error, no files left behind, and only results on standard output."""
 
 import contextlib
 import errno
@@ -62,7 +62,7 @@ def text(place):
 
 @pytest.fixture(scope="module")
 def model(place, text):
-    """A tiny writer, trained by the command."""
+    """A tiny language model, trained by the command."""
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
         unmeasured(patch)
         assert call("train", "write", text, "--out", place / "model", "--steps", 20, *PICO) == 0
@@ -424,7 +424,7 @@ def test_ask_says_nothing_on_standard_error(capsys, model):
 
 
 def test_ask_line_by_line(capsys, monkeypatch, model):
-    """More lines than are answered at once; order is kept, and an empty line has its answer too."""
+    """More lines than one batch; answers keep the order, and an empty line has an answer too."""
     lines = [f"fox {n}" for n in range(70)] + ["", "dogs"]
     options = ["--seed", 3, "--max-new-tokens", 4, "--stop", "\n"]
     set_stdin(monkeypatch, "\n".join(lines) + "\n")
@@ -467,7 +467,7 @@ def test_lines_that_are_not_text(capsys, tmp_path, monkeypatch, model):
 
 
 def test_a_conversation(model):
-    """On a terminal, until Ctrl-D."""
+    """Questions from a terminal, until Ctrl-D."""
     mine, its = pty.openpty()
     with regard("ask", model, "--max-new-tokens", "5", "--seed", "1", stdin=its) as process:
         os.write(mine, b"The\nfox\n\x04")
@@ -482,7 +482,7 @@ def test_a_conversation(model):
 
 
 def test_train_on_pairs(capsys, tmp_path, pairs):
-    """Of each kind of model; what became of the pairs is told."""
+    """For each kind of model; dropped pairs are reported."""
     odd = tmp_path / "odd.tsv"
     odd.write_text(pairs.read_text() + "a\t\n")
     for kind in ("rnn", "gru", "lstm"):
@@ -509,7 +509,7 @@ def test_two_vocabularies_are_kept(translator, chatter):
 
 
 def test_a_pipe_keeps_its_order(capsys, monkeypatch, translator):
-    """More lines than two blocks hold, long and short, with blank ones in between."""
+    """More lines than two blocks, long, short and blank ones."""
     lines = [f"{WORDS[n % 7]} {WORDS[n % 5]}"[: n % 19] if n % 11 else "" for n in range(1300)]
     options = ["--num-beams", 1, "--max-new-tokens", 4]
     set_stdin(monkeypatch, "\n".join(lines) + "\n")
@@ -539,7 +539,7 @@ class Lines:
 
 
 def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
-    """No line is read before all but a block of those before it are answered and written."""
+    """At most one block of lines is read ahead of the answers."""
     lines, most = Lines(20_011), []
 
     class Out(io.StringIO):
@@ -725,7 +725,7 @@ def test_a_conversation_has_turns(capsys, monkeypatch, chatter):
 
 
 def test_what_was_said_counts(capsys, monkeypatch, chatter):
-    """A model that talks reads the turns before; one that translates does not."""
+    """A chat model reads the previous turns; a translator does not."""
     heard = record_questions(monkeypatch, chatter)
     Terminal(monkeypatch, "a bag", "bad cabs")
     assert call("ask", chatter, "--max-new-tokens", 4) == 0

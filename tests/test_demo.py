@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: the answer, the picture, what to try next, and unseen wordings answered."""
+"""The demo: the answer, the picture, what to try next, and answers to unseen wordings."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from regard.runs.load import load
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """Where the demo's run is, and what it said on standard output and standard error."""
+    """The folder of the demo's run, and its standard output and standard error."""
     folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
         [sys.executable, "-m", "regard", "demo"],

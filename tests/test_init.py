@@ -1,4 +1,4 @@
-"""What `import regard` gives, and what it does not load."""
+"""The names of `import regard`, and what it does not load."""
 
 import importlib.util
 import subprocess
@@ -30,7 +30,7 @@ def test_names_are_sorted_and_known() -> None:
 
 @pytest.mark.parametrize("name", regard.__all__)
 def test_no_module_hides_a_public_name(name: str) -> None:
-    """Importing a submodule sets an attribute of its package: none may be called like a function of ours."""
+    """Importing a submodule sets an attribute of its package: none may have the name of a function."""
     assert importlib.util.find_spec(f"regard.{name}") is None
 
 

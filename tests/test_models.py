@@ -1,4 +1,4 @@
-"""What holds for every model: one line in CASES brings a new one under all of these tests."""
+"""Tests for every model: one line in CASES adds a new one."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,7 +50,7 @@ class Batch:
         )
 
     def everything(self, model: Any) -> Tensor:
-        """One number that hangs on every weight."""
+        """A number that depends on every weight."""
         total = self(model).logsumexp(-1).sum()
         if not hasattr(model, "next_sentence"):
             return total
@@ -62,7 +62,7 @@ class Batch:
         return model.start(ids) if self.source is None else model.start(self.source, ids, self.attention_mask)
 
     def row(self, i: int) -> "Batch":
-        """One row as if it were alone, without its padding."""
+        """One row without its padding."""
         if self.attention_mask is None:
             return Batch(self.ids[i : i + 1], None if self.source is None else self.source[i : i + 1])
         if self.source is None:
@@ -71,7 +71,7 @@ class Batch:
         return Batch(self.ids[i : i + 1], self.source[i : i + 1, self.attention_mask[i]])
 
     def of_row(self, i: int, each: Tensor) -> Tensor:
-        """One row of what each of the ids has, but for its padding."""
+        """One row of a tensor with a value for each id, without its padding."""
         padded = self.attention_mask is not None and self.source is None
         return each[i : i + 1, self.attention_mask[i]] if padded else each[i : i + 1]
 
@@ -94,11 +94,11 @@ class Case:
 
     @property
     def vocab(self) -> int:
-        """Of what it writes."""
+        """The size of the output vocabulary."""
         return self.settings.get("target_vocab") or VOCAB
 
     def build(self) -> nn.Module:
-        """Ready to use, with weights large enough that its parts matter."""
+        """The model in evaluation mode, with weights so large that all of its parts matter."""
         cls, config, _ = MODELS[self.name]
         model = cls(config(**self.settings))
         with torch.no_grad():
@@ -107,7 +107,7 @@ class Case:
         return model.eval()
 
     def inputs(self) -> Batch:
-        """Three rows; what is padded is as long as it can be, middling, and as short as it can be."""
+        """Three rows; padded inputs have the maximum, a medium and the minimum length."""
         ids = torch.randint(self.vocab, (3, T))
         if self.reads:
             segments = torch.randint(2, (3, T)) if self.settings.get("segments", 2) else None
@@ -451,7 +451,7 @@ CORE = [path for name in ("core/*.py", "models/*.py") for path in HERE.glob(name
 
 
 def test_shape_comments_are_true() -> None:
-    """Every comment on a shape in the core is reached by some model, and agrees with what is there."""
+    """Every shape comment in the core is reached by a model, and is correct."""
     decoder = Block(22, Attention(22, 2, causal=True), FeedForward(22), Attention(22, 2))
     sight = ViT(ViTConfig(size=15, channels=3, patch=5, dim=12, heads=3, depth=1, positions="sinusoidal"))
     with checked(*CORE) as checks:

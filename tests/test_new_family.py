@@ -1,4 +1,4 @@
-"""A new model family takes one file and one line: all of the package works with it as it is."""
+"""A new model family takes one file and one line: the whole package works with it unchanged."""
 
 import json
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def test_it_is_trained_and_loaded(run: Path, model: Model) -> None:
 
 
 def test_it_resumes_bit_for_bit(run: Path, tmp_path: Path) -> None:
-    """Stopped after three steps and resumed, it ends with the same weights as without a stop."""
+    """A run that is stopped after three steps and resumed ends with the same weights."""
     regard.train("write", out=tmp_path / "run", steps=3, set=SETTINGS)
     regard.train("write", out=tmp_path / "run", steps=6, resume=True)
     path = Path("checkpoints") / "step-6" / "model.safetensors"
@@ -140,7 +140,7 @@ def test_it_is_exported_to_onnx(model: Model, tmp_path: Path) -> None:
 
 
 def test_it_is_unknown_elsewhere() -> None:
-    """Not a line of the package knows this family."""
+    """No line of the package mentions this family."""
     package = Path(regard.__file__).parent
     names = (GatedLM.__name__, GatedConfig.__name__, '"gated"')
     texts = [path.read_text(encoding="utf-8") for path in package.rglob("*.py")]

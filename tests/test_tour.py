@@ -1,4 +1,4 @@
-"""The tour says what the code does: made anew, its pages and pictures are those that are there."""
+"""The tour is up to date: regenerated pages and pictures equal those in docs/tour."""
 
 import base64
 import importlib.util
@@ -37,7 +37,7 @@ def tour(tmp_path_factory):
 
 
 def same(old, new):
-    """The same words, and numbers that differ by no more than one in their last digit."""
+    """Check that the words are the same, and that numbers differ by at most one in their last digit."""
     if NUMBER.split(old) != NUMBER.split(new):
         return False
     for a, b in zip(NUMBER.findall(old), NUMBER.findall(new), strict=True):

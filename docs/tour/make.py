@@ -1,14 +1,14 @@
-"""The tour's pages, made anew: `python docs/tour/make.py [FOLDER]`. The tests make them, too, and compare.
+"""Regenerate the pages of the tour: `python docs/tour/make.py [FOLDER]`. A test compares them.
 
-A page is Markdown. Its Python is run from top to bottom, block by block, each page on its own. What stands
-before <!-- end --> is written here, and comes from what stands before it:
+A page is Markdown. Its Python blocks are run from top to bottom, each page in a namespace of its own.
+The text between one of these marks and <!-- end --> is generated:
 
-    <!-- run ... -->                       what this Python prints; it sees the names of the page's blocks
-    <!-- code FILE NAME [NAME.NAME] -->    functions, classes and constants as they are in the source
-    <!-- links -->  <!-- index -->         the way through the pages
+    <!-- run ... -->                       the output of this Python code, which can use the page's names
+    <!-- code FILE NAME [NAME.NAME] -->    functions, classes and constants, quoted from the source
+    <!-- links -->  <!-- index -->         links between the pages
 
-Pages sow their own seeds. Models that are trained on them are small and in double precision, so that what
-one machine rounds in another way than the next does not grow into other digits.
+Pages set their own seeds. Models that are trained on them are small and in double precision, so that
+rounding differences between machines do not change the printed digits.
 """
 
 import ast
@@ -26,16 +26,16 @@ from regard.viewer import Picture, draw
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-FOLDED = 45  # lines of code; more have to be opened
+FOLDED = 45  # lines of code; longer ones are folded
 PART = re.compile(
-    r"^```python\n(?P<shown>.*?)^```$|(?P<mark><!-- (?P<kind>run|code|links|index)\b(?P<told>.*?)-->\n)"
+    r"^```python\n(?P<shown>.*?)^```$|(?P<mark><!-- (?P<kind>run|code|links|index)\b(?P<arguments>.*?)-->\n)"
     r"(?P<old>.*?)<!-- end -->",
     re.DOTALL | re.MULTILINE,
 )
 
 
 def make(folder: Path) -> None:
-    """Every page and picture, into a folder."""
+    """Write every page and picture to a folder."""
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     for path in [*pages(), HERE / "README.md"]:
         (folder / path.name).write_text(page(path, folder / "pictures"))
@@ -46,7 +46,7 @@ def pages() -> list[Path]:
 
 
 def page(path: Path, pictures: Path) -> str:
-    """A page with everything in it made anew."""
+    """Return a page with all of its generated parts."""
     names: dict[str, Any] = {"table": table, "save": lambda *args: save(pictures, *args)}
 
     def part(match: re.Match[str]) -> str:
@@ -55,9 +55,9 @@ def page(path: Path, pictures: Path) -> str:
             return match[0]
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             if match["kind"] == "run":
-                exec(compile(match["told"].strip("\n "), path.name, "exec"), names)
+                exec(compile(match["arguments"].strip("\n "), path.name, "exec"), names)
             else:
-                print({"code": code, "links": links, "index": index}[match["kind"]](path, match["told"]))
+                print({"code": code, "links": links, "index": index}[match["kind"]](path, match["arguments"]))
         return f"{match['mark']}{printed.getvalue().strip()}\n<!-- end -->"
 
     before = torch.get_default_dtype()
@@ -67,11 +67,11 @@ def page(path: Path, pictures: Path) -> str:
         torch.set_default_dtype(before)
 
 
-# What pages use
+# Functions for the code of pages
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], digits: int = 2) -> None:
-    """Prints a table; numbers that are not whole with so many digits."""
+    """Print a table; floats have this number of digits."""
 
     def cell(x: Any) -> str:
         x = x.item() if isinstance(x, torch.Tensor) else x
@@ -86,17 +86,17 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], digits: int = 2
 
 
 def save(folder: Path, view: Any, name: str, alt: str, width: int | None = None) -> None:
-    """Keeps a picture, or draws a view, and prints the line that shows it."""
+    """Save a picture or view, and print the Markdown that shows it."""
     (view if isinstance(view, Picture) else draw(view)).save(folder / f"{name}.svg")
     shown = f'<img src="pictures/{name}.svg" alt="{alt}" width="{width}">'
     print(shown if width else f"![{alt}](pictures/{name}.svg)")
 
 
-# What the script writes
+# Generated parts
 
 
 def code(path: Path, arguments: str) -> str:
-    """Parts of one of our files, with a link to it."""
+    """Quote parts of a source file, with a link to it."""
     file, *parts = arguments.split()
     text = (ROOT / file).read_text()
     quoted = "\n\n\n".join(source(text, name.split(".")) for name in parts)
@@ -109,10 +109,10 @@ def code(path: Path, arguments: str) -> str:
 
 
 def source(text: str, name: Sequence[str]) -> str:
-    """A function, class or constant, or what is inside it, as it is written."""
+    """Return the source of a function, class, constant or member."""
     body: list[Any] = ast.parse(text).body
     for part in name:
-        node = next(node for node in body if part in called(node))
+        node = next(node for node in body if part in defined_names(node))
         body = getattr(node, "body", [])
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
     lines = text.splitlines()[first - 1 : node.end_lineno]
@@ -120,8 +120,8 @@ def source(text: str, name: Sequence[str]) -> str:
     return "\n".join(line[margin:] for line in lines)
 
 
-def called(node: ast.stmt) -> list[str]:
-    """The names that a statement gives."""
+def defined_names(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     targets = (
@@ -152,7 +152,7 @@ def title(path: Path) -> str:
 
 
 def lead(path: Path) -> str:
-    """A page's first line below its title, in one."""
+    """Return the first paragraph of a page as one line."""
     return path.read_text().split("\n\n")[1].replace("\n", " ").strip("*")
 
 

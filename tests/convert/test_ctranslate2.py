@@ -1,4 +1,4 @@
-"""CTranslate2's folders: the engine writes what the model writes."""
+"""CTranslate2's folders: the engine gives the same texts as the model."""
 
 import json
 import sys
@@ -126,7 +126,7 @@ READERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @torch.no_grad()
 @pytest.mark.parametrize(("task", "section", "sizes"), READERS, ids=str)
 def test_encoder(tmp_path: Path, task: str, section: dict[str, Any], sizes: dict[str, Any]) -> None:
-    """Texts of unequal length; the head is in a file of its own."""
+    """Texts of unequal length; the head is in a separate file."""
     ours = trained_model("bert", task, train_tokens("wordpiece", task), section, depth=2, **sizes)
     export(ours, tmp_path / "out", "ctranslate2")
     theirs = engine.Encoder(str(tmp_path / "out"), **ON_CPU)
@@ -175,7 +175,7 @@ def test_parts_that_are_not_standard(tmp_path: Path) -> None:
 
 
 def test_a_wrong_folder_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another activation than the model's."""
+    """With another activation function than the model's."""
     for kind, task in (("transformer", "translate"), ("gpt", "write"), ("bert", "embed")):
         ours = trained_model(kind, task, train_tokens("wordpiece", task), {}, depth=1)
         with monkeypatch.context() as patch:
@@ -186,7 +186,7 @@ def test_a_wrong_folder_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @torch.no_grad()
 def test_ties() -> None:
-    """Texts may differ first where two tokens have the same logit, and nowhere else."""
+    """Texts may differ only from a token on where two logits are equal."""
     model = trained_model("gpt", "write", train_tokens("char", "write"), {}).model
     model.embed.weight[3] = model.embed.weight[4]
     assert is_tie(model, [], [5, 6, 3, 7], [5, 6, 4], None)

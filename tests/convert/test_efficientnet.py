@@ -1,4 +1,4 @@
-"""Weights made elsewhere: read without running anything, and put where they belong."""
+"""Weights from another package: read without running code, and put in the right places."""
 
 import os
 import pickle

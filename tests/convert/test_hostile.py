@@ -1,4 +1,4 @@
-"""A model folder cannot harm anybody: what is wrong with it is told in one line, and nothing of it is run."""
+"""Hostile model folders: an error is one line, memory and time are limited, and no code is run."""
 
 import json
 import os
@@ -38,7 +38,7 @@ from regard.text.tokenizer import train_tokenizer
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of each kind, that works and that tests leave as it is."""
+    """A valid folder of each kind, which tests do not change."""
     top = make_good(tmp_path_factory.mktemp("good"))
     for kind in KINDS:
         use_model(top / kind)
@@ -80,14 +80,14 @@ def test_pickles_beside_are_left_alone(tmp_path: Path, good: Path) -> None:
 
 
 def test_links_are_followed_to_files(tmp_path: Path, good: Path) -> None:
-    """As the hub's cache has them."""
+    """As in the hub's cache."""
     folder = copy_folder(good, "llama", tmp_path / "a")
     link(WEIGHTS, str(good / "llama" / WEIGHTS))(folder)
     use_model(folder)
 
 
 def test_a_regex_without_an_end(tmp_path: Path, good: Path) -> None:
-    """The library gives up on it."""
+    """The library has a limit."""
     folder = copy_folder(good, "llama", tmp_path / "a")
     set_json("tokenizer.json", "normalizer", to=REPLACE | {"pattern": {"Regex": "(a+)+(a+)+$"}})(folder)
     with limit_memory(folder):
@@ -95,7 +95,7 @@ def test_a_regex_without_an_end(tmp_path: Path, good: Path) -> None:
 
 
 def test_memory_of_a_good_one(tmp_path: Path) -> None:
-    """Twice the file at the most, also where nothing is wrong."""
+    """At most twice the size of the file, for a valid folder too."""
     sizes = {"positions": "learned", "context": 2**15, "dim": 512, "depth": 1, "heads": 2, "vocab": 11}
     module, config, _ = MODELS["gpt"]
     sections = {"model": {"kind": "gpt"}, "task": {"name": "write"}, "data": {}, "train": {}}
@@ -109,14 +109,14 @@ def test_memory_of_a_good_one(tmp_path: Path) -> None:
 
 
 def test_mutations(tmp_path: Path, good: Path) -> None:
-    """As below, but fewer; some must matter, and some not."""
+    """As below, but fewer; some have an effect, and some have none."""
     results = [try_mutation(good, tmp_path, number) for number in range(300)]
     assert 100 < sum(map(bool, results)) < 299
 
 
 @pytest.mark.slow
 def test_many_mutations(tmp_path: Path, good: Path) -> None:
-    """20,000: each is a mistake of one line, or does not matter; none hangs, breaks or takes more memory."""
+    """20,000: each gives a UserError of one line, or has no effect; none hangs or crashes."""
     many, workers = 20_000, os.cpu_count() or 1
     running = []
     for n in range(workers):

@@ -326,7 +326,7 @@ def both_ways(
     padding: str = "right",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Averages and the gradients of q, k and v: by blocks, and by the definition."""
+    """Outputs and the gradients of q, k and v: by blocks, and by the definition."""
     inputs = [torch.randn(B, heads, T, d).to(dtype) for heads in (H, groups, groups)]
     shares, gradient = LENGTHS[padding], torch.randn(B, H, T, d).to(dtype)
     mask = None if shares is None else padding_mask((torch.tensor(shares) * T).ceil().long(), T)
@@ -348,7 +348,7 @@ def both_ways(
 @pytest.mark.parametrize("window", [1, 2, 5, 11])
 @pytest.mark.parametrize("T", [1, 2, 7, 17, 30, 37, 41])
 def test_windowed_is_pool_with_its_mask(T: int, window: int, globals: int, padding: str) -> None:
-    """One block or many, the last of them full or not, rows that end in any of them."""
+    """One block or many, the last one full or not, and rows that end in any of them."""
     fast, slow = both_ways(T, window, globals, padding=padding)
     assert_close(fast, slow, atol=5e-6, rtol=1e-5)
 
@@ -444,7 +444,7 @@ def test_windowed_dropout_keeps_the_mean_and_spreads_as_the_definition_does() ->
 
 @pytest.mark.parametrize("globals", [1, 3])
 def test_window_is_hugging_faces_longformer(globals: int) -> None:
-    """Theirs, with the projections of global tokens made those of all."""
+    """Theirs, with the projections of global tokens equal to those of the others."""
     D, T, window = H * d, 48, 4  # they want whole blocks
     config = LongformerConfig(hidden_size=D, num_attention_heads=H, attention_window=[2 * window])
     theirs, ours = LongformerSelfAttention(config, 0).eval(), Attention(D, H, window=window, globals=globals)
@@ -596,7 +596,7 @@ def test_fixed_cache_reads_the_source_once() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch has deprecated
 def test_compiled_in_bfloat16() -> None:
-    """A compiler keeps more digits than are written down; weights and gradients must stand that.
+    """A compiler may use more digits than eager mode; weights and gradients must not depend on it.
 
     Scores as large as trained models have them, in the precision that `train.precision=bf16` uses.
     """

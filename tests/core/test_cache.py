@@ -1,4 +1,4 @@
-"""What a model remembers: growing pasts, fixed sources, and their reordering for beams."""
+"""Key/value caches: growing ones, those of a source, and their reordering for beams."""
 
 import torch
 from torch import Tensor

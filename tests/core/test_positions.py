@@ -36,7 +36,7 @@ def test_sinusoids_are_the_published_formula(dim: int) -> None:
 
 
 def test_a_shift_turns_every_sinusoid_by_the_same_angle() -> None:
-    """What the paper chose them for: PE(pos + k) is a linear function of PE(pos)."""
+    """The property that the paper wanted: PE(pos + k) is a linear function of PE(pos)."""
     table, k = sinusoids(torch.arange(50), 16).double(), 7
     solution = torch.linalg.lstsq(table[:-k], table[k:]).solution
     assert_close(table[:-k] @ solution, table[k:], atol=1e-4, rtol=0)

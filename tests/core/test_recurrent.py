@@ -65,7 +65,7 @@ EQUATIONS: dict[str, Callable[..., object]] = {"rnn": rnn, "gru": gru, "lstm": l
 
 
 def by_hand(cell: str, m: nn.RNNBase, x: Tensor, start: list[tuple[Tensor, ...]]) -> tuple[Tensor, list]:
-    """One row x (S, D) through every layer and direction, one number of time after the other."""
+    """One row x (S, D) through every layer and direction, step by step."""
     ends = []
     for layer in range(m.num_layers):
         ways = []
@@ -148,14 +148,14 @@ def test_odd_width_cannot_be_halved() -> None:
 
 
 def decoder(cell: str, attention: str, depth: int = L) -> tuple[Decoder, RecurrentState, Tensor]:
-    """One with a state to go on from, and words to read."""
+    """A decoder, its state, and vectors to read."""
     module = shaken(Decoder(cell, attention, D, depth))
     hidden = tuple(normal(depth, B, D) for _ in range(2 if cell == "lstm" else 1))
     return module, module.start(normal(B, S, D), hidden, REAL), normal(B, T, D)
 
 
 def context(m: Decoder, attention: str, s: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-    """c = Σ α_j h_j and α, a source state after the other."""
+    """c = Σ α_j h_j and α, computed in a loop over the source states."""
     score = m.look.score
     scores = []
     for h in source:

@@ -1,4 +1,4 @@
-"""Watching a model: what is kept, and that nothing is left behind."""
+"""Watching a model: what is recorded, and that no hooks remain."""
 
 import pytest
 import torch

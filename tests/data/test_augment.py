@@ -37,7 +37,7 @@ def parameters(B=1, **values):
 
 
 def augmented(config, pixels, how):
-    """Pixels from 0 to 255, but not rounded."""
+    """Pixels from 0 to 255, not rounded."""
     return apply_augmentation(config, pixels.double() / 255, how) * 255
 
 

@@ -84,7 +84,7 @@ def test_padding(size):
 
 
 def test_full_batches():
-    """The token limit is used: with equal lengths, to the last row that fits."""
+    """With equal lengths, batches are as large as the token limit allows."""
     same = np.full(1009, 7)
     batches = epoch(Buckets(same, same - 2, 0, tokens=83), 0)
     assert sorted({len(batch) for batch in batches}) == [1009 % 10, 10]

@@ -1,4 +1,4 @@
-"""Texts to train and to measure on: what is held out, and with whose tokenizer."""
+"""Texts for training and validation: what is held out, and which tokenizer is used."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Documents from files of every format, with every kind of wrong input."""
+"""Documents from files of every format, and the errors for invalid ones."""
 
 import errno
 import gzip

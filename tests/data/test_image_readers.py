@@ -18,7 +18,7 @@ from regard.data.image_readers import read_captions, read_image_classes
 
 
 def idx(path, pixels, labels=None):
-    """As MNIST's files are."""
+    """In the format of MNIST's files."""
     packed = gzip.compress if path.suffix == ".gz" else bytes
     path.write_bytes(packed(b"\0\0\x08\x03" + struct.pack(">3I", *pixels.shape) + pixels.tobytes()))
     if labels is not None:

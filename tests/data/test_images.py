@@ -59,7 +59,7 @@ def test_damaged_images_are_named(tmp_path):
 
 
 def test_huge_images_are_refused_by_their_header(tmp_path, monkeypatch):
-    """Of a bomb, only the header is there."""
+    """A decompression bomb: only its header is written."""
     head = struct.pack(">2I5B", 20_000, 10_000, 8, 2, 0, 0, 0)
 
     def chunk(kind, data):

@@ -13,7 +13,7 @@ SEPARATOR = BYTE.end
 
 
 def pairs_of(*lengths):
-    """Pairs with these numbers of tokens, all of them different texts."""
+    """Pairs of different texts with these numbers of tokens."""
     texts = [([(chr(97 + i) * a)], chr(65 + i) * b) for i, (a, b) in enumerate(lengths)]
     return encode_pairs(texts, BYTE, BYTE)
 

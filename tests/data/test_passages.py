@@ -1,4 +1,4 @@
-"""Documents as sentences and passages: where they end, and what is elsewhere."""
+"""Documents as sentences and passages: where they end, and random sentences of other documents."""
 
 from collections import Counter
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Prepared folders: like reading directly; all or nothing; damage is noticed."""
+"""Prepared folders: equal to reading directly, complete or absent, and damage is noticed."""
 
 import contextlib
 import errno

@@ -22,7 +22,7 @@ def test_shuffling_is_a_bijection(n):
 
 
 def surprise(counts, expected):
-    """How many standard deviations the chi-square statistic of these counts lies from what it should be."""
+    """The chi-square statistic of these counts, in standard deviations from its mean."""
     freedom = len(counts) - 1
     return (sum((count - expected) ** 2 / expected for count in counts) - freedom) / math.sqrt(2 * freedom)
 

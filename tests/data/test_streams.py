@@ -1,4 +1,4 @@
-"""Streams, and windows of them: everything once an epoch, in an order that only the seed decides."""
+"""Streams and windows: everything once per epoch, in an order that depends only on the seed."""
 
 import itertools
 
@@ -77,7 +77,7 @@ def test_a_batch_depends_on_its_positions_only():
 
 @pytest.mark.parametrize("size", [1, 4, 100])
 def test_steps_take_the_positions_one_after_another(size):
-    """Across epochs as well: 45 windows, and no step has fewer."""
+    """Steps have the same size across epochs: 45 windows."""
     windows = Windows(numbered_stream(509), 11, seed=3, size=size)
     rows = [windows.rows(step) for step in range(50)]
     assert np.concatenate(rows).tolist() == list(range(50 * size))

@@ -1,4 +1,4 @@
-"""ShapeImages shapes: what is said of a picture is what is in it."""
+"""Synthetic shapes: captions describe what is in the image."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_captions_name_what_has_boxes_and_the_first_is_the_class(images: ShapeIm
 
 
 def test_colours_and_kinds_are_in_their_boxes(images: ShapeImages) -> None:
-    """By the pixels alone: the colour in the middle, and what of the box is filled."""
+    """Read from the pixels: the colour in the middle, and how the box is filled."""
     for pixels, boxes in zip(images.pixels.astype(int), images.boxes, strict=True):
         ground = np.median(pixels.reshape(3, -1), axis=1)
         for name, (x0, y0, x1, y1) in boxes.items():

@@ -1,4 +1,4 @@
-"""Beam search: against trying everything, against Hugging Face's, and its manners."""
+"""Beam search: against exhaustive search, against Hugging Face's, and its limits and errors."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ class State:
 
 
 def everything(model, prompt, longest, penalty):
-    """Every answer there is, best first."""
+    """All possible answers, best first."""
     hypotheses = []
     for n in range(1, longest + 1):
         for text in itertools.product(range(model.vocab), repeat=n):
@@ -105,7 +105,7 @@ def test_one_beam_is_greedy():
 
 
 def test_it_stops_when_nothing_can_win():
-    """A model that is sure of its end needs no more steps than there are beams to finish."""
+    """A model that ends at once needs no more steps than there are beams."""
     steps = []
 
     class Sure(Table):
@@ -159,7 +159,7 @@ def hugging_face(penalty, beams, inputs, **options):
 
 
 class Wrapped:
-    """Hugging Face's model, reading everything anew at every step."""
+    """Hugging Face's model, without a cache."""
 
     def __init__(self, model):
         self.model = model
@@ -196,7 +196,7 @@ def test_as_hugging_face_finds_them(penalty, beams):
     ids=lambda options: "-".join(f"{name}={value}" for name, value in options.items()),
 )  # fmt: skip
 def test_what_beams_may_say_is_hugging_faces(options, penalty):
-    """Fifty different prompts in one batch, whose rows are over at different times."""
+    """Fifty different prompts in one batch, whose rows end at different steps."""
     inputs = torch.randint(1, 7, (50, 5), generator=torch.Generator().manual_seed(1))
     theirs, answer = hugging_face(penalty, 4, inputs, **options)
     model = Wrapped(theirs)

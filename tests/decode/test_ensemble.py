@@ -30,7 +30,7 @@ def build(kind="transformer", context=CONTEXT, **settings):
 
 @pytest.fixture
 def pair():
-    """A mixed company."""
+    """Models of different families."""
     return [build("transformer"), build("lstm", attention="additive")]
 
 
@@ -86,7 +86,7 @@ def test_stepwise_is_full(pair, inputs):
 
 
 def test_beams_move_in_both(pair, inputs):
-    """The scores are those of the answers read at once; a state left as it was would give others."""
+    """Scores equal those of a full forward pass; a state that is not reordered would give others."""
     source, _, attention_mask = inputs
     both = Ensemble(pair)
     logits, state = both.start(source, torch.full((3, 1), BEGIN), attention_mask)

@@ -41,7 +41,7 @@ FUSSY = Sampling(max_new_tokens=37, repetition_penalty=1.3, no_repeat_ngram_size
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Models as small as these gain nothing from more, and wait for each other on a busy machine."""
+    """One thread: small models gain nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -49,7 +49,7 @@ def one_thread():
 
 
 def gpt(positions="rotary", context=CONTEXT, **kw):
-    """A GPT in double precision with weights so large that its next token depends on all it has read."""
+    """A GPT in double precision with weights so large that its next token depends on the whole prompt."""
     torch.manual_seed(0)
     sizes = {"vocab": VOCAB, "context": context, "dim": 12, "depth": 2, "heads": 3, "kv_heads": 1}
     model = GPT(GPTConfig(**sizes, positions=positions, tied=False, **kw))
@@ -59,7 +59,7 @@ def gpt(positions="rotary", context=CONTEXT, **kw):
 
 
 def write(model, prompts, sampling, **kw):
-    """What each row becomes. A row that has ended stays so."""
+    """The text of each row. A row that has ended stays so."""
     steps = list(generate(model, prompts, sampling, **kw))
     rows = [list(row) for row in zip(*steps, strict=True)]
     texts = [[t for t in row if t is not None] for row in rows]
@@ -108,7 +108,7 @@ def test_rows_that_end_leave_the_others_as_they_are(cached, samples):
 
 
 class Counting(nn.Module):
-    """A model that says how it was called. After token t comes t + 1."""
+    """A model that records its calls. After token t comes t + 1."""
 
     def __init__(self, context=100):
         super().__init__()
@@ -215,7 +215,7 @@ def test_draw_never_takes_what_was_ruled_out(u):
 
 
 def odd_logits(B=7, V=31):
-    """Random, tied, huge, tiny and forbidden."""
+    """Random, equal, huge, tiny and forbidden logits."""
     x = torch.randn(B, V, generator=torch.Generator().manual_seed(1)) * 3
     x[1] = x[1].round()  # ties
     x[2] = 0.0
@@ -279,7 +279,7 @@ def test_a_ban_on_everything_is_none():
 
 
 def test_filters_come_in_hugging_faces_order():
-    """Tokens are drawn as often as Hugging Face's chain of filters makes them likely."""
+    """Tokens are sampled with the probabilities of Hugging Face's filters."""
     s = Sampling(
         repetition_penalty=1.7, no_repeat_ngram_size=2, temperature=0.6, top_k=11, top_p=0.9, min_p=0.02
     )
@@ -317,7 +317,7 @@ def test_extreme_temperatures(t):
 
 
 class Wrapped(nn.Module):
-    """Hugging Face's GPT-2 with start and step, in the slowest way."""
+    """Hugging Face's GPT-2 with start and step, without a cache."""
 
     def __init__(self, model):
         super().__init__()
@@ -371,7 +371,7 @@ START = [[1]] * len(SOURCES)
 
 
 def pairs(kind="transformer", **settings):
-    """An encoder-decoder in double precision that looks at its source."""
+    """An encoder-decoder in double precision whose answers depend on the source."""
     cls, config, _ = MODELS[kind]
     sizes = {"vocab": VOCAB, "context": CONTEXT, "dim": 8, "depth": 1, "dropout": 0.0, "tied": False}
     torch.manual_seed(5)
@@ -418,7 +418,7 @@ class Sourced(Counting):
 
 
 def test_what_is_read_of_sources():
-    """On the right of the shorter ones stands padding, and of equal ones, one is read."""
+    """Shorter prompts are padded on the right, and equal prompts are read once."""
     model = Sourced()
     logits, _ = read_rows(model, [[1], [2], [1], [1]], [[5, 6], [5, 6], [7], [5, 6]])
     source, prompt = [[5, 6], [5, 6], [7, 0]], [[1], [2], [1]]
@@ -437,7 +437,7 @@ def test_what_is_read_of_sources():
 
 
 def test_the_source_counts_for_the_dice():
-    """Else different texts would be answered by the same throws."""
+    """Different texts must not use the same random numbers."""
     model = Sourced()
     with torch.no_grad():
         model.weight.zero_()  # all tokens are equally likely
@@ -446,7 +446,7 @@ def test_the_source_counts_for_the_dice():
 
 
 class Marian(nn.Module):
-    """Hugging Face's Marian with start and step, in the slowest way."""
+    """Hugging Face's Marian with start and step, without a cache."""
 
     def __init__(self, model):
         super().__init__()

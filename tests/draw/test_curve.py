@@ -39,7 +39,7 @@ def texts(svg):
 
 
 def reader(svg, axis):
-    """Reads values off the picture as a person would: by the labels of an axis."""
+    """Read values from the picture by the labels of an axis."""
     anchor = {"x": "middle", "y": "end"}[axis]
     labels = [e for e in elements(svg, "text", "pale") if e.get("text-anchor") == anchor]
     labels = [(float(e.get(axis)), e.text.replace(",", "")) for e in labels]

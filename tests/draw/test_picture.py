@@ -1,4 +1,4 @@
-"""Figures as SVG and PNG: both show the same, whatever the labels are."""
+"""Figures as SVG and PNG show the same, for any labels."""
 
 import base64
 import io

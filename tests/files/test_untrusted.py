@@ -1,4 +1,4 @@
-"""Configuration files that others wrote: what is not readable is refused in one line."""
+"""Untrusted configuration files: unreadable ones are refused in one line."""
 
 import os
 from pathlib import Path

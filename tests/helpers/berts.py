@@ -11,17 +11,17 @@ HEADS = ("classifier", "qa_outputs")
 
 
 def plain_name(name: str) -> str:
-    """Theirs, without the prefix that some of their classes have."""
+    """Remove the prefix that some of their classes have."""
     return name.removeprefix("bert.")
 
 
 def bert_weights(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """For our BERT: theirs, and where their class lacks a head, its own."""
+    """Their weights for our BERT; where their class lacks a head, ours."""
     weights = {plain_name(name): t for name, t in state.items()}
     return {ours: weights.get(their_name(NAMES, ours), own) for ours, own in model.state_dict().items()}
 
 
 def head_weights(state: dict[str, Tensor]) -> dict[str, Any]:
-    """The head of a fine-tuned one, as `ModelWithHead.head` has it."""
+    """The weights of a fine-tuned head, for `ModelWithHead.head`."""
     names = [(head, kind) for head in HEADS for kind in ("weight", "bias")]
     return {kind: state[f"{head}.{kind}"] for head, kind in names if f"{head}.{kind}" in state}

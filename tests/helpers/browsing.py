@@ -1,4 +1,4 @@
-"""Models on the page in a real browser: how to open it there, and how to read it."""
+"""The page in a real browser: how to open it, and how to read it."""
 
 import functools
 import json
@@ -52,7 +52,7 @@ def shown(kind):
 
 
 def hostile():
-    """A run whose every word is out to do harm."""
+    """A run whose vocabulary consists of hostile HTML."""
     model = reader("write", "gpt")
     it = Session(model, WORDS)
     it.trace.tokens["text"] = HOSTILE
@@ -62,7 +62,7 @@ def hostile():
 
 
 class Tab:
-    """A page that has nothing to hide: errors, and requests to elsewhere, fail the test."""
+    """A page on which errors and requests to other hosts fail the test."""
 
     def __init__(self, browser, url, **options):
         self.page, self.url, self.wrong, self.opened = browser.new_page(**options), url, [], 0
@@ -82,7 +82,7 @@ class Tab:
         return self
 
     def table(self):
-        """The picture's twin: its rows, without the words at the sides."""
+        """The rows of the table that accompanies the picture, without the labels."""
         self.page.click(".twin summary")
         self.page.wait_for_selector(".twin table")
         script = "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => cell.textContent))"
@@ -92,7 +92,7 @@ class Tab:
         return self.page.text_content(selector)
 
     def wait(self, selector, text):
-        """Until there is an element with this text."""
+        """Wait until there is an element with this text."""
         self.page.wait_for_selector(f'{selector}:has-text("{text}")')
 
     def press(self, *keys):
@@ -105,12 +105,12 @@ def number(text):
 
 
 def close(text, want):
-    """As printed, with four figures."""
+    """Format a number as the page does, with four digits."""
     return number(text) == pytest.approx(want, rel=6e-4, abs=1e-9)
 
 
 def trained(folder):
-    """The folder of a run of ten steps with two checkpoints; other weights at each."""
+    """The folder of a run of ten steps with two checkpoints, which have different weights."""
     model = reader("write", "gpt")
     sections = {"model": {"kind": "gpt"}, "data": {}, "task": {"name": "write"}, "train": {"lora_alpha": 5.0}}
     begin(folder, model.model, model.task, sections)

@@ -250,7 +250,7 @@ SETTINGS: list[Case] = [
 
 
 def vocabulary(change: Any) -> Damage:
-    """Another vocabulary in an honest tokenizer.json."""
+    """Change the vocabulary of a valid tokenizer.json."""
 
     def damage(folder: Path) -> None:
         top = json.loads((folder / TOKENIZER).read_text())

@@ -39,7 +39,7 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def damages(content: bytes) -> list[bytes]:
-    """Every byte changed in several ways, and every beginning."""
+    """Change each byte in several ways, and cut the file at each byte."""
     changed = [
         content[:i] + bytes([content[i] ^ bits]) + content[i + 1 :]
         for i in range(len(content))
@@ -53,7 +53,7 @@ def full(*_: Any, **__: Any) -> None:
 
 
 def counted(function: Callable[..., Any], fails_at: int) -> Callable[..., Any]:
-    """The function, which the disk has no room for at its nth call."""
+    """Wrap a function so that its nth call raises "no space left on device"."""
     calls = 0
 
     def call(*args: Any, **options: Any) -> Any:

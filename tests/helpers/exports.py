@@ -26,7 +26,7 @@ def trained_model(
     other: Tokenizer | None = None,
     **sizes: Any,
 ) -> Model:
-    """A model as if trained; `other` is the target's own tokenizer."""
+    """Return a model as if trained; `other` is the target's tokenizer."""
     built, config, _ = MODELS[kind]
     task_class, task_config = TASKS[task]
     settings = recipe.fill("task", {"name": task} | section, task_config)

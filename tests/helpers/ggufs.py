@@ -1,4 +1,4 @@
-"""GGUF files for tests, honest ones and others."""
+"""Valid and invalid GGUF files for tests."""
 
 import struct
 from pathlib import Path
@@ -16,7 +16,7 @@ def text(said: str | bytes) -> bytes:
 
 
 def value(v: Any) -> bytes:
-    """A value with its type; bytes are written as they are."""
+    """Encode a value with its type; bytes are written unchanged."""
     if isinstance(v, bytes):
         return v
     if isinstance(v, bool):
@@ -40,7 +40,7 @@ def gguf(
     counts: tuple[int, int] | None = None,
     version: int = 3,
 ) -> bytes:
-    """A file; a tensor is shape, type and bytes. `places` and `counts` are told instead of the truth."""
+    """Encode a file; a tensor is shape, type and bytes. `places` and `counts` replace the true ones."""
     head = b"".join(text(key) + value(v) for key, v in metadata.items())
     body = b""
     for name, (shape, kind, raw) in tensors.items():
@@ -70,7 +70,7 @@ def write(path: Path, *args: Any, **options: Any) -> Path:
 
 
 def llama(kind: str = "llama", **more: Any) -> dict[str, Any]:
-    """What a tiny model tells of itself."""
+    """Return the metadata of a tiny model."""
     metadata = {
         "general.architecture": kind,
         f"{kind}.context_length": 53,
@@ -86,7 +86,7 @@ def llama(kind: str = "llama", **more: Any) -> dict[str, Any]:
 
 
 def weights(vocab: int, rng: np.random.Generator, kind: str = "llama", quant: int = 8) -> dict[str, Any]:
-    """Tensors of such a model: one type for matrices, 32-bit floats for the rest."""
+    """Return the tensors of such a model: one type for matrices, 32-bit floats for the rest."""
     dim, hidden, kv = 96, 160, 32
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, dim), "output_norm.weight": (dim,)}
     for i in range(2):

@@ -1,4 +1,4 @@
-"""Good model folders, ways to spoil them, and what must hold when a spoilt one is read."""
+"""Valid model folders, ways to damage them, and limits that must hold when a damaged one is read."""
 
 import contextlib
 import faulthandler
@@ -66,7 +66,7 @@ def make_gguf(folder: Path) -> None:
 
 
 def parts_of_gguf() -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a good file tells, and its tensors."""
+    """Return the metadata and tensors of a valid file."""
     model = json.loads(train_tokenizer("bpe", TEXT, 293, ("<|endoftext|>",)).inner.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].get)
     metadata = ggufs.llama() | {
@@ -82,7 +82,7 @@ def parts_of_gguf() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def make_good(top: Path) -> Path:
-    """A folder of each kind: runs of ours, Hugging Face's, a GGUF file."""
+    """Write a folder of each kind: our runs, Hugging Face's folders, a GGUF file."""
     for kind, case in (("write", "write"), ("translate", "translate-gru"), ("classify", "classify-bert")):
         make_ours(top / kind, case, top / "data")
     for kind in ("llama", "marian", "roberta", "vit"):
@@ -114,7 +114,7 @@ def put_file(name: str, content: bytes | str) -> Damage:
 
 
 def set_json(name: str, *path: Any, to: Any) -> Damage:
-    """Another value in a JSON file, by the way there; `...` takes it out."""
+    """Set the value at a path of keys in a JSON file; `...` removes it."""
 
     def damage(folder: Path) -> None:
         file = folder / name
@@ -151,7 +151,7 @@ def remove(name: str) -> Damage:
 
 
 def resize(name: str, size: int) -> Damage:
-    """So many bytes, none of which are on the disk."""
+    """Make a file this large, without using disk space."""
     return lambda folder: os.truncate(folder / name, size)
 
 
@@ -160,7 +160,7 @@ def apply_all(*damages: Damage) -> Damage:
 
 
 def put_pickle(name: str) -> Damage:
-    """A pickle that makes a file where it is opened."""
+    """Write a pickle that creates a folder when it is loaded."""
     return lambda folder: (folder / name).write_bytes(pickle.dumps(Planted(folder / "it-ran")))
 
 
@@ -173,7 +173,7 @@ class Planted:
 
 
 def split_safetensors(raw: bytes) -> tuple[bytes, bytes]:
-    """A safetensors file's header, and what follows."""
+    """Return the header of a safetensors file, and the rest."""
     size = int.from_bytes(raw[:8], "little")
     return raw[8 : 8 + size], raw[8 + size :]
 
@@ -183,7 +183,7 @@ def join_safetensors(header: bytes, body: bytes, size: int | None = None) -> byt
 
 
 def edit_header(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS) -> Damage:
-    """Another header before the same bytes."""
+    """Change the header of a safetensors file."""
 
     def damage(folder: Path) -> None:
         old, body = split_safetensors((folder / name).read_bytes())
@@ -195,18 +195,18 @@ def edit_header(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS)
 
 
 def first_tensor(header: dict[str, Any]) -> dict[str, Any]:
-    """The tensor at the beginning of the file."""
+    """Return the header's entry of the first tensor in the file."""
     places = {name: e["data_offsets"][0] for name, e in header.items() if name != "__metadata__"}
     return header[min(places, key=places.__getitem__)]
 
 
 def edit_entry(**changes: Any) -> Damage:
-    """Lies about the first tensor."""
+    """Change the header's entry of the first tensor."""
     return edit_header(lambda header: first_tensor(header).update(changes))
 
 
 def edit_tensors(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS) -> Damage:
-    """Other tensors in an honest file."""
+    """Change the tensors of a file that stays valid."""
     from safetensors.torch import load_file, save_file
 
     def damage(folder: Path) -> None:
@@ -220,7 +220,7 @@ def edit_tensors(change: Callable[[dict[str, Any]], object], name: str = WEIGHTS
 def edit_gguf(
     tensors: dict[str, Any] | None = None, lies: dict[str, Any] | None = None, **changes: Any
 ) -> Damage:
-    """Another GGUF file; keys are written with two underscores for a dot, and `...` takes one out."""
+    """Write a changed GGUF file; keys have two underscores for a dot, and `...` removes one."""
 
     def damage(folder: Path) -> None:
         metadata, known = parts_of_gguf()
@@ -236,7 +236,7 @@ def edit_gguf(
 
 
 def use_model(folder: Path) -> None:
-    """Load it, and ask it something: what a folder says is used by then."""
+    """Load a model and ask it something, so that all of its files are used."""
     where = folder / GGUF if (folder / GGUF).exists() else folder
     model = load(where, "cpu")
     name = model.task.config.name
@@ -253,14 +253,14 @@ def use_model(folder: Path) -> None:
 
 
 def status(key: str) -> int:
-    """Bytes, by Linux's own count."""
+    """Return a value of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) << 10
 
 
 @contextlib.contextmanager
 def limit_memory(folder: Path) -> Iterator[None]:
-    """No more memory at any moment than twice the files' size, and some; and an end in time."""
+    """Check that the block needs at most twice the files' size in memory, and ends in time."""
 
     def late(*_: Any) -> None:
         raise TimeoutError(folder.name)
@@ -292,7 +292,7 @@ def copy_folder(good: Path, kind: str, to: Path) -> Path:
 
 
 def mutate(rng: random.Random, raw: bytes) -> bytes:
-    """Bytes flipped, cut off, put in, doubled or exchanged; in JSON, now and then a value."""
+    """Flip, remove, insert, repeat or replace bytes; in JSON, sometimes a value."""
     if rng.random() < 0.3 and (other := mutate_json(rng, raw)) is not None:
         return other
     data = bytearray(raw)
@@ -323,7 +323,7 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 def mutate_json(rng: random.Random, raw: bytes) -> bytes | None:
-    """Other values, keys or elements at some places of a JSON file, or of a safetensors file's header."""
+    """Change values, keys or elements of a JSON file or of a safetensors header."""
     safetensors = raw[8:9] == b"{"
     try:
         top = json.loads(split_safetensors(raw)[0] if safetensors else raw)
@@ -355,7 +355,7 @@ KINDS = (*OURS, *THEIRS, "gguf")
 
 
 def try_mutation(good: Path, place: Path, number: int) -> str:
-    """What comes of one mutation: a mistake's line, or nothing where it did not matter."""
+    """Return the error message of one mutation, or an empty string if it had no effect."""
     rng = random.Random(number)
     kind = rng.choice(KINDS)
     folder = place / kind
@@ -378,7 +378,7 @@ def try_mutation(good: Path, place: Path, number: int) -> str:
 
 
 def main(good: str, place: str, start: int, stop: int) -> None:
-    """Started by itself: a line of JSON, what came of these mutations."""
+    """Try mutations in a process of its own, and print the outcomes as a line of JSON."""
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     for kind in KINDS:  # what is loaded once takes memory once

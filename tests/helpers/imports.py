@@ -1,6 +1,6 @@
 """The import graph of the package, its floors, and their picture.
 
-`python tests/helpers/imports.py` draws the picture anew.
+`python tests/helpers/imports.py` draws the picture again.
 
 Every import counts: at the top of a file, inside a function, under TYPE_CHECKING, and by name
 (`import_module("regard.…")`).
@@ -49,7 +49,7 @@ def module(path: Path) -> str:
 
 
 def package(name: str) -> str:
-    """The package of a module: models, of regard.models.gpt; regard itself and __main__ are above all."""
+    """The package of a module, such as models of regard.models.gpt; regard and __main__ are on top."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else ""
 
@@ -79,7 +79,7 @@ def imports(path: Path, types: bool = True) -> Iterator[tuple[str, list[str]]]:
 
 
 def regard_imports(path: Path, types: bool = True) -> set[str]:
-    """The modules of ours that a file imports."""
+    """The modules of regard that a file imports."""
     known = {module(p) for p in FILES}
     modules = set()
     for name, taken in imports(path, types):
@@ -90,7 +90,7 @@ def regard_imports(path: Path, types: bool = True) -> set[str]:
 
 
 def edges() -> Counter[tuple[str, str]]:
-    """How many imports lead from one package to another."""
+    """Count the imports from one package to another."""
     count: Counter[tuple[str, str]] = Counter()
     for path in FILES:
         for other in regard_imports(path):

@@ -1,4 +1,4 @@
-"""Trains a tiny model that is killed over and over: `python killing.py CASE DATA FOLDER STEPS SEED`.
+"""Train a tiny model that is killed repeatedly: `python killing.py CASE DATA FOLDER STEPS SEED`.
 
 This process loads torch and computes nothing; each attempt is a fork of it that goes on with the run and
 dies by SIGKILL: in front of the k-th thing it does to files while saving, for every k that there is, or at a
@@ -43,7 +43,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def attempt(case: str, data: str, out: Path, steps: int, fatal: int | None, endless: bool = False) -> int:
-    """Go on with the run in a process of its own, which kills itself at its `fatal`-th touch of a file."""
+    """Resume the run in a new process, which kills itself at its `fatal`-th file operation."""
     if pid := os.fork():
         return pid
     try:
@@ -63,7 +63,7 @@ def attempt(case: str, data: str, out: Path, steps: int, fatal: int | None, endl
 
 
 def watch(fatal: int | None) -> None:
-    """Count what is done to files while saving, from the attempt's second save on; die at the fatal one."""
+    """Count file operations while saving, from the second save on; die at the fatal one."""
     touched, writes, saves, taken = [0], [0], [0], [0]
 
     raw_bytes = tensors.raw_bytes  # the writing of a tensor, or its part in a digest: there are many

@@ -1,4 +1,4 @@
-"""Tiny models whose weights are large enough that they look at some things more than at others."""
+"""Tiny models with weights so large that their attention is not uniform."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def shaken(module: Any) -> Any:
 
 
 def reader(task: str, kind: str, **settings: Any) -> Model:
-    """A model of texts; `task_` settings are its task's."""
+    """Return a model of texts; settings with `task_` are those of its task."""
     cls, config = TASKS[task]
     own = {k.removeprefix("task_"): settings.pop(k) for k in list(settings) if k.startswith("task_")}
     tokenizer, task_config = words(cls), config(name=task, **own)
@@ -41,7 +41,7 @@ def reader(task: str, kind: str, **settings: Any) -> Model:
 
 
 def seer(pool: str = "first") -> Model:
-    """Pictures of 6 x 6 pixels, in patches of 2."""
+    """Return a classifier of images of 6 x 6 pixels, in patches of 2."""
     labels = ("cat", "dog", "fox")
     config = SeeConfig(name="see", size=6, channels=3, mean=(0.4,) * 3, std=(0.3,) * 3, labels=labels)
     vit = ViT(ViTConfig(size=6, channels=3, patch=2, dim=12, depth=3, heads=2, pool=pool))  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def seer(pool: str = "first") -> Model:
 
 
 def captioner(**settings: Any) -> Model:
-    """Pictures of 12 x 12 pixels, in regions of 4."""
+    """Return a captioner of images of 12 x 12 pixels, in regions of 4."""
     task = Caption(CaptionConfig(name="caption", size=12, channels=3), words(Caption), CONTEXT)
     sizes = {"vocab": task.tokenizer.vocab, "size": 12, "context": CONTEXT, "dim": 16, "heads": 2}
     return Model(shaken(Captioner(CaptionerConfig(**sizes | settings))), task, GREEDY)

@@ -1,4 +1,4 @@
-"""Tiny runs for the tests of training: what they train on, how they are stopped, and what must be equal."""
+"""Tiny runs for the tests of training: their data, how they are stopped, and what must be equal."""
 
 import contextlib
 import json
@@ -110,7 +110,7 @@ def write_text(path: Path, lines: int = 40) -> str:
 
 
 def write_pairs(path: Path) -> str:
-    """Sentences of four to a dozen words, and their translations."""
+    """Write sentences of four to a dozen words, and their translations."""
     with path.open("w", encoding="utf-8") as file:
         for n in range(36):
             ways = [list(WAYS.items())[(n + k) % 4] for k in range(1 + n % 3)]
@@ -120,7 +120,7 @@ def write_pairs(path: Path) -> str:
 
 
 def write_chats(path: Path) -> str:
-    """Conversations of two, three or four turns."""
+    """Write conversations of two, three or four turns."""
     with path.open("w", encoding="utf-8") as file:
         for n in range(20):
             turns = [f"I am fox {n}.", f"Hello {n}!", "How many dogs are here?", f"{n * n} lazy dogs."]
@@ -130,14 +130,14 @@ def write_chats(path: Path) -> str:
 
 
 def write_documents(path: Path) -> str:
-    """Of one to four sentences, blank lines between them."""
+    """Write documents of one to four sentences, separated by blank lines."""
     documents = ([TEXT.strip() % (n + k, n * k) for k in range(1 + n % 4)] for n in range(24))
     path.write_text("\n\n".join(" ".join(sentences) for sentences in documents))
     return str(path)
 
 
 def write_labels(path: Path) -> str:
-    """Three classes, of which the last is rare; a second text of another length goes with each."""
+    """Write pairs of texts of three classes, of which the last is rare."""
     with path.open("w", encoding="utf-8") as file:
         file.write("text\tother\tlabel\n")
         for n in range(36):
@@ -148,7 +148,7 @@ def write_labels(path: Path) -> str:
 
 
 def write_tags(path: Path) -> str:
-    """Names and places; one sentence is longer than a context, and read in parts."""
+    """Write names and places; one sentence is longer than the context, and read in parts."""
     with path.open("w", encoding="utf-8") as file:
         for n in range(36):
             for way in list(WAYS)[n % 2 : n % 4 + 1] * (5 if n == 30 else 1):
@@ -160,7 +160,7 @@ def write_tags(path: Path) -> str:
 
 
 def write_spans(path: Path) -> str:
-    """Two questions to each text, some of which are longer than a context."""
+    """Write two questions for each text, some of which are longer than the context."""
     with path.open("w", encoding="utf-8") as file:
         for n in range(24):
             ways = " and ".join(list(WAYS)[: 1 + n % 4])
@@ -172,7 +172,7 @@ def write_spans(path: Path) -> str:
 
 
 def write_pictures(path: Path) -> str:
-    """Three classes of noise, brighter and brighter, as IDX; and a picture to ask about."""
+    """Write three classes of noise of increasing brightness as IDX, and an image to ask about."""
     pixels, labels = np.random.default_rng(0).integers(0, 86, (37, 6, 6)), np.arange(37) % 3
     pixels += 80 * labels[:, None, None]
     path.write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", *pixels.shape) + pixels.astype(np.uint8).tobytes())
@@ -183,7 +183,7 @@ def write_pictures(path: Path) -> str:
 
 
 def write_captions(path: Path) -> str:
-    """Noise with one to three captions of different lengths, in a folder beside their table."""
+    """Write noise with one to three captions of different lengths, in a folder beside their table."""
     path.with_suffix("").mkdir(exist_ok=True)
     pixels = np.random.default_rng(0).integers(0, 256, (23, 12, 12, 3)).astype(np.uint8)
     with path.open("w", encoding="utf-8") as file:
@@ -212,7 +212,7 @@ FILES: dict[str, tuple[str, Callable[[Path], str]]] = {  # by task: a file's end
 
 
 def write_data(case: str, folder: Path) -> str:
-    """What a case of RUNS learns from."""
+    """Write the data of a case of RUNS."""
     ending, write = FILES[name := RUNS[case][0]]
     return write(folder / f"{name}{ending}")
 
@@ -233,7 +233,7 @@ def tiny(data: str, out: Path, case: str = "write", **more: Any) -> Any:
 
 @contextlib.contextmanager
 def before(owner: Any, name: str, act: Callable[..., None]) -> Iterator[None]:
-    """`act` with the arguments of every call of owner.name, before it."""
+    """Call `act` with the arguments of every call of owner.name, before it."""
     true = getattr(owner, name)
 
     def both(*args: Any, **options: Any) -> Any:
@@ -247,7 +247,7 @@ def before(owner: Any, name: str, act: Callable[..., None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped(owner: Any, name: str, when: Callable[..., bool], how: int = signal.SIGTERM) -> Iterator[None]:
-    """The signal comes at the first call of owner.name of which `when` holds, and training stops."""
+    """Send the signal at the first call of owner.name for which `when` is true; training stops."""
     sent = []
 
     def send(*args: Any, **options: Any) -> None:
@@ -264,7 +264,7 @@ def stopped(owner: Any, name: str, when: Callable[..., bool], how: int = signal.
 
 
 def at_step(n: int) -> Callable[..., bool]:
-    """As training comes to step n, counted from 0."""
+    """Return whether training is at step n, counted from 0."""
     return lambda trainer, *_: trainer.step == n
 
 
@@ -273,7 +273,7 @@ def checkpoints(out: Path) -> list[str]:
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    """log.jsonl, without notices and what depends on the clock."""
+    """Read log.jsonl, without notices and times."""
     lines = map(json.loads, (out / "log.jsonl").read_text().splitlines())
     return [{k: v for k, v in row.items() if k not in TIMES} for row in lines if "notice" not in row]
 
@@ -298,20 +298,20 @@ def same(a: Path, b: Path, state: bool = True) -> None:
 
 
 def unmeasured(patch: pytest.MonkeyPatch) -> None:
-    """Skip what takes longer than a tiny run: measuring the machine."""
+    """Skip measuring the machine, which takes longer than a tiny run."""
     patch.setattr(meter, "peak", lambda device, bf16: 1e9)
     patch.setattr(meter, "flops", lambda objective, batch: 1.0)
 
 
 @contextlib.contextmanager
 def process_group_once(device: torch.device) -> Iterator[None]:
-    """Stands for `distributed.process_group`: the processes have met, and wait for each other."""
+    """Replaces `distributed.process_group`: the group exists already, and processes wait for each other."""
     distributed.barrier()
     yield
 
 
 def main(path: str) -> None:
-    """Started by torchrun: train what a JSON file lists, one run after another in the same processes."""
+    """Started by torchrun: train the runs that a JSON file lists, one after another in the same processes."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
     meter.peak, meter.flops = (lambda *_: 1e9), (lambda *_: 1.0)

@@ -1,4 +1,4 @@
-"""Servers in a thread, of the page or of models by name, and a client."""
+"""Servers in a thread, for the page or for named models, and a client."""
 
 import http.client
 import json
@@ -67,7 +67,7 @@ class ModelServer(Server):
 
 @contextmanager
 def serve_session(first: Session) -> Iterator[PageServer]:
-    """The page of a session."""
+    """Serve the page of a session."""
     with run_in_thread(page_app(first.model, first)) as port:
         yield PageServer(port, first)
 
@@ -80,7 +80,7 @@ def serve_models(
     finish: bool = True,
     **security: Any,
 ) -> Iterator[ModelServer]:
-    """Models by name; `finish`: whether running answers are finished at the end."""
+    """Serve models by name; `finish`: whether running answers are finished at the end."""
     registry = ModelRegistry(models, limits or ServerLimits())
     try:
         with run_in_thread(create_app(registry, SecurityConfig(**security), log)) as port:

@@ -30,7 +30,7 @@ def per_head(x: Tensor, share: int, shape: torch.Size) -> Tensor:
 
 
 def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, shape: torch.Size) -> Tensor:
-    """The tensor that an operation makes of its operands."""
+    """Compute an operation from its operands."""
     f = FUNCTIONS.get(op.get("f", ""), lambda x: x)
 
     def side_by_side(x: str | list[str]) -> Tensor:

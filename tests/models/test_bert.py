@@ -26,7 +26,7 @@ SIZES = {"vocab": VOCAB, "context": 37, "dim": 40, "depth": 3, "heads": 4, "hidd
 
 @torch.no_grad()
 def shake(model: nn.Module) -> None:
-    """Weights large enough that attention looks somewhere, norms and biases that are not ones and zeros."""
+    """Randomize weights, norms and biases, so that attention is not uniform."""
     for p in model.parameters():
         p.add_(0.15 * torch.randn_like(p))
 
@@ -38,7 +38,7 @@ def build(**changes: object) -> Bert:
 
 
 def texts(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, where they are real, and which sentence they are of."""
+    """Ids, their attention mask, and their segments."""
     attention_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return torch.randint(VOCAB, attention_mask.shape), attention_mask, torch.randint(2, attention_mask.shape)
 
@@ -91,7 +91,7 @@ def test_bert_is_hugging_faces() -> None:
 @pytest.mark.parametrize(("act", "ffn"), [("relu", "relu"), ("gelu_new", "gelu_tanh")])
 @torch.no_grad()
 def test_activations_are_hugging_faces(act: str, ffn: str) -> None:
-    """There, the masked-word head has the same one."""
+    """The masked-word head has the same activation function."""
     theirs, ours = both(hidden_act=act)[0], Bert(BertConfig(**SIZES, ffn=ffn)).eval()
     ours.load_state_dict(bert_weights(theirs.state_dict(), ours))
     ids, attention_mask, segments = texts([13, 7])
@@ -164,7 +164,7 @@ def test_output_is_the_embedding_and_the_bias() -> None:
 
 
 def test_starts_near_uniform() -> None:
-    """A fresh model knows nothing: its loss is about log(vocab)."""
+    """The loss of a new model is about log(vocab)."""
     for pre in False, True:
         model, ids = Bert(BertConfig(**SIZES, pre=pre)), torch.randint(VOCAB, (7, 37))
         loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), torch.randint(VOCAB, (7 * 37,)))
@@ -188,7 +188,7 @@ def test_norms_have_their_epsilon() -> None:
 @pytest.mark.parametrize("positions", POSITIONS)
 @torch.no_grad()
 def test_positions_tell_order(positions: str) -> None:
-    """Without positions a text is a set; with any of them it is not its mirror image."""
+    """Without positions a text is a set; with positions its order matters."""
     model, ids = build(positions=positions), torch.randint(VOCAB, (1, 13))
     same = torch.allclose(model(ids), model(ids.flip(1)).flip(1), atol=1e-4)
     assert same == (positions == "none")
@@ -239,7 +239,7 @@ def test_a_window_on_everything_is_none(positions: str) -> None:
 @pytest.mark.parametrize("positions", WINDOWED)
 @torch.no_grad()
 def test_windows_of_every_length_are_as_their_watched_selves(positions: str) -> None:
-    """From one block to many: by blocks, and by the full weights and a mask."""
+    """From one block to many: computed by blocks, and with full weights and a mask."""
     model, (ids, _, segments) = build(positions=positions, window=3, globals=2), texts([37, 37])
     for T in range(1, 38):
         logits = model(ids[:, :T], segments=segments[:, :T])
@@ -262,7 +262,7 @@ def test_padding_does_not_leak_into_windows() -> None:
 
 @torch.no_grad()
 def test_what_a_token_sees_through_windows() -> None:
-    """A layer sees `window` farther; a global token makes two layers see all."""
+    """Each layer attends `window` tokens farther; with a global token, two layers attend to all."""
     ids = torch.randint(VOCAB, (1, 37))
     other = ids.clone()
     other[0, 20] = (ids[0, 20] + 1) % VOCAB

@@ -1,4 +1,4 @@
-"""The captioner alone: what it is made of against other people's modules and the paper's equations."""
+"""The captioner's parts, against other implementations and the paper's equations."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_the_lstm_is_the_papers_equations() -> None:
 @pytest.mark.parametrize("decoder", ["lstm", "transformer"])
 @torch.no_grad()
 def test_every_region_has_its_place(decoder: str) -> None:
-    """The same colours elsewhere are another picture."""
+    """The same colours in other regions give other outputs."""
     model = captioner(decoder=decoder)
     pixels, target = inputs(2)
     assert not torch.allclose(model(pixels, target), model(pixels.flip(-1), target), atol=1e-4)

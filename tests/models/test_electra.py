@@ -20,7 +20,7 @@ HEAD = {
 
 
 def shaken(model: nn.Module) -> nn.Module:
-    """Weights large enough that attention looks somewhere."""
+    """Randomize weights, so that attention is not uniform."""
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.15 * torch.randn_like(p))
@@ -28,7 +28,7 @@ def shaken(model: nn.Module) -> nn.Module:
 
 
 def test_what_tells_replaced_words_is_hugging_faces() -> None:
-    """Logits, and the gradients of every weight that they have."""
+    """Logits, and the gradients of every weight."""
     config = ElectraConfig(
         vocab_size=61, embedding_size=40, hidden_size=40, num_hidden_layers=3, num_attention_heads=4,
         intermediate_size=53, max_position_embeddings=37, hidden_dropout_prob=0.0,

@@ -21,7 +21,7 @@ GPT2_STYLE = {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias
 
 @torch.no_grad()
 def shake(model: nn.Module) -> None:
-    """Weights large enough that attention looks somewhere, norms and biases that are not ones and zeros."""
+    """Randomize weights, norms and biases, so that attention is not uniform."""
     for p in model.parameters():
         p.add_(0.15 * torch.randn_like(p))
 
@@ -36,7 +36,7 @@ def build(**changes: object) -> GPT:
 
 
 def from_gpt2(theirs: GPT2LMHeadModel, ours: GPT) -> None:
-    """Their Conv1D keeps weights transposed, and q, k and v in one."""
+    """Their Conv1D has transposed weights, and q, k and v in one matrix."""
     source = theirs.state_dict()
     weights = {
         "embed.weight": source["transformer.wte.weight"],
@@ -173,7 +173,7 @@ def test_configuration_is_frozen_and_by_keyword() -> None:
 
 
 def test_starts_near_uniform() -> None:
-    """A fresh model knows nothing: its loss is about log(vocab)."""
+    """The loss of a new model is about log(vocab)."""
     model, ids = GPT(GPTConfig(**SIZES)), torch.randint(61, (7, 37))
     loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), torch.randint(61, (7 * 37,)))
     assert loss.item() == pytest.approx(torch.tensor(61.0).log().item(), rel=0.02)

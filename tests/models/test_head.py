@@ -32,7 +32,7 @@ every = pytest.mark.parametrize(("kind", "each"), [(kind, each) for kind in KIND
 
 @torch.no_grad()
 def shake(model: nn.Module) -> None:
-    """Weights large enough that attention looks somewhere, norms and biases that are not ones and zeros."""
+    """Randomize weights, norms and biases, so that attention is not uniform."""
     for p in model.parameters():
         p.add_(0.15 * torch.randn_like(p))
 
@@ -45,7 +45,7 @@ def build(kind: str, each: bool, **settings: object) -> ModelWithHead:
 
 
 def texts(lengths: list[int]) -> tuple[Tensor, Tensor]:
-    """Ids, of which padding is 0 and nothing else, and where they are real."""
+    """Ids, padded with 0, which does not occur otherwise, and their attention mask."""
     attention_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return torch.randint(1, VOCAB, attention_mask.shape).masked_fill(~attention_mask, 0), attention_mask
 
@@ -100,7 +100,7 @@ LLAMA = {
 
 @torch.no_grad()
 def test_labelled_gpt_is_hugging_faces_llama() -> None:
-    """Its texts are padded on the right, too; its head has no bias."""
+    """Its texts are also padded on the right; its head has no bias."""
     theirs = LlamaForSequenceClassification(
         LlamaConfig(
             vocab_size=VOCAB, max_position_embeddings=37, hidden_size=40, num_hidden_layers=3,
@@ -185,7 +185,7 @@ def test_compiles_and_is_watched(kind: str, each: bool) -> None:
 
 
 def test_the_model_keeps_its_weights() -> None:
-    """A head is new; what it stands on may have been trained."""
+    """Adding a head does not change the weights of the model."""
     bert = Bert(BertConfig(**SIZES))
     before = {name: t.clone() for name, t in bert.state_dict().items()}
     model = ModelWithHead(bert, OUTPUTS, each=False)
@@ -211,7 +211,7 @@ def test_a_gpt_has_no_segments() -> None:
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
 @torch.no_grad()
 def test_the_mean_of_the_tokens_may_stand_for_a_text(kind: str) -> None:
-    """Of the real ones; a BERT's pooler takes no part then."""
+    """The mean is over tokens that are not padding; BERT's pooler is not used."""
     model = build(kind, False)
     model.mean = True
     ids, attention_mask = texts([13, 7, 1, 11])

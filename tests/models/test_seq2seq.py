@@ -1,4 +1,4 @@
-"""Recurrent sequence to sequence: what it promises, for every cell, attention, depth and direction.
+"""Recurrent sequence to sequence, for every cell, attention, depth and direction.
 
 Sizes: 61 source and 53 target words, 3 rows, 5 source and 7 target tokens, 17 at most, 22 wide.
 """
@@ -42,7 +42,7 @@ every_kind = pytest.mark.parametrize(
 
 
 def build(cell: str = "gru", **changes: object) -> Seq2Seq:
-    """Ready to use, with weights large enough that all of them matter."""
+    """Return a model in evaluation mode, with weights so large that all of them matter."""
     model = Seq2Seq(CONFIGS[cell](**{**SIZES, **changes}))
     with torch.no_grad():
         for p in model.parameters():
@@ -196,7 +196,7 @@ def test_compiles_where_torch_is_allowed_to(attention: str) -> None:
 @every_attention
 @every_cell
 def test_weights_can_be_shared_out(cell: str, attention: str) -> None:
-    """As the trainer does it with `blocks`: a block's weights are whole only while its forward runs."""
+    """Like the trainer with `blocks`: a block's weights are gathered only while its forward runs."""
     model, (source, target) = build(cell=cell, attention=attention), pairs()
     alone = model(source, target, REAL)
     alone.logsumexp(-1).sum().backward()
@@ -223,7 +223,7 @@ GO, END = 27, 28
 
 
 def words(count: int = 16) -> tuple[Tensor, Tensor]:
-    """Words of four letters, and how they are copied."""
+    """Words of four letters, to be copied."""
     letters = torch.randint(1, 27, (count, 4))
     edge = torch.ones(count, 1, dtype=torch.long)
     return letters, torch.cat([GO * edge, letters, END * edge], dim=1)
@@ -257,7 +257,7 @@ def test_one_batch_overfits_and_is_written_from_memory(cell: str, attention: str
 
 
 def test_starts_near_uniform() -> None:
-    """A fresh model knows nothing: its loss is about log(vocab)."""
+    """The loss of a new model is about log(vocab)."""
     for cell, attention in itertools.product(CELLS, ATTENTIONS):
         model = Seq2Seq(CONFIGS[cell](**SIZES, attention=attention))
         logits = model(torch.randint(61, (29, S)), torch.randint(53, (29, T)))

@@ -38,7 +38,7 @@ def both() -> tuple[T5ForConditionalGeneration, Transformer]:
 
 
 def translated(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Their names and scales as ours: scores are divided by √d here, so queries are √d larger."""
+    """Convert their names and scales: scores are divided by √d here, so queries are √d larger."""
     weights = {"embed.weight": theirs["shared.weight"] / math.sqrt(40)}
     for name, t in theirs.items():
         side, *parts = name.split(".")

@@ -24,7 +24,7 @@ SIZES = {"vocab": VOCAB, "context": 37, "dim": 40, "depth": 3, "decoder_depth": 
 
 @torch.no_grad()
 def shake(model: nn.Module) -> None:
-    """Weights large enough that attention looks somewhere, norms and biases that are not ones and zeros."""
+    """Randomize weights, norms and biases, so that attention is not uniform."""
     for name, p in model.named_parameters():
         if "embed_positions" not in name:  # Marian's waves are no weights
             p.add_(0.15 * torch.randn_like(p))
@@ -131,7 +131,7 @@ def test_attention_is_hugging_faces_marian() -> None:
 def write(
     model: Transformer, source: Tensor, attention_mask: Tensor, length: int, end: int | None = None
 ) -> Tensor:
-    """Greedily, a token at a time; after the end comes padding."""
+    """Generate greedily, token by token, with padding after the end."""
     ids = torch.full((len(source), 1), PAD)
     logits, state = model.start(source, ids, attention_mask)
     while ids.shape[1] <= length:
@@ -241,7 +241,7 @@ def count(**changes: object) -> int:
 
 @pytest.mark.parametrize(("name", "published"), [("base", 65e6), ("big", 213e6)])
 def test_presets_have_the_published_sizes(name: str, published: float) -> None:
-    """Table 3 of the paper, with its joint vocabulary of 37,000 tokens, as roughly as it is told there."""
+    """Table 3 of the paper, with its joint vocabulary of 37,000 tokens, to the digits given there."""
     assert count(vocab=37_000, **TransformerConfig.PRESETS[name]) == pytest.approx(published, rel=0.04)
 
 
@@ -282,7 +282,7 @@ def test_stacks_have_their_depths() -> None:
 
 
 def test_starts_near_uniform() -> None:
-    """Embeddings of length one, scaled up for the layers: the loss begins near log(vocab)."""
+    """Embeddings have length one and are scaled for the layers: the loss starts near log(vocab)."""
     for pre in False, True:
         model = Transformer(TransformerConfig(**SIZES, pre=pre)).eval()
         logits = model(torch.randint(VOCAB, (7, 31)), torch.randint(VOCAB, (7, 37)))
@@ -297,7 +297,7 @@ def test_starts_near_uniform() -> None:
 @pytest.mark.parametrize("positions", POSITIONS)
 @torch.no_grad()
 def test_positions_tell_order(positions: str) -> None:
-    """Without positions a source is a set; with any of them it is not its mirror image."""
+    """Without positions a source is a set; with positions its order matters."""
     model = build(positions=positions)
     source, target = torch.randint(VOCAB, (1, 13)), torch.randint(VOCAB, (1, 5))
     same = torch.allclose(model(source, target), model(source.flip(1), target), atol=1e-4)

@@ -65,7 +65,7 @@ def both() -> tuple[ViTForImageClassification, ModelWithHead]:
 
 
 def renamed(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Their weights, or gradients, by our names and in our shapes."""
+    """Convert their weights or gradients to our names and shapes."""
     weights = {}
     for name, t in theirs.items():
         for their, our in NAMES.items():
@@ -76,7 +76,7 @@ def renamed(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("shape", [(15, 15), (20, 20), (10, 20)], ids=str)
 def test_vit_is_hugging_faces(shape: tuple[int, int]) -> None:
-    """Logits and gradients; at other sizes, too, over which positions are stretched."""
+    """Logits and gradients, also at other sizes, for which positions are interpolated."""
     theirs, ours = both()
     pixels = torch.randn(5, 3, *shape)
     y, z = theirs(pixels, interpolate_pos_encoding=True).logits, ours(pixels)

@@ -1,4 +1,4 @@
-"""The model of word vectors: sizes, beginnings, and what its logits are."""
+"""The model of word vectors: sizes, initial values and logits."""
 
 import pytest
 import torch

@@ -23,7 +23,7 @@ BUILTIN = Path(regard.__file__).parent / "builtin"
 
 
 def rounds_alike() -> bool:
-    """Does this machine round as the one that wrote the fixtures?"""
+    """Return whether this machine rounds like the one that wrote the fixtures."""
     g = torch.Generator().manual_seed(0)
     a, b = torch.randn(37, 53, generator=g), torch.randn(53, 29, generator=g)
     y = torch.softmax(torch.nn.functional.layer_norm(torch.tanh(a @ b), (29,)), -1).exp()

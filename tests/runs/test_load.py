@@ -1,4 +1,4 @@
-"""A run's folder: begun at once or not at all; what is wrong with it is named; and what a model answers."""
+"""Run folders: complete or absent, with errors that name what is wrong; and the answers of a model."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ SECTIONS: recipe.Sections = {
 
 
 def parts() -> tuple[GPT, Write]:
-    """A writer of random weights so large that it has its preferences."""
+    """A language model with weights so large that its predictions are not uniform."""
     tokenizer = train_tokenizer("char", [TEXT], 0, Write.specials)
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab=tokenizer.vocab, context=13, dim=12, depth=2, heads=3, kv_heads=1))
@@ -54,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(trained: Path, tmp_path: Path) -> Path:
-    """A run's folder to do anything with."""
+    """A copy of the run's folder, which tests may change."""
     shutil.copytree(trained, tmp_path / "run")
     return tmp_path / "run"
 
@@ -216,7 +216,7 @@ def test_load_without_its_other_files(folder: Path) -> None:
 
 
 def test_a_folder_of_hugging_faces(tmp_path: Path) -> None:
-    """It is asked, and it is trained further for another task, with its own tokenizer."""
+    """It is asked, and fine-tuned for another task, with its own tokenizer."""
     sizes = {"vocab_size": 97, "max_position_embeddings": 23, "hidden_size": 12, "num_hidden_layers": 2}
     more = {"num_attention_heads": 3, "intermediate_size": 17, "type_vocab_size": 2}
     theirs = BertModel(BertConfig(**sizes, **more))  # type: ignore[arg-type]

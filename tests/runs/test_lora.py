@@ -1,4 +1,4 @@
-"""LoRA: nothing at first, little that learns, and the same when merged; from one model through whole runs."""
+"""LoRA: no change at first, few trainable weights, and the same outputs when merged; also in whole runs."""
 
 import copy
 
@@ -51,7 +51,7 @@ def read(model: nn.Module) -> Tensor:
 
 
 def taught(model: nn.Module) -> None:
-    """As if A and B had learnt something."""
+    """Set A and B to random values, as if trained."""
     with torch.no_grad():
         for m in model.modules():
             if isinstance(m, lora.LoRALinear):
@@ -200,7 +200,7 @@ def test_a_run_publishes_a_plain_model(text, finished, tmp_path, optimizer):
 
 
 def test_a_transformer_from_nothing(tmp_path):
-    """Nothing stands above its blocks: all that learns are the small matrices."""
+    """There are no layers above its blocks: only the small matrices are trained."""
     out, models = tmp_path / "out", []
     data = write_data("translate-transformer", tmp_path)
     with before(Trainer, "finish", lambda trainer, *_: models.append(trainer.model)):

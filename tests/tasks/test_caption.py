@@ -1,4 +1,4 @@
-"""Captioning: what a batch holds, what is learnt and how, what is asked and answered, where it looked."""
+"""Captioning: batches, the loss, answers, scores and attention."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -281,8 +281,8 @@ def test_efficientnet_starts_from_its_weights(
 
 
 def score_answers(model: Any, count: int) -> tuple[float, float, float]:
-    """Of combinations never learnt from: how many captions are right; and for the word of each shape, how
-    much of the attention is in its box, and how much would be if it were even."""
+    """For combinations that are not in the training data: the share of correct captions; and for the word
+    of each shape, the share of attention in its box, and the share that uniform attention would have."""
     shapes = draw_shapes(seed=7, count=count, held_out=True)
     pictures = list(torch.from_numpy(shapes.pixels))
     right = np.mean([a == c for a, c in zip(model.ask(pictures), shapes.captions, strict=True)])
@@ -304,7 +304,7 @@ def looks(model: Any, pictures: list[torch.Tensor], shapes: Any) -> Iterator[tup
 
 
 def test_soon_it_looks_at_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long before it knows a circle from a square."""
+    """Attention finds the shapes long before their names are correct."""
     unmeasured(monkeypatch)
     settings = {"train.lr": 3e-3, "train.warmup": 30, "model.dropout": 0.0, "task.smoothing": 0.0}
     model = train("caption", out=tmp_path / "out", steps=260, set=settings | {"train.device": "cpu"})

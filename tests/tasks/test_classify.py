@@ -1,4 +1,4 @@
-"""Classes and scores of texts and pairs: what a model reads, its loss, what is told, and what is learnt."""
+"""Classes and scores of texts and pairs: inputs, loss, answers and training."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def build(task, kind="bert", **settings):
 
 
 def ids(task, text):
-    """As the special tokens and the letters of a text."""
+    """The ids of a text's special tokens and letters."""
     marks = {"^": task.first, "$": task.end}
     return [marks[c] if c in marks else task.tokenizer.id(c) for c in text]
 
@@ -296,7 +296,7 @@ def bytes_():
 
 
 def written_likelihood(task, model, read, attention_mask, text):
-    """log p of writing a text and its end, token by token, to one source alone."""
+    """log p of a text and its end, token by token, for one source."""
     ids = [*task.tokenizer.encode(text), task.end]
     target = torch.tensor([[task.tokenizer.id("[PAD]"), *ids[:-1]]])
     logp = model(read[attention_mask][None], target).log_softmax(-1)
@@ -305,7 +305,7 @@ def written_likelihood(task, model, read, attention_mask, text):
 
 @pytest.mark.parametrize("weights", [None, (0.5, 2.0, 3.0)])
 def test_a_t5_writes_the_names(bytes_, weights):
-    """The loss is of the true name; of all names, the likeliest is told."""
+    """The loss is that of the true name; the answer is the most likely name."""
     task = teller(bytes_, labels=NAMES, weights=weights)
     model = build(task, "t5")
     read, attention_mask, segments, labels = batch = batch_of(task)
@@ -383,7 +383,7 @@ def test_an_idle_batch_counts_for_nothing(bytes_, settings, kind):
 
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
 def test_every_weight_learns_but_those_of_other_heads(task, kind):
-    """Segments are known to BERT, and the second of two texts has another one."""
+    """Only BERT has segments; the second of two texts has another one."""
     model = build(task, kind).train()
     task.loss(model, *batch_of(task)).backward()
     still = {name for name, p in model.named_parameters() if not p.requires_grad}
@@ -490,7 +490,7 @@ FURTHER = {name: value for name, value in SETTINGS.items() if name.startswith("t
 
 
 def test_it_learns_the_built_in_classes(tmp_path):
-    """And comes back from its folder as it was; and goes on to other classes."""
+    """Also after loading it from its folder, and when fine-tuned for other classes."""
     model = train("classify", out=tmp_path / "a", steps=100, set=SETTINGS | {"task.balanced": True})
     assert isinstance(model.model, ModelWithHead)
     names = set(model.task.config.labels)
@@ -523,7 +523,7 @@ def test_it_learns_the_built_in_classes(tmp_path):
 
 
 def test_a_restored_t5_learns_classes(tmp_path):
-    """Text to text: no head is put on it."""
+    """Text to text: it has no head."""
     (tmp_path / "a.txt").write_text("\n\n".join(f"The red fox saw {n} geese. It ran." for n in range(30)))
     t5 = SETTINGS | {"data.tokenizer": "bpe", "model.heads": 2}
     before = train("restore", str(tmp_path / "a.txt"), out=tmp_path / "a", steps=3, set=t5)
@@ -541,7 +541,7 @@ def test_a_restored_t5_learns_classes(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
 def test_from_a_model_that_has_read(tmp_path, kind):
-    """What it knows is kept, and its own heads stay as they are."""
+    """Its weights are kept, and its own heads do not change."""
     text = "\n\n".join(f"The red fox saw {n} geese. It ran." for n in range(30))
     (tmp_path / "a.txt").write_text(text)
     name = {"bert": "fill", "gpt": "write"}[kind]

@@ -1,4 +1,4 @@
-"""Sentences as vectors: how they are made, learnt from pairs and from scores, and searched."""
+"""Sentence vectors: how they are computed, trained on pairs and on scores, and searched."""
 
 import json
 import os
@@ -357,7 +357,7 @@ def test_a_batch_is_not_cut(tmp_path: Path) -> None:
 
 
 def test_going_on_from_other_tasks_and_to_them(tmp_path: Path) -> None:
-    """Heads come and go, and what one task does not train, the next does."""
+    """Heads are added and removed, and weights that one task freezes are trained by the next."""
     data = write(tmp_path / "a.tsv", PAIRS)
     text = tmp_path / "t.txt"
     text.write_text("\n\n".join(f"{a}.\n{b}." for a, b in PAIRS))
@@ -387,7 +387,7 @@ train("embed", sys.argv[1], valid=sys.argv[1], out=sys.argv[2], steps=5, set={se
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
-    """Each pair is held against the pairs of both; batches of 3, 3 and 1 divide unevenly, or not at all."""
+    """Each pair is compared with the pairs of both processes; batches of 3, 3 and 1 are split unevenly."""
     data = write(tmp_path / "a.tsv", PAIRS)
     script = tmp_path / "run.py"
     script.write_text(SCRIPT.replace("{settings}", repr(TINY)))

@@ -1,4 +1,4 @@
-"""Hidden words and pairs of texts: how many, which, that nothing gives them away, and what is learnt."""
+"""Masked words and sentence pairs: how many, which, that masked words do not leak, and training."""
 
 import json
 from itertools import pairwise
@@ -62,7 +62,7 @@ def data(task):
 
 
 def build(task, **settings):
-    """Weights large enough that the parts of a model matter."""
+    """Return a model with weights so large that all of its parts matter."""
     sizes = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 2, "heads": 3}
     model = task.add_head(Bert(BertConfig(**sizes, dropout=0.0, **settings)), task.config).eval()
     with torch.no_grad():
@@ -76,7 +76,7 @@ def dice(*key):
 
 
 def documents(task, *lengths):
-    """Passages of documents with sentences of these lengths; every token is its document's."""
+    """Passages of documents with sentences of these lengths; each token is the number of its document."""
     sizes = np.array([n for document in lengths for n in document])
     of = np.repeat(np.arange(len(lengths)), list(map(len, lengths)))
     ids = task.masker.words[np.repeat(of, sizes)]
@@ -87,12 +87,12 @@ def documents(task, *lengths):
 
 
 def within(count, total, share):
-    """Whether so many of all are as many as chance would have it."""
+    """Whether a count agrees with a share, within random deviations."""
     return abs(count - total * share) < 4.5 * (total * share * (1 - share)) ** 0.5
 
 
 def test_what_is_hidden_in_a_million_words(tokenizer):
-    """15 %; of these 80 % are masks, 10 % any word and 10 % themselves."""
+    """15 %; of these 80 % are [MASK], 10 % random words and 10 % unchanged."""
     task = filler(tokenizer, 102, next=False)
     stream = Stream([np.random.default_rng(5).choice(task.masker.words, 100_003)], 0)
     samples = task.samples(stream, seed=3, rows=1000, tokens=None)
@@ -167,7 +167,7 @@ def test_what_is_hidden_is_drawn_anew_every_epoch(task, data):
 
 
 def test_hidden_words_leave_no_trace(task):
-    """Where [MASK] stands, nothing depends on what was there: neither what is shown, nor what is foretold."""
+    """Neither inputs nor predictions depend on the word that [MASK] replaces."""
     model = build(task)
     for n in range(20):
         text = np.random.default_rng(n).choice(task.masker.words, 40)
@@ -190,7 +190,7 @@ def test_hidden_words_leave_no_trace(task):
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_whole_words(kind):
-    """All pieces of a word or none, in the library's own opinion of what a word is."""
+    """All pieces of a word are masked or none, with words as the library splits them."""
     line = 'The "quick" brownish fox\'s den, über 12 geese;\nNobody saw (any) of the other creatures: neither'
     words = train_tokenizer(kind, [" ".join(line), " the the of of quick quick quick"], 300, SPECIALS)
     task = filler(words, 300, whole_words=True, next=False)
@@ -383,7 +383,7 @@ def test_the_loss_is_torchs(task, data):
 
 
 def test_the_loss_is_hugging_faces(task, data):
-    """There, the two means are added; here the second weighs as many words as a full text has hidden."""
+    """Theirs adds the two means; ours weighs the second by the number of masked words of a full text."""
     sizes = {"vocab_size": task.tokenizer.vocab, "hidden_size": 12, "num_hidden_layers": 2}
     sizes |= {"num_attention_heads": 3, "intermediate_size": 48, "max_position_embeddings": CONTEXT}
     theirs = BertForPreTraining(TheirConfig(**sizes)).eval()
@@ -425,7 +425,7 @@ def test_an_idle_batch_counts_for_nothing(tokenizer, following):
 
 
 def replaced(tokenizer, data, **settings):
-    """A task, its model, a batch, the texts as they were written and as the generator changes them."""
+    """A task, its model, a batch, the original texts and those with the generator's words."""
     task = filler(tokenizer, replaced=True, **settings)
     model, batch = build(task), read_and_wanted(task, data)
     ids, attention_mask, segments, _, places, throws, following = batch
@@ -440,7 +440,7 @@ def replaced(tokenizer, data, **settings):
 
 
 def test_the_loss_of_replaced_words(tokenizer, data):
-    """It is over all words, as the generator has left them; where it was right, nothing is replaced."""
+    """It is over all words; where the generator predicts the original word, it is not replaced."""
     task, model, batch, written, shown = replaced(tokenizer, data)
     ids, attention_mask, segments, label, places, _, following = batch
     assert isinstance(model, Electra)
@@ -463,7 +463,7 @@ def test_the_loss_of_replaced_words(tokenizer, data):
 
 
 def test_replaced_words_do_not_depend_on_company(tokenizer, data):
-    """What is put into a row depends on the row alone: one process or two, all at once or in parts."""
+    """Replacements in a row depend on that row only: with one process or two, at once or in parts."""
     task, model, batch, *_ = replaced(tokenizer, data)
     measured = task.measure(model, *batch)
     parts = [task.measure(model, *(t[i : i + 1] for t in batch)) for i in range(7)]

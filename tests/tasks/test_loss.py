@@ -1,4 +1,4 @@
-"""Chunked cross-entropy: torch's values and gradients, and never more than so many rows of logits."""
+"""Chunked cross-entropy: torch's values and gradients, with a limited number of rows of logits."""
 
 import math
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ def test_autocast_is_as_near_as_plain_autocast(
 
 
 class RecordedOperations(TorchDispatchMode):
-    """Every result of an operation while it is on: its name and size."""
+    """Record the name and shape of every operation's result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,12 +111,12 @@ class RecordedOperations(TorchDispatchMode):
         return result
 
     def logits(self) -> Iterator[int]:
-        """The rows of everything that is as wide as the vocabulary."""
+        """The number of rows of every result that is as wide as the vocabulary."""
         return (math.prod(shape) // V for _, shape in self.results if V in shape and D not in shape)
 
 
 def test_nothing_is_changed_in_place() -> None:
-    """Compilers have lost such changes, and the gradients with them."""
+    """Compilers have lost such changes, and their gradients."""
     x, W, targets = batch()
     with RecordedOperations() as operations:
         chunked_cross_entropy(x, W, targets, 5, 16, 0.1).backward()

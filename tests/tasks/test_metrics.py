@@ -54,7 +54,7 @@ def worse(references: list[str], share: float, seed: int = 1) -> list[str]:
 
 
 def command(folder: Path, references: list[str], *systems: list[str], options: str) -> str:
-    """What sacreBLEU's command says about systems, the baseline first."""
+    """The output of sacreBLEU's command for these systems, the baseline first."""
     paths = []
     for name, lines in zip(["references", "b", "a"], [references, *systems], strict=False):
         paths.append(folder / name)
@@ -472,7 +472,7 @@ def test_cider_by_hand() -> None:
 
 
 def test_cider_is_pycocoevalcaps() -> None:
-    """Of version 1.2 on the same words, written down."""
+    """Results of version 1.2 for the same words."""
     answers, references = several(41)
     scores = caption_scores(answers, references)
     assert scores["cider"] == pytest.approx(1.9331960243653983, abs=1e-12)

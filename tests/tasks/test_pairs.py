@@ -1,4 +1,4 @@
-"""What translating and chatting make of pairs, and of a model: batches, losses, and whole answers."""
+"""Translation and chat: batches of pairs, losses and answers."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -63,7 +63,7 @@ def chatter(context=CONTEXT, turns=1):
 
 
 def build(task, kind="gru", **settings):
-    """A model in double precision, with weights by which its first token depends on the source."""
+    """A model in double precision, with weights so large that its first token depends on the source."""
     cls, config, _ = MODELS[kind]
     other = task.target_tokenizer
     settings = SIZES | {"context": task.context} | settings
@@ -81,7 +81,7 @@ def build(task, kind="gru", **settings):
 
 
 def ask(task, model, texts, sampling, **options):
-    """Streamed, and joined."""
+    """The joined pieces of a stream."""
     return [
         "".join(row) for row in zip(*task.stream(model, Request(texts, sampling, **options)), strict=True)
     ]
@@ -92,7 +92,7 @@ def texts_of(answers):
 
 
 class Echo(nn.Module):
-    """A "model" that writes what it reads; told `said`, it writes that instead."""
+    """A "model" that repeats its source, or gives `said` instead."""
 
     def __init__(self, task, said=None):
         super().__init__()
@@ -164,7 +164,7 @@ def test_two_vocabularies_end_each_in_their_own_way():
 
 
 def test_what_does_not_fit_is_cut():
-    """Only in scoring: the newest of a source, the beginning of a target."""
+    """Only in scoring: the end of a source and the beginning of a target are used."""
     task = translator(context=4)
     pairs = task.encode([(["abcdefgh"], "hgfedcba"), (["ab"], "c")])
     source, attention_mask, target, following = task.collate(pairs, np.array([0, 1]))
@@ -201,7 +201,7 @@ def test_training_is_by_rows_or_by_tokens():
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("kind", ["transformer", "lstm"])
 def test_the_loss_is_torchs(kind, separate):
-    """Smoothed in training, plain otherwise."""
+    """With label smoothing in training, without it otherwise."""
     task = translator(smoothing=0.3, separate=separate)
     model = build(task, kind, **({"heads": 2} if kind == "transformer" else {}))
     pairs = task.encode([(["abc"], "zyx."), (["a"], "v w xy"), (["had a bag"], "x")])
@@ -219,7 +219,7 @@ def test_the_loss_is_torchs(kind, separate):
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_forcing_reaches_recurrent_models(kind):
-    """At 0, what the target says after its beginning is not read; outside of training, always."""
+    """At 0, the target is not read after its first token; in evaluation, it is always read."""
     task = translator(forcing=0.0)
     model = build(task, kind)
     source, attention_mask, target, following = task.collate(
@@ -402,7 +402,7 @@ def test_groups_do_not_change_answers(monkeypatch):
 
 
 def test_many_texts_keep_their_order():
-    """Whatever the order of their lengths."""
+    """Also if they are not in the order of their lengths."""
     task = translator()
     draw = np.random.default_rng(0)
     texts = ["".join(draw.choice([*"abcdefgh"], draw.integers(0, CONTEXT))) for _ in range(997)]
@@ -432,7 +432,7 @@ def test_seeds_and_samples():
 
 
 def test_the_best_answers_come_first_with_their_scores():
-    """As beam search finds them, and as likely as the model says when it reads them at once."""
+    """As beam search finds them, with the scores of a full forward pass."""
     task = translator()
     model = build(task, "transformer", heads=2)
     (answers,) = task.answers(model, Request(["bad cab"], replace(BEAMS, num_beams=4), samples=3))
@@ -481,7 +481,7 @@ SENTENCES = ["the cat sat on the mat.", "the cats sat, and the mats sat!", "a do
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "char"])
 def test_prefix(kind, beams):
-    """An answer goes on from it: the spaces between are the tokenizer's, neither lost nor doubled."""
+    """An answer continues the prefix; spaces between them are neither lost nor doubled."""
     words = train_tokenizer(kind, SENTENCES * 5, 300, Translate.specials)
     task = Translate(TranslateConfig(name="translate"), words, 31)
     how = replace(GREEDY_LONG, num_beams=beams)
@@ -507,7 +507,7 @@ def test_prefix(kind, beams):
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 def test_prefix_with_a_model(kind):
-    """What follows is what the model writes after just these tokens."""
+    """The continuation is that of the model after these tokens."""
     words = train_tokenizer(kind, SENTENCES * 5, 300, Translate.specials)
     task = Translate(TranslateConfig(name="translate"), words, 31)
     model = build(task, "gru")
@@ -606,7 +606,7 @@ def test_a_long_answer_begins_with_the_prefix_once(beams):
 
 
 def heard(task, text):
-    """What the model reads of it."""
+    """The text that the model reads."""
     model = Echo(task)
     task.answers(model, Request([text], GREEDY))
     return ["".join(task.tokenizer.tokens(ids)) for ids in model.sources]
@@ -629,7 +629,7 @@ def test_what_is_too_long_loses_its_oldest_words():
 
 
 def test_a_turn_with_several_lines_is_one(tmp_path):
-    """What is read in training is what is read when it is asked."""
+    """The input in training equals the input of a question."""
     (tmp_path / "a.jsonl").write_text('{"turns": ["ab\\ncd", "ef\\ngh", "a"]}\n')
     path = str(tmp_path / "a.jsonl")
     task = chatter(turns=2)

@@ -1,4 +1,4 @@
-"""Spans taken out of a text: how many, where, that nothing is lost, and that a model can put them back."""
+"""Span corruption: how many spans, where, that no word is lost, and that a model learns to restore them."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def stream(task):
 
 
 def restored(task, source, following):
-    """A torn text put together again."""
+    """Put the spans back into their text."""
     ids = [id for id in following if id != task.tokenizer.end]
     return task.tokenizer.encode(task.fill_in([id for id in source if id != task.tokenizer.end], ids))
 
@@ -77,7 +77,7 @@ def test_nothing_is_lost(tokenizer, length, missing, span):
 
 
 def test_what_is_missing_over_many_texts(task, stream):
-    """15 %, in spans of three, everywhere alike, and anew every time a text is read."""
+    """15 %, in spans of three, at all positions alike, and different each time a text is read."""
     samples = task.samples(stream, seed=5, rows=64, tokens=None)
     places = np.zeros(task.length)
     batches = [task.batch(samples, samples.rows(step)) for step in range(30)]

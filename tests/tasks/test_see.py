@@ -1,4 +1,4 @@
-"""Telling the class of a picture: what a model reads, its loss, what is told, and what is learnt."""
+"""Image classification: inputs, loss, answers and training."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Answers in a text: places in characters and tokens, overlapping parts, and that a model finds them."""
+"""Answers in a text: positions in characters and tokens, overlapping windows, and training."""
 
 import json
 
@@ -66,7 +66,7 @@ def tiny_model(task, **more):
 
 
 def all_of(text, word):
-    """Where a word stands, every time."""
+    """All positions of a word."""
     return [i for i in range(len(text)) if text.startswith(word, i)]
 
 
@@ -75,7 +75,7 @@ def all_of(text, word):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_places_go_to_tokens_and_back(kind):
-    """Of every word, with umlauts and several times in the text: this one, not another."""
+    """For every word, also with umlauts and repeated words."""
     task = task_of(kind)
     ((window,),) = task.windows([("Wer?", TEXT)])
     ends = [0, *(i for i, c in enumerate(TEXT) if c == " "), len(TEXT)]
@@ -200,7 +200,7 @@ def test_loss_and_measure_are_torchs(segments):
 
 
 def test_the_best_span_is_the_best_of_all():
-    """By trying all, over all parts; no longer than allowed, and never backwards."""
+    """Compared with all spans of all windows: not longer than allowed, and never backwards."""
     task = task_of("wordpiece", 17, longest=3)
     model = tiny_model(task).eval()
     torch.nn.init.normal_(model.head.weight)

@@ -1,4 +1,4 @@
-"""Tags: where they stand among a word's pieces, that no word is lost, and that a model learns them."""
+"""Tags: their positions among a word's pieces, that no word is lost, and training."""
 
 import dataclasses
 from itertools import chain

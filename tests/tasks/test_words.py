@@ -1,4 +1,4 @@
-"""What the task of word vectors draws from a text, learns, answers and is judged by."""
+"""Word vectors: samples, loss, answers and scores."""
 
 import gzip
 import math
@@ -177,7 +177,7 @@ def test_chances_of_what_is_not_there() -> None:
 
 
 def slowly(model: Word2Vec, ids: Tensor, negatives: Tensor, reach: Tensor, mode: str, k: int) -> float:
-    """Mikolov et al. 2013, eq. 4, pair by pair, where the expectation is the mean over what the row drew."""
+    """Mikolov et al. 2013, eq. 4, pair by pair; the expectation is the mean over the row's samples."""
     v, u = model.embed.weight.detach().double(), model.near.weight.detach().double()
     total = 0.0
 
@@ -234,7 +234,7 @@ def test_metrics(task: WordsTask, stream: Stream) -> None:
 
 
 def groups(lines: int) -> str:
-    """Two kinds of words, each with neighbours of its own; within a kind, words have the same neighbours."""
+    """Two groups of words; words of a group have the same neighbours."""
     dice = np.random.default_rng(0)
     kinds = {"cat dog cow hen": "eats sleeps runs", "red blue green pink": "paint colour shade"}
     tokens = []
@@ -321,7 +321,7 @@ def test_settings_that_make_no_sense(name: str) -> None:
 
 @pytest.fixture
 def plane(task: WordsTask) -> Word2Vec:
-    """a to f lie around its origin; the others far away, on the other side."""
+    """a to f are around the origin; the others are far away, on the other side."""
     model = Word2Vec(WordsConfig(vocab=task.tokenizer.vocab, context=CONTEXT, dim=2))
     places = {"a": (1, 0), "b": (3, 0.3), "c": (1, 0.9), "d": (0, 1), "e": (0.1, 2), "f": (2, 2.1)}
     with torch.no_grad():

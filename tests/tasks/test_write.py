@@ -1,4 +1,4 @@
-"""What the task of writing makes of a text, and of a model."""
+"""Language modelling: batches, loss, answers and scores."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Chat templates: the same texts as transformers', and an end to everything."""
+"""Chat templates: the same texts as in transformers, with limits on time and size."""
 
 import json
 import tracemalloc
@@ -130,7 +130,7 @@ def test_mistakes():
     ],
 )
 def test_nothing_of_python_is_reached(text):
-    """Jinja's sandbox answers with nothing, or not at all."""
+    """Jinja's sandbox gives an empty string, or an error."""
     try:
         said = Template(text).render(TALK)
     except regard.UserError:
@@ -176,7 +176,7 @@ NESTED = "{% for a in r %}{% for b in r %}{% for c in r %}X{% endfor %}{% endfor
     ],
 )
 def test_gigabytes_are_refused(monkeypatch, text):
-    """Before they are there."""
+    """Before the template is rendered."""
     monkeypatch.setattr(template, "MAX_OUTPUT", 2**21)
     tracemalloc.start()
     try:
@@ -238,7 +238,7 @@ def folder(path: Path, **values) -> Path:
 
 
 def test_folders(tmp_path):
-    """A template in either place; what is asked are the tokens of transformers."""
+    """A template in either place; prompts are the tokens of transformers."""
     from transformers import AutoTokenizer
 
     path = folder(tmp_path / "a", chat_template=CHATML)
@@ -267,7 +267,7 @@ def test_folders(tmp_path):
 
 
 def test_answers_end_with_a_turn(tmp_path, monkeypatch):
-    """Also with beams; and a text is what a user says."""
+    """Also with beams; a plain text is a message of the user."""
     model = regard.load(folder(tmp_path / "a", chat_template=CHATML), "cpu")
     ends = []
     monkeypatch.setattr("regard.tasks.write.generate", lambda *_, end, **__: ends.append(end) or iter(()))

@@ -1,4 +1,4 @@
-"""Sentences by rule, and parts that fit."""
+"""Splitting into sentences, and into parts that fit."""
 
 import random
 
@@ -132,7 +132,7 @@ def test_a_character_is_never_cut() -> None:
 
 
 def test_long_texts_are_counted_in_small_pieces() -> None:
-    """However long a text or a word is, `length` sees it whole once or twice and pieces after that."""
+    """For long texts and words, `length` is called with the whole once or twice, then with pieces."""
     for text in "x" * 5000, "so it goes " * 500, "so, it, goes, " * 400, "." * 5000 + "x", "a. " * 2000:
         count = 0
 

@@ -1,4 +1,4 @@
-"""Tokenizers: exact there and back, the same every time, streaming like whole, long texts in pieces."""
+"""Tokenizers: exact round trips, reproducible training, streaming, and long texts in pieces."""
 
 import json
 import subprocess
@@ -262,7 +262,7 @@ def test_streaming_waits_for_whole_characters():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_streaming_on_from_what_stands_there(trained, kind):
-    """All that comes, joined, is what decoding the whole adds to its beginning."""
+    """The joined pieces equal the text of all ids, without that of the prompt."""
     tokenizer = trained[kind]
     for text in CORPUS:
         ids = tokenizer.encode(text)[:60]
@@ -319,7 +319,7 @@ def test_bpe_is_gpt2s(tmp_path):
 
 
 def test_a_megabyte_in_one_string():
-    """Which would take minutes if the time were quadratic."""
+    """This would take minutes if the time were quadratic."""
     text = "".join(chr(97 + i * i % 26) + (" \n" if i % 7 == 0 else "") for i in range(800_000))
     tokenizer = train_tokenizer("char", [text], 0, [])
     ids = tokenizer.encode_batch([text])[0]

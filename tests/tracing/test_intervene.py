@@ -1,4 +1,4 @@
-"""Changing what a model computes: silent heads, parts taken from elsewhere, hidden tokens."""
+"""Changing what a model computes: silenced heads, values of other inputs, hidden tokens."""
 
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -104,7 +104,7 @@ def hooks(model: Model) -> int:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """After every test, each model that was made is as it was."""
+    """Check after every test that no model was changed."""
     models: list[tuple[Model, dict[str, Tensor]]] = []
     begin = Model.__init__
 
@@ -201,12 +201,12 @@ def test_a_hidden_token_is_looked_at_by_nobody(case: str) -> None:
 
 
 def sides(part: str) -> bool:
-    """Whether it looks at the source, or at the only text."""
+    """Whether the part attends to the source, or to the only text."""
     return part.startswith("encoder") or "cross" in part or "look" in part or not part.startswith("decoder")
 
 
 def test_hidden_is_as_left_out_where_there_are_no_positions() -> None:
-    """Compared with a text that never had the word; the hidden one still has a row of its own."""
+    """Compared with a text without the word; the hidden word still has its own row."""
     model = reader("write", "gpt", positions="none")
     with change(model, hide=[1]):
         hidden = trace(model, "the quick brown fox")["logits"][[0, 2, 3]]
@@ -215,7 +215,7 @@ def test_hidden_is_as_left_out_where_there_are_no_positions() -> None:
 
 @torch.no_grad()
 def test_what_can_be_changed_in_a_block() -> None:
-    """By functions, each against the same by hand."""
+    """Changes by functions, each compared with the same computed by hand."""
     model, text = reader("write", "gpt", ffn="gelu"), "the quick brown fox"
     m, plain = model.model, trace(model, text)
     block = m.blocks[1]
@@ -315,7 +315,7 @@ def test_effects_by_hand(case: str) -> None:
 
 @contextmanager
 def useless(model: Model, part: str, head: int) -> Any:
-    """A head whose output has no weight: nothing can depend on it."""
+    """A head whose output weights are zero: no output depends on it."""
     out = module(model, part).out
     d = out.weight.shape[1] // module(model, part).heads
     before = out.weight.clone()
@@ -335,7 +335,7 @@ def test_a_useless_head_is_last() -> None:
 
 @every_case
 def test_every_layer_by_its_own_name(case: str) -> None:
-    """What may be changed has its name in the trace; and in the place of itself, it changes nothing."""
+    """Every value that can be changed has its name in the trace; replaced by itself, it changes no output."""
     build, text, *_ = CASES[case]
     model = build()
     t, names = trace(model, text), changeable(model.model)

@@ -105,7 +105,7 @@ def inner(model: Model) -> Any:
 
 
 def module(model: Model, part: str) -> Any:
-    """The module of a part: blocks are wired by residuals."""
+    """The module with this name; blocks are wrapped by residuals."""
     result = model.model if part.startswith("generator") else inner(model)
     for name in part.split("."):
         result = result[int(name)] if name.isdecimal() else getattr(result, name)
@@ -113,7 +113,7 @@ def module(model: Model, part: str) -> Any:
 
 
 def check_attention(t: Trace, part: str, m: Any, x: Tensor, source: Tensor, bias: Tensor | None) -> None:
-    """The chain from what comes in, x, to what goes out."""
+    """Check the attention from its input x to its output."""
     q, k, v, W = (t[f"{part}.{name}"] for name in ("q", "k", "v", "weights"))
     H, T, d = q.shape
     rotary = None
@@ -157,7 +157,7 @@ def check_feed_forward(t: Trace, part: str, m: Any, x: Tensor) -> None:
 
 
 def check_blocks(t: Trace, model: Model, stack: str, source: Tensor | None = None) -> Tensor:
-    """Every layer of a stack (`blocks`, `encoder`); what leaves the last one."""
+    """Check every layer of a stack (`blocks`, `encoder`); return the output of the last one."""
     prefix = stack.removesuffix("blocks")
     prefix = prefix if stack.endswith("blocks") else f"{stack}."
     prefix = "" if stack == "generator" else prefix
@@ -183,7 +183,7 @@ def check_blocks(t: Trace, model: Model, stack: str, source: Tensor | None = Non
 
 
 def check_embedding(t: Trace, model: Model, side: str, prefix: str, embed: Any, scale: float = 1.0) -> Tensor:
-    """From ids to what enters the first block; positions may be none, added, or elsewhere."""
+    """Check the embeddings; return the input of the first block."""
     x = embed.weight[torch.tensor(t.ids[side])]
     assert torch.equal(t[f"{prefix}embed"], x)
     total = scale * x
@@ -195,7 +195,7 @@ def check_embedding(t: Trace, model: Model, side: str, prefix: str, embed: Any, 
 
 
 def check_look(t: Trace, m: Any, states: Tensor) -> None:
-    """A recurrent decoder's attention over `states`."""
+    """Check a recurrent decoder's attention over `states`."""
     q, k = (t[f"decoder.look.{name}"][0] for name in "qk")
     if hasattr(m.score, "w"):
         close(t["decoder.look.Wq"], m.score.W(q))
@@ -600,7 +600,7 @@ def test_steps_are_rows_of_the_whole(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "captioner"])
 def test_beams(kind: str) -> None:
-    """Every candidate's score is the sum of the log-probabilities of its words, by whole runs."""
+    """Every candidate's score is the sum of its words' log-probabilities in a full forward pass."""
     model, input = model_and_input(kind)
     source = input[0] if isinstance(input, tuple) else input
     steps = trace(model, source, steps=True, num_beams=3, max_new_tokens=4, length_penalty=0.0)
@@ -725,7 +725,7 @@ def test_damage_is_noticed(where: str, tmp_path: Path) -> None:
 
 
 def test_a_file_for_others(tmp_path: Path) -> None:
-    """Any reader of safetensors finds the tensors by their names."""
+    """Other readers of safetensors find the tensors by their names."""
     original = trace(*model_and_input("vit"))
     original.save(tmp_path / "a.safetensors")
     with safe_open(tmp_path / "a.safetensors", framework="pt") as file:

@@ -1,4 +1,4 @@
-"""Runs: begun, stopped, killed, damaged, gone on with to the last bit, and never overwritten."""
+"""Runs: started, stopped, killed, damaged, resumed bit for bit, and never overwritten."""
 
 import errno
 import json
@@ -63,7 +63,7 @@ def text(place):
 
 @pytest.fixture(scope="module", params=KINDS)
 def straight(request, place, text):
-    """A run that nobody disturbed, and its settings."""
+    """An uninterrupted run, and its settings."""
     settings = KINDS[request.param] | {"steps": STEPS, "train__evaluate": 4, "train__save": 5}
     with pytest.MonkeyPatch.context() as patch:
         unmeasured(patch)
@@ -74,7 +74,7 @@ def straight(request, place, text):
 
 @pytest.fixture(scope="module", params=RUNS)
 def every(request, place):
-    """Each model's run that nobody disturbed; its data, case and settings. Three epochs of pairs."""
+    """An uninterrupted run of each model, with its data and settings. Three epochs of pairs."""
     case = request.param
     settings = {"steps": STEPS, "train__evaluate": 4, "train__save": 5, "train__micro": 4}
     settings |= {"case": case, "model__dropout": 0.1}
@@ -94,7 +94,7 @@ def every(request, place):
 
 @pytest.fixture(scope="module")
 def finished(place, text):
-    """A run of six steps that is over."""
+    """A finished run of six steps."""
     with pytest.MonkeyPatch.context() as patch:
         unmeasured(patch)
         tiny(text, place / "finished", steps=6, train__save=2, train__evaluate=3)
@@ -123,7 +123,7 @@ def test_stopped_before_a_step(straight, text, tmp_path, step, how):
 
 @pytest.mark.parametrize("step", [0, 4, 7, 11])
 def test_stopped_while_a_step_is_on_its_way_it_is_done_or_not_begun(straight, text, tmp_path, step):
-    """With train.micro the signal falls between the parts of a batch, and the step is given up."""
+    """With train.micro the signal comes between the parts of a batch, and the step is dropped."""
     out, (weights, settings) = tmp_path / "out", straight
     with stopped(Trainer, "forward", lambda trainer, *_: trainer.step == step):
         tiny(text, out, **settings)
@@ -143,7 +143,7 @@ def test_stopped_again_and_again(straight, text, tmp_path):
 
 
 def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
-    """An epoch of pairs has four steps: the stops lie before, at and after its borders."""
+    """An epoch of pairs has four steps: the stops are before, at and after its borders."""
     out, (weights, data, settings) = tmp_path / "out", every
     for step in (0, 3, 4, 8, 9):
         with stopped(Trainer, "train_step", at_step(step)):
@@ -239,7 +239,7 @@ OFTEN = {"write": 200, "translate-lstm": 40}
     ],
 )
 def test_killed_at_any_moment(tmp_path, case, steps):
-    """SIGKILL, over and over, at every touch of a file while saving and at random moments."""
+    """SIGKILL, repeatedly, at every file operation while saving and at random moments."""
     script = Path(__file__).parents[1] / "helpers" / "killing.py"
     process = subprocess.run(
         [sys.executable, script, case, write_data(case, tmp_path), tmp_path, str(steps), "0"],
@@ -371,7 +371,7 @@ def test_when_every_checkpoint_is_damaged_it_begins_again(finished, text, tmp_pa
 
 
 def test_a_full_disk_at_a_later_save(straight, text, tmp_path, monkeypatch):
-    """One line says so, the save before stays whole, and the run goes on from it."""
+    """The error is one line, the earlier checkpoint stays valid, and the run resumes from it."""
     weights, settings = straight
     out = tmp_path / "out"
     true, calls = atomic.flush, []
@@ -403,7 +403,7 @@ def test_a_full_disk_at_the_first_save_leaves_nothing(text, tmp_path, monkeypatc
 
 
 def test_a_disk_that_is_really_full(text, tmp_path):
-    """Room for a save and a half."""
+    """Space for one and a half checkpoints."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "none", disk], capture_output=True)
@@ -498,7 +498,7 @@ def test_another_seed_makes_another_run(finished, text, tmp_path):
 
 
 def test_from_another_run(finished, tmp_path):
-    """Tokenizer, sizes and weights are the parent's; characters that it does not know are no obstacle."""
+    """Tokenizer, sizes and weights are the parent's; unknown characters are accepted."""
     more = tmp_path / "more.txt"
     more.write_text("Übung macht den Meister, sagt der Fuchs. " * 20)
     settings = {"train.device": "cpu", "train.lr": 1e-9, "train.batch": 3}
@@ -542,7 +542,7 @@ def test_from_another_run_of_other_sizes(finished, text, tmp_path):
 
 @pytest.mark.parametrize("case", ["classify-bert", "tag-gpt", "span-bert"])
 def test_from_a_model_that_tells_the_same_with_its_head(tmp_path, case):
-    """Whatever the order of its labels; one that tells others gets a new head."""
+    """For any order of its labels; with other labels, there is a new head."""
     data = Path(write_data(case, tmp_path))
     parent = tiny(str(data), tmp_path / "parent", case, steps=2)
     settings = {"base": tmp_path / "parent", "steps": 1, "train__lr": 1e-9, "model__dropout": 0.0}

@@ -1,4 +1,4 @@
-"""Two processes and one: the same losses and weights, and checkpoints that either can go on from."""
+"""Two processes and one: the same losses and weights, and either resumes the other's checkpoints."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, text):
-    """What one process makes of it."""
+    """Train with one process."""
     out = tmp_path_factory.mktemp("alone") / "out"
     with pytest.MonkeyPatch.context() as patch:
         unmeasured(patch)
@@ -99,7 +99,7 @@ def test_two_processes_are_one(text, alone, tmp_path, parallel):
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_signal_to_all_and_on_with_the_other_number(text, tmp_path, parallel):
-    """One process begins, two go on and are stopped, one finishes: each has what the others left."""
+    """One process starts, two resume and are stopped, one finishes."""
     out, many = tmp_path / "out", 3000
     tiny(text, out, **SETTINGS | {"steps": 2})
     process = two("-m", "regard", *line(text, out, "--resume", steps=many, train__parallel=parallel))
@@ -144,7 +144,7 @@ MANY = (
 
 @pytest.fixture
 def exact():
-    """Numbers so fine that the order of a sum does not show."""
+    """Use double precision, so that the order of a sum has no visible effect."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -152,7 +152,7 @@ def exact():
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """A folder with all of MANY, made by the same two processes one after another, and their data."""
+    """A folder with all of MANY, trained by the same two processes, and their data."""
     folder = tmp_path_factory.mktemp("both")
     data = {case: write_data(case, folder) for case in RUNS}
     plan = [

@@ -1,4 +1,4 @@
-"""log.jsonl: it grows row by row, forgets what is done again, and survives what a kill does to it."""
+"""log.jsonl: rows are appended, repeated steps are replaced, and a row cut by a kill is repaired."""
 
 import json
 import sys

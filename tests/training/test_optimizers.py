@@ -1,4 +1,4 @@
-"""Muon against torch's own; who is in which group; where the learning rate stands."""
+"""Muon against torch's own, parameter groups, and learning rate schedules."""
 
 import math
 from itertools import pairwise
@@ -155,7 +155,7 @@ def transformer(**more: object) -> Transformer:
 
 
 def labelled() -> ModelWithHead:
-    """A BERT with a head, its own heads at rest, as its task leaves them."""
+    """A BERT with a head, its own heads frozen, as in its task."""
     model = ModelWithHead(Bert(BertConfig(vocab=29, context=11, dim=12, depth=3, heads=3)), outputs=5)
     for part in model.unused:
         part.requires_grad_(False)
@@ -163,14 +163,14 @@ def labelled() -> ModelWithHead:
 
 
 def scaled(model: nn.Module, name: str, decay: float) -> dict[str, float]:
-    """The scale of every weight that learns, by its name."""
+    """The scale of every trainable weight, by its name."""
     optimizers = make_optimizers(model, name, 0.01, 0.1, 0.98, layer_decay=decay)
     scales = {p: group["scale"] for o in optimizers for group in o.param_groups for p in group["params"]}
     return {n: scales[p] for n, p in model.named_parameters() if p in scales}
 
 
 def by_hand(names: list[str], *scales: tuple[str, float]) -> dict[str, float]:
-    """The scale that belongs to the first of the beginnings that a name has."""
+    """The scale of the first prefix that a name starts with."""
     return {n: next(scale for beginning, scale in scales if n.startswith(beginning)) for n in names}
 
 
@@ -188,7 +188,7 @@ def test_scales_of_a_gpt(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_scales_of_a_transformer(name: str) -> None:
-    """Its decoder stands on its encoder: five blocks in a row."""
+    """Encoder and decoder count as five blocks in a row."""
     model = transformer(target_vocab=31, pre=True, positions="relative")
     expected = [("embed", 1 / 32), ("target_embed", 1 / 32), ("encoder_pos", 1 / 32), ("decoder_pos", 1 / 32)]
     expected += [("encoder.0.", 1 / 16), ("encoder.1.", 1 / 8), ("decoder.0.", 1 / 4), ("decoder.1.", 1 / 2)]
@@ -278,7 +278,7 @@ STEPS, WARMUP = 1000, 100
 
 
 def path(schedule: str, warmup: int = WARMUP) -> list[float]:
-    """Steps count from 1; before the first, nothing is done."""
+    """Steps count from 1."""
     return [lr_factor(schedule, (step - 1) / STEPS, step, warmup) for step in range(1, STEPS + 1)]
 
 

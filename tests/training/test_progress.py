@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def open_terminal(monkeypatch):
-    """Makes standard error a terminal of 70 by 24 when called: pytest would undo it before the test."""
+    """Return a function that makes standard error a terminal of 70 by 24; pytest would undo it earlier."""
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "70", "LINES": "24"}.items():

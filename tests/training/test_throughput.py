@@ -1,4 +1,4 @@
-"""Counted operations against the formula by hand, and rates against a clock that we move."""
+"""Operation counts against the formula, and rates with a fake clock."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The loop: parts of a batch, evaluations, the best and the last, budgets, signals, and what goes wrong."""
+"""The loop: parts of a batch, evaluations, best and last checkpoints, budgets, signals and errors."""
 
 import copy
 import json
@@ -51,14 +51,14 @@ def text(tmp_path_factory):
 
 @pytest.fixture
 def exact():
-    """Numbers so fine that the order of a sum does not show."""
+    """Use double precision, so that the order of a sum has no visible effect."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
 def losses(monkeypatch, *values):
-    """Have evaluations find these, one after another."""
+    """Make evaluations return these losses, one after another."""
     remaining = iter(values)
     monkeypatch.setattr(Write, "metrics", lambda *_: {"loss": next(remaining)})
 
@@ -137,7 +137,7 @@ def test_every_model_learns_its_pairs_by_heart(tmp_path, case):
 
 @pytest.mark.parametrize(("tokens", "batch"), [(33, 3), (43, 3), (1, 1)])
 def test_tokens_instead_of_rows(text, tmp_path, tokens, batch):
-    """A row of writing has eleven."""
+    """A row of text has eleven tokens."""
     tiny(text, tmp_path / "tokens", steps=3, train__tokens=tokens)
     tiny(text, tmp_path / "rows", steps=3, train__batch=batch)
     close(tmp_path / "tokens", tmp_path / "rows", rtol=0, atol=0)
@@ -175,7 +175,7 @@ def test_an_evaluation_covers_all_that_is_held_out(text, tmp_path, micro):
 
 
 def test_measuring_does_not_change_training(text, tmp_path):
-    """Nor does saving, logging or the size of a part."""
+    """Saving, logging and the size of a part change nothing either."""
     tiny(text, tmp_path / "a", steps=6, model__dropout=0.3)
     tiny(text, tmp_path / "b", steps=6, model__dropout=0.3, train__evaluate=1, train__save=1, train__log=4)
     same_weights = [(tmp_path / x / "checkpoints/step-6/model.safetensors").read_bytes() for x in "ab"]
@@ -195,7 +195,7 @@ def test_the_best_is_the_model_and_the_last_is_for_going_on(text, tmp_path, monk
 
 
 def accuracies(monkeypatch, *values):
-    """Have evaluations of classes find these losses and accuracies."""
+    """Make evaluations of classes return these losses and accuracies."""
     remaining = iter(values)
     monkeypatch.setattr(
         Classify, "metrics", lambda *_: dict(zip(("loss", "accuracy"), next(remaining), strict=True))
@@ -207,7 +207,7 @@ BY_ACCURACY = {"train__evaluate": 2, "train__save": 2, "train__keep": 9, "train_
 
 @pytest.mark.parametrize("stop", [None, 3, 5, 7])
 def test_the_best_is_what_people_judge_by(tmp_path, monkeypatch, capsys, stop):
-    """Of the same accuracy, the lower loss is better; of the same loss too, the earlier."""
+    """For equal accuracy, the lower loss is better; for equal loss, the earlier step."""
     accuracies(
         monkeypatch, (3.0, 0.5), (5.0, 0.7), (4.0, 0.7), (4.0, 0.7), (2.0, 0.6), (4.5, 0.7), (1.0, 0.9)
     )
@@ -325,7 +325,7 @@ def test_the_mean_is_measured_and_not_only_the_last(text, tmp_path):
     [(3, 1, [4, 6, 7]), (3, 2, [4, 6, 7]), (2, 1, [6, 7]), (2, 4, [2, 4, 6, 7]), (1, 1, [7])],
 )
 def test_checkpoints_are_kept_for_their_mean(text, tmp_path, average, keep, left):
-    """7 is the last step, and no multiple of 2."""
+    """7 is the last step, and not a multiple of 2."""
     settings = MEAN | {"steps": 7, "train__average": average, "train__keep": keep}
     tiny(text, tmp_path / "out", **settings)
     assert checkpoints(tmp_path / "out") == [f"step-{n}" for n in left]
@@ -349,7 +349,7 @@ class Died(BaseException):
 @pytest.mark.parametrize("steps", [[3], [3, 5, 7], [4, 6], [1, 2, 3, 4, 5, 6, 7]])
 @pytest.mark.parametrize("how", [signal.SIGTERM, None])
 def test_the_mean_does_not_know_of_stops(text, tmp_path, steps, how):
-    """Neither of those that save at other steps, nor of kills."""
+    """The settings of saving, and kills, do not matter."""
     settings = MEAN | {"model__dropout": 0.1, "train__keep": 1}
     tiny(text, tmp_path / "whole", **settings)
 
@@ -372,7 +372,7 @@ def test_the_mean_does_not_know_of_stops(text, tmp_path, steps, how):
 
 @pytest.mark.parametrize("name", ["try_average", "measure"])
 def test_stopped_while_the_mean_is_tried(text, tmp_path, name):
-    """Also while the last evaluation goes on: then both are left to the next sitting."""
+    """Also during the last evaluation: then evaluation and saving are left to the next start."""
     settings = MEAN | {"train__keep": 1}
     tiny(text, tmp_path / "whole", **settings)
     with stopped(Trainer, name, lambda *_: True):
@@ -455,7 +455,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_save(text, tmp_path):
 
 
 def test_training_in_a_thread(text, tmp_path):
-    """Where signals cannot be caught."""
+    """In a thread, where signals cannot be caught."""
     thread = threading.Thread(target=tiny, args=(text, tmp_path / "out"), kwargs={"steps": 2})
     thread.start()
     thread.join()
@@ -469,7 +469,7 @@ def test_training_in_a_thread(text, tmp_path):
 @pytest.mark.parametrize("log", [1, 1000])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_rate_far_too_high_is_told_and_nothing_spoilt_is_kept(text, tmp_path, log, optimizer):
-    """Also at steps that are not logged."""
+    """Also in steps that are not logged."""
     out = tmp_path / "out"
     settings = {"train__evaluate": 3, "train__save": 1, "train__log": log, "train__warmup": 0}
     user_error(
@@ -497,7 +497,7 @@ def test_targets_are_counted_without_those_left_out():
 
 @pytest.mark.parametrize("case", RUNS)
 def test_what_has_many_shapes_is_compiled_only_if_asked(tmp_path, monkeypatch, case):
-    """By itself, training is compiled where that pays: long runs in bf16 whose batches have one shape."""
+    """By default, long runs in bf16 whose batches have one shape are compiled."""
     compiled = []
 
     class Enough(BaseException):
@@ -678,7 +678,7 @@ def test_what_is_frozen_stays_as_it_was(tmp_path, case, freeze, below, optimizer
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_lower_layers_take_smaller_steps(text, tmp_path, optimizer):
-    """AdamW's first step is the rate, whatever the gradient; Muon's matrix has always the same size."""
+    """AdamW's first step is the learning rate for any gradient; Muon's update always has the same size."""
     settings = {"train__optimizer": optimizer, "train__weight_decay": 0.0, "train__warmup": 0, "steps": 1}
     starts, moved = [], {}
     for decay in (1.0, 0.5):

@@ -1,4 +1,4 @@
-"""A server for each kind of model, and pages that are watched."""
+"""A server for each kind of model, and browser tabs."""
 
 import contextlib
 import functools

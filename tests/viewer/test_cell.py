@@ -1,4 +1,4 @@
-"""Sums are ticked off also where a model computes with fewer digits; and not where a number is wrong."""
+"""Sums are ticked also if a model computes with fewer digits, and not if a number is wrong."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_in_fewer_digits(browser, kind, dtype, within):
 
 
 def test_a_wrong_number_is_not_ticked(browser):
-    """Also not by a model that computes coarsely: an error of a twentieth shows."""
+    """Also not for a model of low precision: an error of a twentieth is shown."""
     model, input = MODELS["gpt2"]()
     model.model.to(torch.bfloat16)
     it = Session(model, input)

@@ -1,4 +1,4 @@
-"""In a notebook a run shows itself: the page in a frame, which is small, and asks nobody for anything."""
+"""In a notebook, a run is shown as the page in a frame, which is small and makes no requests."""
 
 import html
 import re
@@ -18,7 +18,7 @@ from regard.viewer.session import Session
 
 
 class Frame:
-    """A page like a notebook's, with what a cell shows in it."""
+    """A page like a notebook's, with the output of a cell."""
 
     def __init__(self, browser, path, cell):
         path.write_text(f"<!doctype html><title>notebook</title><p>before</p>{cell}<p>after</p>", "utf-8")
@@ -96,7 +96,7 @@ def test_hostile_tokens_stay_in_the_frame(browser, tmp_path):
 
 @pytest.mark.parametrize(("tokens", "vocab"), [(37, 20_011), (4096, 1009)])
 def test_a_frame_is_below_8_megabytes(browser, tmp_path, tokens, vocab):
-    """Whatever the input: all of it is there to be seen, in few enough numbers."""
+    """For any input: all of it is shown, with a limited number of values."""
     tokenizer = reader("write", "gpt").tokenizer
     torch.manual_seed(7)
     config = GPTConfig(vocab=vocab, context=4096, dim=16, depth=5, heads=1)

@@ -35,7 +35,7 @@ CELLS = """async ({ manifest, tensors }) => {
 
 
 def cells(tab, sum, out, **operands):
-    """What the page shows of every number of `out`; names with _ for @ are weights."""
+    """What the page shows for every number of `out`; names with _ for @ are weights."""
     named = {name.replace("_", "@", 1) if name[0] == "_" else name: t for name, t in operands.items()}
     tensors = {name: t if t.ndim > 1 else t[None] for name, t in (named | {"out": out}).items()}
     described = {
@@ -56,7 +56,7 @@ def cells(tab, sum, out, **operands):
 
 
 def check(tab, sum, out, **operands):
-    """Every number is ticked; one that is wrong is not."""
+    """Check that every number is ticked, and a wrong one is not."""
     shown = cells(tab, sum, out, **operands)
     assert len(shown) == out.numel()
     assert [one["fits"] for one in shown] == ["true"] * len(shown)

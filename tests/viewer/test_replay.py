@@ -1,4 +1,4 @@
-"""A model as it was at a step of its run: in Python, and on every view of the page."""
+"""A model at a step of its run: in Python, and in every view of the page."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Every view has its picture in the documents, and `docs/pictures.py` makes them of any models."""
+"""Every view has a picture in the documents, and `docs/pictures.py` draws them for any models."""
 
 import importlib.util
 from pathlib import Path

@@ -36,7 +36,7 @@ def put(head, query, row):
 
 
 def agrees(result, before, after):
-    """Probabilities and distances that the page is told, with those of two runs."""
+    """Compare the page's probabilities and distances with those of two runs."""
     p, q = before.log_softmax(-1), after.log_softmax(-1)
     assert result["kl"] == pytest.approx((p.exp() * (p - q)).sum(-1).tolist(), rel=1e-3, abs=2e-6)
     for one in result["top"]:
@@ -80,7 +80,7 @@ def test_changes_are_those_of_regard_change(kind):
 
 @pytest.mark.parametrize("kind", ["gru", "captioner"])
 def test_a_row_of_a_decoder_that_generates(kind):
-    """The whole tensor, put anew with one row of it changed, and no row after it looked at."""
+    """The whole tensor with one changed row, where later rows are not attended to."""
     it = shown(kind)
     w = it.trace["decoder.look.weights"].clone()
     last = w.shape[1] - 1
@@ -108,7 +108,7 @@ def test_parts_of_another_input(kind):
 
 @pytest.mark.parametrize("kind", ["transformer", "gru", "captioner"])
 def test_a_new_answer_is_generated(kind):
-    """What is written first under a change is what is likeliest under it."""
+    """The first word of an answer under a change is the most likely one under it."""
     model, input = shown(kind).model, shown(kind).input
     it = WhatIf(Session(model, input))
     assert it.text == Session(model, input).answer

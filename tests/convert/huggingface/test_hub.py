@@ -1,4 +1,4 @@
-"""hf:OWNER/NAME: what is asked of huggingface_hub, and a cache as it lays one out, without a network."""
+"""hf:OWNER/NAME: the calls of huggingface_hub, and a cache with its layout, without a network."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def tiny(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The same in Hugging Face's layout, of our own writing."""
+    """The same model, exported in Hugging Face's layout."""
     path = tmp_path_factory.mktemp("hub")
     export(regard.load(tiny(path / "a.gguf"), "cpu"), path / "made")
     return path / "made"
@@ -78,7 +78,7 @@ def test_what_is_asked_for(monkeypatch, folder):
 
 
 def test_a_real_cache(monkeypatch, tmp_path, folder):
-    """With huggingface_hub itself, offline: what is there is used, what is not is told of."""
+    """With huggingface_hub itself, offline: cached files are used, missing ones are named."""
     gguf = tiny(tmp_path / "tiny.gguf")
     cache(monkeypatch, tmp_path / "home", *folder.iterdir(), gguf)
     options = {"temperature": 0, "max_new_tokens": 5}

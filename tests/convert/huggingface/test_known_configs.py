@@ -1,4 +1,4 @@
-"""Well-known folders' config.json, as published: every key has its place, and the sizes are right."""
+"""config.json of well-known models, as published: every key is known, and the sizes are right."""
 
 from pathlib import Path
 from typing import Any

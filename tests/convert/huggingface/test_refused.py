@@ -1,4 +1,4 @@
-"""What is refused in a folder, in one line that names it: settings, tensors, damage and tricks."""
+"""What is refused in a folder, in one line that names it: settings, tensors, damaged and hostile files."""
 
 import json
 import resource
@@ -19,7 +19,7 @@ from regard.runs.load import load
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of each kind, that tests leave as it is."""
+    """A folder of each kind, which tests do not change."""
     top = tmp_path_factory.mktemp("folders")
     for kind in MAKERS:
         save_folder(top / kind, kind, 0)
@@ -27,7 +27,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(folders: Path, kind: str, to: Path, file: str = "config.json", **changes: Any) -> Path:
-    """A copy with other values in a JSON file; None takes a key out."""
+    """Copy a folder with other values in a JSON file; None removes a key."""
     to.mkdir(exist_ok=True)
     for path in (folders / kind).iterdir():
         (to / path.name).write_bytes(path.read_bytes())

@@ -19,7 +19,7 @@ spm = pytest.importorskip("sentencepiece")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A tiny Marian with random weights; its two sides have pieces of their own."""
+    """A tiny Marian with random weights, and different pieces for source and target."""
     from transformers import MarianConfig, MarianMTModel
 
     path, rng = tmp_path_factory.mktemp("marian"), random.Random(7)
@@ -91,7 +91,7 @@ def test_scores_are_sentencepiece_own(folder):
 
 
 def test_damaged(folder, tmp_path):
-    """Whatever a file holds, it is a Mistake that names it, or pieces."""
+    """Any file gives pieces, or a UserError that names it."""
     good, path, rng = (folder / "source.spm").read_bytes(), tmp_path / "source.spm", random.Random(1)
     (tmp_path / "vocab.json").write_bytes((folder / "vocab.json").read_bytes())
     for raw in (

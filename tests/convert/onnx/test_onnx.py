@@ -41,7 +41,7 @@ def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch, **inputs: Any) -> 
 
 
 def padding_mask(rows: int, T: int) -> torch.Tensor:
-    """True for all T tokens of the first row, and for fewer of the others."""
+    """True for all T tokens of the first row, and for fewer in the other rows."""
     return torch.arange(T) < torch.tensor([[max(1, T - 5 * row)] for row in range(rows)])
 
 
@@ -98,7 +98,7 @@ def test_encoder_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: 
 @pytest.mark.parametrize("both_ways", [True, False])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_recurrent_encoders(cell: str, both_ways: bool, attention: str) -> None:
-    """Node by node, with layers upon layers, for sources of unequal length."""
+    """Several layers, for sources of unequal length."""
     built, config, _ = MODELS[cell]
     sizes = {"context": 19, "dim": 10, "depth": 3, "bidirectional": both_ways, "attention": attention}
     model = built(config(vocab=23, **sizes)).eval()
@@ -131,7 +131,7 @@ def test_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_graph_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here the encoder's weights are in another order than they should be."""
+    """The encoder's weights are in another order than the graph's."""
     ours = trained_model("gru", "translate", train_tokens("bpe", "translate"), {}, depth=1)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     user_error(lambda: export(ours, tmp_path / "out", "onnx"), 'pip install "regard[onnx]"')
@@ -162,7 +162,7 @@ class NoisyBlock(nn.Module):
 
 
 class RunningMean(GPT):
-    """A new family, which needs no line in convert/: it is a GPT whose blocks average what came before."""
+    """A new family, which needs no change in convert/: a GPT whose blocks average the previous tokens."""
 
     def __init__(self, c: GPTConfig) -> None:
         super().__init__(c)
@@ -170,7 +170,7 @@ class RunningMean(GPT):
 
 
 class Bigram(nn.Module):
-    """A new family that is no GPT."""
+    """A new family that is not a GPT."""
 
     def __init__(self, c: GPTConfig) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ def test_other_models(
     section: dict[str, Any],
     sizes: dict[str, Any],
 ) -> None:
-    """The export itself checks inputs of two sizes; here, with a smaller tolerance."""
+    """The export checks inputs of two sizes; this test has a smaller tolerance."""
     ours: Model = trained_model(
         kind, task, tokenizer_kind and train_tokens(tokenizer_kind, task), section, depth=1, **sizes
     )
