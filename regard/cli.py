@@ -229,10 +229,10 @@ def load_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         model = ensemble([model, *map(load, options.ensemble)])
     if options.words:
         model = model.words()
-    given = {name: getattr(options, name, None) for name in (*ANSWER_OPTIONS, "within")}
-    if given["within"] is not None and "within" not in model.task.extra_options:
+    values = {name: getattr(options, name, None) for name in (*ANSWER_OPTIONS, "within")}
+    if values["within"] is not None and "within" not in model.task.extra_options:
         raise UserError("--in needs a model that embeds texts; train one with the recipe embed")
-    return model, {name: value for name, value in given.items() if value is not None}
+    return model, {name: value for name, value in values.items() if value is not None}
 
 
 def ask(options: argparse.Namespace) -> None:

@@ -174,12 +174,12 @@ def luminance(x: Tensor) -> Tensor:
     return sum(x[:, i : i + 1] * weight for i, weight in enumerate(LUMINANCE))  # type: ignore[return-value]
 
 
-def apply_mix(pixels: Tensor, others: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """Mix images (B, C, H, W) with others by the parameters of `sample_mix`.
+def apply_mix(pixels: Tensor, partners: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+    """Mix images (B, C, H, W) with their partners by the parameters of `sample_mix`.
 
     Return the mixed images, and the share of each that is left (B,).
     """
     parameters = parameters.to(pixels.dtype)
     H, W = pixels.shape[-2:]
     weight = parameters[:, 0, None, None, None] * ~box_mask(parameters[:, 1:], H, W)  # (B, 1, H, W)
-    return torch.lerp(others, pixels, weight), weight.mean((1, 2, 3))
+    return torch.lerp(partners, pixels, weight), weight.mean((1, 2, 3))

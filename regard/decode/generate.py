@@ -249,8 +249,8 @@ def read_rows(
 ) -> tuple[Tensor, Any]:
     """model.start on rows of any lengths, equal ones only once; with sources, prompts are equally long."""
     device = next(model.parameters()).device
-    given = [()] * len(windows) if sources is None else [source_key(source) for source in sources]
-    keys = [(s, tuple(w)) for s, w in zip(given, windows, strict=True)]
+    source_keys = [()] * len(windows) if sources is None else [source_key(source) for source in sources]
+    keys = [(s, tuple(w)) for s, w in zip(source_keys, windows, strict=True)]
     unique = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     prompt, attention_mask = pad_rows([w for _, w in unique], device, left=True)
     if sources is None:
@@ -258,8 +258,8 @@ def read_rows(
     else:
         if attention_mask is not None:
             raise ValueError("targets that begin with unequal numbers of tokens can't be read together")
-        some = dict(zip(keys, sources, strict=True))
-        source, attention_mask = collate_sources([some[key] for key in unique], device)
+        by_key = dict(zip(keys, sources, strict=True))
+        source, attention_mask = collate_sources([by_key[key] for key in unique], device)
         logits, state = model.start(source, prompt, attention_mask)
     if len(unique) < len(keys):
         rows = torch.tensor([unique[key] for key in keys], device=device)
@@ -319,8 +319,8 @@ def generate(
         raise UserError(f"samples={samples}: give a whole number from 1 up")
     ends = {end} if isinstance(end, int) else set(end or ())
     texts = [list(prompt) for prompt in prompts for _ in range(samples)]
-    given = None if sources is None else [source for source in sources for _ in range(samples)]
-    return _generate(model, texts, given, sampling, ends, samples, cached)
+    repeated = None if sources is None else [source for source in sources for _ in range(samples)]
+    return _generate(model, texts, repeated, sampling, ends, samples, cached)
 
 
 @torch.inference_mode()  # between the steps it is off
@@ -348,12 +348,12 @@ def _generate(
     try:
         for _ in range(max_steps if live else 0):
             windows = [fit_context(texts[row], context) for row in live]
-            given = None if sources is None else [sources[row] for row in live]
+            live_sources = None if sources is None else [sources[row] for row in live]
             if not cached:
-                alone = [(w, given and [given[b]]) for b, w in enumerate(windows)]
+                alone = [(w, live_sources and [live_sources[b]]) for b, w in enumerate(windows)]
                 logits = torch.cat([read_rows(model, [w], source)[0] for w, source in alone])
             elif length == context:  # nothing is read yet, or the longest row is full
-                logits, state = read_rows(model, windows, given)
+                logits, state = read_rows(model, windows, live_sources)
                 length = max(map(len, windows))
             else:
                 last = torch.tensor([w[-1:] for w in windows], device=device)  # (B, 1)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 
-def ticks(low: float, high: float, about: int, whole: bool = False) -> list[float]:
+def ticks(low: float, high: float, about: int, integers: bool = False) -> list[float]:
     """About `about` round numbers that enclose `low` and `high`, 1, 2 or 5 times a power of ten apart."""
     if high - low <= 1e-6 * abs(high):  # practically one value: make room around it
         room = abs(high) / 10 or 1.0
@@ -12,7 +12,7 @@ def ticks(low: float, high: float, about: int, whole: bool = False) -> list[floa
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
-    if whole:
+    if integers:
         step = max(step, 1.0)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [i * step for i in range(first, last + 1)]

@@ -48,7 +48,7 @@ def curve_scene(
         y = place((0, loss))[1]
         shapes.append(Polyline(((LEFT, y), (RIGHT, y)), "grid", 1))
         shapes.append(Text(LEFT - 10, y, tick_label(loss, loss_ticks), anchor="end", pale=True))
-    for step in ticks(0, last_step, about=7, whole=True):
+    for step in ticks(0, last_step, about=7, integers=True):
         if step <= last_step:
             x = place((step, low))[0]
             shapes.append(Polyline(((x, BOTTOM), (x, BOTTOM + 5)), "axis", 1))

@@ -12,11 +12,11 @@ Prefix = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Tree:
-    """Texts with their probabilities; those in `kept` are emphasised."""
+    """Texts with their probabilities; those in `highlighted` are emphasised."""
 
     title: str
     texts: Mapping[Prefix, float]
-    kept: Sequence[Prefix]
+    highlighted: Sequence[Prefix]
 
     def scene(self) -> Scene:
         """A column for each token; the wider a line, the more probable the text."""
@@ -29,12 +29,12 @@ class Tree:
         top = MARGIN + 2 * LARGE
         shapes: list[Shape] = []
         for text, p in self.texts.items():
-            n, opacity = len(text) - 1, 0.9 if text in self.kept else 0.25
+            n, opacity = len(text) - 1, 0.9 if text in self.highlighted else 0.25
             start = x[n] - FORK, top + y[text[:-1]]
             shapes.append(Line(*start, x[n] - GAP / 2, top + y[text], 0.5 + 6 * p, opacity))
         shapes.append(heading(self.title))
         for text, label in labels.items():
-            shapes.append(Text(x[len(text) - 1], top + y[text], label, pale=text not in self.kept))
+            shapes.append(Text(x[len(text) - 1], top + y[text], label, pale=text not in self.highlighted))
         width = max(x[-1] - FORK, text_width([self.title], LARGE) + MARGIN)
         return Scene(width + MARGIN, top + leaves * ROW + MARGIN, self.title, shapes)
 

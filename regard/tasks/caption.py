@@ -191,10 +191,10 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
     # Answers
 
-    def parts(self, given: str | Tensor) -> list[Tensor]:
+    def parts(self, input: str | Tensor) -> list[Tensor]:
         """The image: the path of a file, or pixels (C, H, W) in bytes."""
         channels, size, _ = self.image_shape
-        return [load_image(given, size, channels) if isinstance(given, str) else given]
+        return [load_image(input, size, channels) if isinstance(input, str) else input]
 
     def source(self, part: Tensor) -> Tensor:
         return part
@@ -208,10 +208,10 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         return answers
 
     def cross_attention(
-        self, model: Captioner, given: str | Tensor, answer: str
+        self, model: Captioner, input: str | Tensor, answer: str
     ) -> tuple[Tensor, list[str], list[str]]:
         """Where each token of a caption attends: weights (T, side, side) over the grid of regions."""
-        weights, tokens, _ = super().cross_attention(model, given, answer)
+        weights, tokens, _ = super().cross_attention(model, input, answer)
         side = math.isqrt(weights.shape[1])
         return weights.unflatten(1, (side, side)), tokens, region_names(side, side)
 
@@ -221,6 +221,8 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
 def shapes(held: bool) -> tuple[ImageDataset, list[list[str]]]:
     """Images of drawn shapes, the size of which is fixed, and their captions."""
-    made = draw_shapes(seed=1, count=SHAPES[held], held_out=held)
-    images = ImageDataset(made.captions, torch.from_numpy(made.pixels), [], (3, *made.pixels.shape[2:]))
-    return images, [[caption] for caption in made.captions]
+    drawing = draw_shapes(seed=1, count=SHAPES[held], held_out=held)
+    images = ImageDataset(
+        drawing.captions, torch.from_numpy(drawing.pixels), [], (3, *drawing.pixels.shape[2:])
+    )
+    return images, [[caption] for caption in drawing.captions]

@@ -317,8 +317,8 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
 
     # Looking on
 
-    def reading(self, model: ClassifyModel, given: str) -> Reading:
-        reading = super().reading(model, given)
+    def reading(self, model: ClassifyModel, input: str) -> Reading:
+        reading = super().reading(model, input)
         if self.config.labels:
             reading.tokens["label"] = list(self.config.labels)
         return reading
@@ -327,9 +327,9 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         scores = self.config.labels is None and result.ndim == 1
         return {"logits": result} if scores else super().outcome(result, reading)
 
-    def split_target(self, given: Any) -> tuple[str, str | None]:
+    def split_target(self, input: Any) -> tuple[str, str | None]:
         """A text, or two with a tab between; and a class, if it is given besides."""
-        return (given, None) if isinstance(given, str) else (given[0], given[1])
+        return (input, None) if isinstance(input, str) else (input[0], input[1])
 
     def source_prompt(self, model: ClassifyModel, source: str) -> Prompt:
         """What an encoder-decoder reads of a text, and what the name of its class begins with."""

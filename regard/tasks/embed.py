@@ -331,8 +331,8 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
 
     # Looking on
 
-    def reading(self, model: Bert, given: str) -> Reading:
-        ids = self.frame(self.tokenizer.encode_batch([given])[0])[0].tolist()
+    def reading(self, model: Bert, input: str) -> Reading:
+        ids = self.frame(self.tokenizer.encode_batch([input])[0])[0].tolist()
         (row,) = on_device(model, ids)
         mask = torch.ones_like(row, dtype=torch.bool)
         return Reading(

@@ -226,8 +226,8 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         if isinstance(model, Electra):
             with torch.no_grad():
                 logits = bert.logits(hidden).flatten(0, 1)  # (B·M, V)
-                drawn = sample_tokens(logits.float(), throws[0].flatten()).view_as(places)  # (B, M)
-            true, shown = (put_in(ids, places, some, counts) for some in (words, drawn))  # (B, T)
+                sampled = sample_tokens(logits.float(), throws[0].flatten()).view_as(places)  # (B, M)
+            true, shown = (put_in(ids, places, tokens, counts) for tokens in (words, sampled))  # (B, T)
             x = bert.encode(shown, attention_mask, kinds)  # (B, T, D)
             yes, new, counted = widened(model.detect(x)), shown != true, attention_mask & rows[:, None]
             losses = F.binary_cross_entropy_with_logits(yes, new.to(yes.dtype), reduction="none")  # (B, T)
@@ -324,10 +324,10 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         """A text without blanks, of which nothing is asked."""
         return [self.first, *self.tokenizer.encode(text)[: self.context - 2], self.end]
 
-    def reading(self, model: Bert | Electra, given: str) -> Reading:
-        if BLANK.search(given):
-            return super().reading(model, given)
-        ids = self.whole_text(given)
+    def reading(self, model: Bert | Electra, input: str) -> Reading:
+        if BLANK.search(input):
+            return super().reading(model, input)
+        ids = self.whole_text(input)
         (row,) = on_device(model, ids)
         reading = Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
         if isinstance(model, Electra):

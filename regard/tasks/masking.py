@@ -42,9 +42,9 @@ class Masker:
         else:
             places = np.sort(rng.choice(ordinary, count, replace=False))
         throw = rng.random(len(places))
-        drawn = self.words[rng.integers(len(self.words), size=len(places))]
+        random = self.words[rng.integers(len(self.words), size=len(places))]
         shown = text.copy()
-        shown[places] = np.where(throw < 0.8, self.mask_id, np.where(throw < 0.9, drawn, text[places]))
+        shown[places] = np.where(throw < 0.8, self.mask_id, np.where(throw < 0.9, random, text[places]))
         return shown, places
 
     def _choose_words(

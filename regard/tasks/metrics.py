@@ -31,9 +31,9 @@ def text_scores(answers: Sequence[str], references: Sequence[str]) -> dict[str, 
     """
     _matched(answers, references)
     lib = _sacrebleu()
-    bleu, others = _bleu(lib), {"chrf": lib.CHRF(), "ter": lib.TER()}
+    bleu, metrics = _bleu(lib), {"chrf": lib.CHRF(), "ter": lib.TER()}
     scores: dict[str, float | str] = {"bleu": bleu.corpus_score(answers, [references]).score}
-    scores |= {name: metric.corpus_score(answers, [references]).score for name, metric in others.items()}
+    scores |= {name: metric.corpus_score(answers, [references]).score for name, metric in metrics.items()}
     same = sum(a.split() == r.split() for a, r in zip(answers, references, strict=True))
     return scores | {"exact": same / len(answers), "signature": str(bleu.get_signature())}
 
@@ -98,14 +98,14 @@ def by_length(
     if len(edges) < 2 or any(low >= high for low, high in pairwise(edges)):
         raise UserError(f"edges={list(edges)}: two or more numbers of words, each above the one before")
     lib, rows = _sacrebleu(), list(zip(answers, references, sources, strict=True))
-    found = []
+    groups = []
     for low, high in pairwise(edges):
-        some = [(answer, reference) for answer, reference, s in rows if low <= len(s.split()) < high]
-        if some:
-            mine, theirs = zip(*some, strict=True)
+        group = [(answer, reference) for answer, reference, s in rows if low <= len(s.split()) < high]
+        if group:
+            mine, theirs = zip(*group, strict=True)
             score = _bleu(lib).corpus_score(mine, [theirs]).score
-            found.append({"from": low, "to": high, "count": len(some), "bleu": score})
-    return found
+            groups.append({"from": low, "to": high, "count": len(group), "bleu": score})
+    return groups
 
 
 # Captions
@@ -115,18 +115,18 @@ def caption_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) 
     """BLEU of up to 1, 2, 3 and 4 words (the last is `bleu`), CIDEr-D, and the share of answers that are one
     of their references; chrF too, where sacreBLEU is installed. Capitals and punctuation don't count."""
     _matched(answers, references)
-    for number, some in enumerate(references, 1):
-        if not some:
+    for number, refs in enumerate(references, 1):
+        if not refs:
             raise UserError(f"answer {number}: no reference to compare it with; give at least one")
-    mine, theirs = [_words(answer) for answer in answers], [[_words(r) for r in some] for some in references]
+    mine, theirs = [_words(answer) for answer in answers], [[_words(r) for r in refs] for refs in references]
     *shorter, full = corpus_bleu(mine, theirs)
     scores = {"bleu": full} | {f"bleu_{n}": score for n, score in enumerate(shorter, 1)}
     with contextlib.suppress(UserError):
-        plain = [[" ".join(r) for r in some] for some in theirs]
+        plain = [[" ".join(r) for r in refs] for refs in theirs]
         answered = [" ".join(words) for words in mine]
         scores["chrf"] = _sacrebleu().CHRF().corpus_score(answered, _columns(plain)).score
     scores["cider"] = cider(mine, theirs)
-    same = sum(words in some for words, some in zip(mine, theirs, strict=True))
+    same = sum(words in refs for words, refs in zip(mine, theirs, strict=True))
     return scores | {"exact": same / len(answers)}
 
 
@@ -137,17 +137,17 @@ def corpus_bleu(
     mean of the precisions, each n-gram counted as often as the reference has it that has it most often;
     short answers pay for the length of their nearest reference. As captions are scored: nothing smoothed."""
     right, said = np.zeros(4), np.zeros(4)
-    length = wanted = 0
-    for words, some in zip(answers, references, strict=True):
+    length = expected = 0
+    for words, refs in zip(answers, references, strict=True):
         length += len(words)
-        wanted += min((abs(len(r) - len(words)), len(r)) for r in some)[1]
+        expected += min((abs(len(r) - len(words)), len(r)) for r in refs)[1]
         for n in range(4):
             mine, most = _grams(words, n + 1), Counter[tuple[str, ...]]()
-            for reference in some:
+            for reference in refs:
                 most |= _grams(reference, n + 1)
             right[n] += (mine & most).total()
             said[n] += mine.total()
-    brief = min(0.0, 1 - wanted / length) if length else -math.inf
+    brief = min(0.0, 1 - expected / length) if length else -math.inf
     with np.errstate(divide="ignore"):
         precisions = np.log(right / np.maximum(said, 1))
     return [100 * math.exp(brief + precisions[:n].mean()) for n in range(1, 5)]
@@ -158,26 +158,26 @@ def cider(
 ) -> float:
     """CIDEr-D (Vedantam et al. 2015, eq. 6): how alike the counts of n-grams are, the rarer the more; 10 for
     the reference itself. N-grams that all references share count nothing."""
-    seen = Counter(
-        gram for some in references for gram in {g for r in some for n in range(1, 5) for g in _grams(r, n)}
+    documents = Counter(
+        gram for refs in references for gram in {g for r in refs for n in range(1, 5) for g in _grams(r, n)}
     )
 
     def weighed(words: Sequence[str], n: int) -> dict[tuple[str, ...], float]:
         count = _grams(words, n)
-        return {g: k * math.log(len(references) / max(1, seen[g])) for g, k in count.items()}
+        return {g: k * math.log(len(references) / max(1, documents[g])) for g, k in count.items()}
 
     def norm(vector: dict[tuple[str, ...], float]) -> float:
         return math.sqrt(sum(x * x for x in vector.values()))
 
     total = 0.0
-    for words, some in zip(answers, references, strict=True):
-        for reference in some:
+    for words, refs in zip(answers, references, strict=True):
+        for reference in refs:
             unlike = math.exp(-((len(words) - len(reference)) ** 2) / (2 * sigma**2))
             for n in range(1, 5):
                 mine, theirs = weighed(words, n), weighed(reference, n)
                 both = sum(min(mine[g], x) * x for g, x in theirs.items() if g in mine)
                 if both:
-                    total += 10 / 4 * unlike * both / (norm(mine) * norm(theirs)) / len(some)
+                    total += 10 / 4 * unlike * both / (norm(mine) * norm(theirs)) / len(refs)
     return total / len(answers)
 
 
@@ -191,7 +191,7 @@ def _grams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 def _columns(references: Sequence[str | Sequence[str]]) -> list[list[str | None]]:
     """As sacreBLEU wants them: everyone's first reference, everyone's second; None where there is none."""
-    rows = ([some] if isinstance(some, str) else some for some in references)
+    rows = ([refs] if isinstance(refs, str) else refs for refs in references)
     return [list(column) for column in zip_longest(*rows)]
 
 
@@ -269,7 +269,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     As seqeval reads them by default, and conlleval before it: an entity goes on until a tag begins another
     (B, S), ends it (after E or S), is outside or of another kind; so I may begin one as well as B.
     """
-    found = set()
+    spans = set()
     before, kind_before, start = "O", "", 0
     for place, tag in enumerate([*tags, "O"]):
         if not TAG.fullmatch(tag):
@@ -277,10 +277,10 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
         part, kind = tag[0], tag[2:] or "_"
         if before in "OES" or part in "OBS" or kind != kind_before:
             if before != "O":
-                found.add((kind_before, start, place))
+                spans.add((kind_before, start, place))
             start = place
         before, kind_before = part, kind
-    return found
+    return spans
 
 
 def entity_counts(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> tuple[int, int, int]:
@@ -340,10 +340,10 @@ def _best(
     """The mean over all answers of the measure by the reference that is nearest."""
     _matched(answers, references)
     total = 0.0
-    for number, (answer, given) in enumerate(zip(answers, references, strict=True), 1):
-        if not isinstance(given, str) and not given:
+    for number, (answer, refs) in enumerate(zip(answers, references, strict=True), 1):
+        if not isinstance(refs, str) and not refs:
             raise UserError(f"answer {number}: no reference to compare it with; give at least one")
-        total += max(measure(answer, one) for one in ([given] if isinstance(given, str) else given))
+        total += max(measure(answer, one) for one in ([refs] if isinstance(refs, str) else refs))
     return total / len(answers)
 
 

@@ -166,10 +166,10 @@ class Translate(PairTask[TranslateConfig]):
     def settings_from(cls, pairs: PairDataset) -> dict[str, Any]:
         return {"longest": int(pairs.source_lengths.max())}
 
-    def parts(self, given: str) -> list[list[int]]:
+    def parts(self, input: str) -> list[list[int]]:
         """A text longer than those it was trained on goes sentence by sentence."""
         longest = min(self.config.longest or self.context, self.context - 1)
-        parts = split_to_fit(given.strip(), lambda part: len(self.tokenizer.encode(part)), longest)
+        parts = split_to_fit(input.strip(), lambda part: len(self.tokenizer.encode(part)), longest)
         return [self.tokenizer.encode(part) for part in parts if part and not part.isspace()]
 
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -191,9 +191,9 @@ class Chat(PairTask[ChatConfig]):
         """A turn is one line, here as when it is asked."""
         return super().encode([([turn.replace("\n", " ") for turn in turns], t) for turns, t in texts])
 
-    def parts(self, given: str) -> list[list[int]]:
+    def parts(self, input: str) -> list[list[int]]:
         """A text of several lines is a conversation so far; what is too long loses its oldest words."""
-        lines = [line for line in given.split("\n") if line.strip()][-self.config.turns :]
+        lines = [line for line in input.split("\n") if line.strip()][-self.config.turns :]
         ids: list[int] = []
         for n, line in enumerate(lines):
             separator = self.tokenizer.id(SEPARATOR)

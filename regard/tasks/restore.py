@@ -194,8 +194,8 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
 
     # Prompts
 
-    def prompts(self, given: str, turn: bool = False) -> list[Prompt]:
-        return [Prompt([self.begin], self.source(given))]
+    def prompts(self, input: str, turn: bool = False) -> list[Prompt]:
+        return [Prompt([self.begin], self.source(input))]
 
     def encode_target(self, prompt: Prompt, target: str) -> list[int]:
         """What goes into the blanks, as in "jumps ___ lazy"."""

@@ -202,8 +202,8 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
         B, K = pixels.shape[:2]
         with torch.no_grad():
             x = apply_augmentation(self.config, pixels.flatten(0, 1) / 255, how.flatten(0, 1))
-            x, *others = x.unflatten(0, (B, K)).unbind(1)
-            x, stays = apply_mix(x, others[0], mixing) if others else (x, torch.ones((), device=x.device))
+            x, *partners = x.unflatten(0, (B, K)).unbind(1)
+            x, stays = apply_mix(x, partners[0], mixing) if partners else (x, torch.ones((), device=x.device))
         logits, smoothing = self.logits(model, x), self.config.smoothing
         other = torch.where(labels == IGNORED, labels, other)  # a row that does not count
         first, second = (self.cross_entropies(logits, each, smoothing) for each in (labels, other))
@@ -252,17 +252,17 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
         answers: list[list[Answer]] = []
         with evaluating(model):
             for first in range(0, len(request.inputs), size):
-                pixels = [self.pixels(given) for given in request.inputs[first : first + size]]
+                pixels = [self.pixels(input) for input in request.inputs[first : first + size]]
                 logits = self.logits(model, torch.stack(pixels).to(device))
                 answers += [likeliest_classes(self.labels, row, request.samples) for row in logits.cpu()]
         return answers
 
-    def pixels(self, given: str | Tensor) -> Tensor:
+    def pixels(self, input: str | Tensor) -> Tensor:
         """An image as the model reads it, (C, H, W) in bytes."""
         return (
-            load_image(given, self.config.size or 1, self.config.channels or 1)
-            if isinstance(given, str)
-            else given
+            load_image(input, self.config.size or 1, self.config.channels or 1)
+            if isinstance(input, str)
+            else input
         )
 
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -270,20 +270,20 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
 
     # Looking on
 
-    def reading(self, model: ModelWithHead, given: str | Tensor) -> Reading:
-        args, _ = recorded_call(model, lambda: self.answers(model, Request([given])))
+    def reading(self, model: ModelWithHead, input: str | Tensor) -> Reading:
+        args, _ = recorded_call(model, lambda: self.answers(model, Request([input])))
         assert isinstance(model.model, ViT)
         P = model.model.config.patch
         grid = args[0].shape[-2] // P, args[0].shape[-1] // P
         first = ["class"] if model.model.first is not None else []
         tokens = {"text": first + region_names(*grid), "label": list(self.labels)}
-        return Reading(tokens=tokens, run=lambda: model(*args), pixels=self.pixels(given), grid=grid)
+        return Reading(tokens=tokens, run=lambda: model(*args), pixels=self.pixels(input), grid=grid)
 
 
 def shapes(config: SeeConfig, held: bool) -> tuple[ImageDataset, list[str]]:
     """Images of drawn shapes, the size of which is fixed, and their classes."""
     if config.size not in (None, SIZE) or config.channels not in (None, 3):
         raise UserError(f"shapes are drawn in colour, {SIZE} pixels wide; give DATA for another task.size")
-    made = draw_shapes(seed=1 + held, count=SHAPES[held])
-    pixels = torch.from_numpy(made.pixels)
-    return ImageDataset(made.captions, pixels, [], (3, *made.pixels.shape[2:])), made.labels
+    drawing = draw_shapes(seed=1 + held, count=SHAPES[held])
+    pixels = torch.from_numpy(drawing.pixels)
+    return ImageDataset(drawing.captions, pixels, [], (3, *drawing.pixels.shape[2:])), drawing.labels

@@ -56,7 +56,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
 
     # Prompts
 
-    def parts(self, given: Any) -> list[Any]:
+    def parts(self, input: Any) -> list[Any]:
         """What is read of an input, each part on its own: ids without the end, or pixels."""
         raise NotImplementedError
 
@@ -64,8 +64,8 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         """A part as the encoder reads it."""
         return [*part, self.source_end]
 
-    def prompts(self, given: Any, turn: bool = False) -> list[Prompt]:
-        return [Prompt([self.begin], self.source(part)) for part in self.parts(given)]
+    def prompts(self, input: Any, turn: bool = False) -> list[Prompt]:
+        return [Prompt([self.begin], self.source(part)) for part in self.parts(input)]
 
     def prompt_of_ids(self, ids: list[int]) -> Prompt:
         return Prompt([self.begin], self.source(ids))
@@ -82,7 +82,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
 
     def stream(self, model: ModelT, request: Request) -> Iterator[list[str]]:
         """The answer to every row, piece by piece; row i * samples + j is sample j of input i."""
-        prompts = [self.prompts(given) for given in request.inputs]
+        prompts = [self.prompts(input) for input in request.inputs]
         if request.sampling.num_beams > 1 or any(len(parts) != 1 for parts in prompts):
             yield from super().stream(model, request)
             return
@@ -106,8 +106,8 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         prefix = self._prefix(request)
         parts = [
             (i, "" if n else prefix, prompt.source)
-            for i, given in enumerate(request.inputs)
-            for n, prompt in enumerate(self.prompts(given))
+            for i, input in enumerate(request.inputs)
+            for n, prompt in enumerate(self.prompts(input))
         ]
         answers: list[list[Answer]] = [[] for _ in parts]
         for begin in dict.fromkeys(begin for _, begin, _ in parts):
@@ -148,10 +148,10 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
             raise UserError(f"prefix: its {len(prompt) - 1} tokens do not fit the context of {self.context}")
         return prompt
 
-    def cross_attention(self, model: ModelT, given: Any, answer: str) -> tuple[Tensor, list[str], list[str]]:
+    def cross_attention(self, model: ModelT, input: Any, answer: str) -> tuple[Tensor, list[str], list[str]]:
         """What each token of an answer attends to in the source: weights (T, S), the mean over the heads of
         the last layer; and the tokens of both sides, T of the answer and S of the source."""
-        source, written = self.source(self.parts(given)[0]), [*self.output_tokenizer.encode(answer), self.end]
+        source, written = self.source(self.parts(input)[0]), [*self.output_tokenizer.encode(answer), self.end]
         device = next(model.parameters()).device
         inputs = [source, torch.tensor([self.begin, *written[:-1]])]
         with torch.inference_mode(), watch(model) as records:

@@ -231,7 +231,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     def answers(self, model: ModelWithHead, request: Request) -> list[list[Answer]]:
         """The likeliest answers to each question, as they stand in the text, with their probabilities. A tab
         separates a question from its text."""
-        pairs = [split_question(given) if isinstance(given, str) else given for given in request.inputs]
+        pairs = [split_question(input) if isinstance(input, str) else input for input in request.inputs]
         flat = [(n, window) for n, several in enumerate(self.windows(pairs)) for window in several]
         examples = Examples([], [window for _, window in flat], np.zeros((len(flat), 2), dtype=np.int64))
         likely: list[dict[tuple[int, int], float]] = [{} for _ in pairs]
@@ -277,9 +277,9 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
 
     # Looking on
 
-    def reading(self, model: ModelWithHead, given: str) -> Reading:
-        reading = super().reading(model, given)
-        may = self.windows([split_question(given)])[0][0].may
+    def reading(self, model: ModelWithHead, input: str) -> Reading:
+        reading = super().reading(model, input)
+        may = self.windows([split_question(input)])[0][0].may
         reading.may = torch.tensor(may, device=next(model.parameters()).device)
         reading.tokens["label"] = ["first", "last"]
         return reading

@@ -282,8 +282,8 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
 
     # Looking on
 
-    def reading(self, model: ModelWithHead, given: str) -> Reading:
-        reading = super().reading(model, given)
+    def reading(self, model: ModelWithHead, input: str) -> Reading:
+        reading = super().reading(model, input)
         if self.config.labels:
             reading.tokens["label"] = list(self.config.labels)
         return reading

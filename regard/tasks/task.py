@@ -212,7 +212,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     # Prompts, where a task `generates`
 
-    def prompts(self, given: Any, turn: bool = False) -> list[Prompt]:
+    def prompts(self, input: Any, turn: bool = False) -> list[Prompt]:
         """What the model reads of an input, one for each part that is answered on its own.
 
         `turn`: where there is a chat template, a text is what a user says.
@@ -233,9 +233,9 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     # Looking on: how an input becomes a forward call, and what comes of it
 
-    def reading(self, model: ModelT, given: Any) -> Reading:
+    def reading(self, model: ModelT, input: Any) -> Reading:
         """What the task gives to its model when it is asked, if that is one forward call."""
-        args, _ = recorded_call(model, lambda: self.answers(model, Request([given])))
+        args, _ = recorded_call(model, lambda: self.answers(model, Request([input])))
         ids = args[0][0].tolist()
         return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(*args))
 
@@ -252,15 +252,15 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """The rows of `count` rows of logits that are the answer."""
         return list(range(count))
 
-    def cross_attention(self, model: ModelT, given: Any, answer: str) -> tuple[Tensor, list[str], list[str]]:
+    def cross_attention(self, model: ModelT, input: Any, answer: str) -> tuple[Tensor, list[str], list[str]]:
         """What each token of an answer attends to in its source."""
         raise UserError("this model answers without a source; there is no attention between the two")
 
-    def split_target(self, given: Any) -> tuple[Any, str | None]:
+    def split_target(self, input: Any) -> tuple[Any, str | None]:
         """A source, and a target if there is one: a pair, or a text with a tab between them."""
-        if isinstance(given, str):
-            given = tuple(given.split("\t", 1))
-        return (*given, None)[:2] if isinstance(given, tuple | list) else (given, None)
+        if isinstance(input, str):
+            input = tuple(input.split("\t", 1))
+        return (*input, None)[:2] if isinstance(input, tuple | list) else (input, None)
 
     def source_prompt(self, model: ModelT, source: Any) -> Prompt:
         """The prompt of a source that is answered in one go."""

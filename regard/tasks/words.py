@@ -182,8 +182,8 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
             pairs = pairs.clamp(max=1)
             near = torch.diag_embed(pairs)  # (B, T, T)
         scores = widened(x @ y.mT)  # (B, T, T + M)
-        there, drawn = scores.split([T, M], dim=-1)
-        right, wrong = F.logsigmoid(there) * near, F.logsigmoid(-drawn).sum(-1) * pairs
+        near_scores, negative_scores = scores.split([T, M], dim=-1)
+        right, wrong = F.logsigmoid(near_scores) * near, F.logsigmoid(-negative_scores).sum(-1) * pairs
         return -right.sum() - self.config.negative / M * wrong.sum()
 
     def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
@@ -236,10 +236,10 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
 
     # Looking on
 
-    def reading(self, model: Word2Vec, given: str) -> Reading:
-        ids = self.tokenizer.encode(given)
+    def reading(self, model: Word2Vec, input: str) -> Reading:
+        ids = self.tokenizer.encode(input)
         if not ids:
-            raise UserError(f"{given}: the model knows none of its words")
+            raise UserError(f"{input}: the model knows none of its words")
         (row,) = on_device(model, ids)
         return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
 
@@ -282,7 +282,7 @@ class Chances:
     """How likely each word is to be kept, and to be drawn."""
 
     keep: np.ndarray  # by id
-    drawn: np.ndarray  # cumulated
+    cumulative: np.ndarray  # weights of being drawn, added up
 
     @classmethod
     def of(cls, stream: Stream, vocab: int, no_words: Sequence[int], t: float) -> "Chances":
@@ -299,7 +299,7 @@ class Chances:
 
     def draw(self, u: np.ndarray) -> np.ndarray:
         """The word at each of these places between 0 and 1."""
-        return np.searchsorted(self.drawn, u * self.drawn[-1], side="right")
+        return np.searchsorted(self.cumulative, u * self.cumulative[-1], side="right")
 
 
 def uniform(noise: np.ndarray) -> np.ndarray:

@@ -149,9 +149,9 @@ class Write(Task[WriteConfig, Stream, GPT]):
 
     # Prompts
 
-    def prompts(self, given: Any, turn: bool = False) -> list[Prompt]:
-        asks = turn or not isinstance(given, str)
-        return [Prompt(self.read_in(given) if asks else self.plain(given))]
+    def prompts(self, input: Any, turn: bool = False) -> list[Prompt]:
+        asks = turn or not isinstance(input, str)
+        return [Prompt(self.read_in(input) if asks else self.plain(input))]
 
     def prompt_of_ids(self, ids: list[int]) -> Prompt:
         return Prompt(ids)
@@ -193,8 +193,8 @@ class Write(Task[WriteConfig, Stream, GPT]):
 
     # Looking on
 
-    def reading(self, model: GPT, given: str) -> Reading:
-        ids = list(fit_context(self.plain(given), self.context))
+    def reading(self, model: GPT, input: str) -> Reading:
+        ids = list(fit_context(self.plain(input), self.context))
         (row,) = on_device(model, ids)
         return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
 

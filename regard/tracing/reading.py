@@ -14,19 +14,19 @@ from regard.tracing.record import Recording
 from regard.tracing.traces import Trace
 
 
-def read_input(model: Model, given: Any) -> Reading:
+def read_input(model: Model, input: Any) -> Reading:
     """What the model reads of an input, and the forward call for it."""
-    if isinstance(given, str) and not given.strip():
+    if isinstance(input, str) and not input.strip():
         raise UserError("there is nothing to trace; give a text, or the path of a picture")
     if model.task.has_source or isinstance(model.model, EncoderDecoder):
-        return read_pair(model, given)
-    return model.task.reading(model.model, "\t".join(given) if isinstance(given, tuple | list) else given)
+        return read_pair(model, input)
+    return model.task.reading(model.model, "\t".join(input) if isinstance(input, tuple | list) else input)
 
 
-def read_pair(model: Model, given: Any) -> Reading:
+def read_pair(model: Model, input: Any) -> Reading:
     """A source and a target; by default, the target is the model's own answer."""
     task, module = model.task, model.model
-    source, target = task.split_target(given)
+    source, target = task.split_target(input)
     prompt = task.source_prompt(module, source)
     written = write_target(model, prompt) if target is None else task.encode_target(prompt, target)
     written = written[: task.context]

@@ -55,12 +55,12 @@ class StepTracer:
         trace.ids, trace.tokens = trace.ids | {side: ids}, trace.tokens | {side: tokens}
 
 
-def trace_steps(model: Model, given: Any, layers: Sequence[int] | None, **options: Any) -> list[Trace]:
+def trace_steps(model: Model, input: Any, layers: Sequence[int] | None, **options: Any) -> list[Trace]:
     """A trace of every step of generating an answer."""
     task, sampling = model.task, model.request([], options).sampling
     if not task.generates:
         raise UserError("this model does not write step by step; leave steps out")
-    source, _ = task.split_target(given) if task.has_source else (given, None)
+    source, _ = task.split_target(input) if task.has_source else (input, None)
     read = task.source_prompt(model.model, source)
     prompt, sources = read.ids, None if read.source is None else [read.source]
     if task.has_source:

@@ -166,4 +166,4 @@ def test_ticks_are_round_numbers_around_the_values(low, high, about, expected):
 
 
 def test_steps_have_whole_ticks():
-    assert ticks(0, 3, about=7, whole=True) == [0, 1, 2, 3]
+    assert ticks(0, 3, about=7, integers=True) == [0, 1, 2, 3]
