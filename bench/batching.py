@@ -16,7 +16,8 @@ import time
 
 import torch
 
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.models import GPT, MODELS, GPTConfig
 from regard.serve.engine import Engine, Output
 from regard.training.build import choose_device

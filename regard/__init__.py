@@ -22,7 +22,7 @@ _HOMES = {
     "Block": "core.layers",
     "FeedForward": "core.layers",
     "SwiGLU": "core.layers",
-    "Sampling": "decode.generate",
+    "Sampling": "decode.sampling",
     "generate": "decode.generate",
     "Tokenizer": "text.tokenizer",
     "vectors": "text.vectors",
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from regard.core.attention import Attention
     from regard.core.layers import Block, FeedForward, SwiGLU
     from regard.core.watch import watch
-    from regard.decode.generate import Sampling, generate
+    from regard.decode.generate import generate
+    from regard.decode.sampling import Sampling
     from regard.errors import UserError
     from regard.models import (
         GPT,

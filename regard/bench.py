@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from regard.data import Corpus, Stream
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.draw.terminal import progress
 from regard.models import GPT, GPTConfig
 from regard.runs import recipe

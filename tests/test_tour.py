@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from helpers.looking import captioner, reader, seer
-from regard import cli
+from regard.cli.parser import build_parser
 from regard.runs import recipe
 from regard.viewer.html import VIEWS
 from regard.viewer.views import views
@@ -128,7 +128,7 @@ def test_commands_are_known(capsys):
     for page, line in commands():
         name, *words = shlex.split(line, comments=True)
         assert name == "regard", f"{page}: {line}"
-        options = cli.parser().parse_args(words)
+        options = build_parser().parse_args(words)
         if words[0] == "train":
             assert options.recipe in recipe.names(), f"{page}: {line}"
             recipe.change(recipe.read(options.recipe), recipe.assignments(options.set))

@@ -22,7 +22,8 @@ from regard.convert.model_card import ctranslate2_card
 from regard.core.attention import Attention
 from regard.core.layers import GELU_TANH, Block, FeedForward, SwiGLU
 from regard.core.positions import POSITIONS, Learned, Relative, Sinusoidal
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.describe.export import StackParts
 from regard.errors import UserError
 from regard.files.atomic import atomic_folder

@@ -4,7 +4,7 @@ Shapes: B rows still being searched, K beams, C candidates, V vocabulary, t toke
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,9 +62,7 @@ def beam_search(
     for t in range(1, max_new_tokens + 1):
         if process is not None:
             log_p = process(log_p, texts, rows)
-        # Twice as many candidates as beams, so that enough are left if half of them end here.
-        top, index = (sums[:, :, None] + log_p).flatten(1).topk(min(2 * K, K * V))  # (B, C)
-        parents, tokens = index // V, index % V  # (B, C)
+        top, parents, tokens = best_candidates(sums, log_p)  # (B, C)
         candidates = torch.cat([gather_rows(texts, parents), tokens[..., None]], dim=-1)  # (B, C, t)
         ended = torch.isin(tokens, ends)  # (B, C)
         if t == max_new_tokens:
@@ -82,11 +80,7 @@ def beam_search(
         bound = sums[:, 0] / (max_new_tokens if length_penalty > 0 else t + 1) ** length_penalty
         over = (bound <= scores[:, -1]) | (t == max_new_tokens)
         for b in over.nonzero()[:, 0].tolist():
-            hypotheses[int(rows[b])] = [
-                Hypothesis([i for i in text if i not in (*end_ids, NO_TOKEN)], score)
-                for text, score in zip(finished[b].tolist(), scores[b].tolist(), strict=True)
-                if score > -math.inf
-            ]
+            hypotheses[int(rows[b])] = make_hypotheses(finished[b], scores[b], end_ids)
         if over.all():
             break
         left = (~over).nonzero()[:, 0]
@@ -97,6 +91,25 @@ def beam_search(
     if not all(hypotheses):
         raise UserError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
     return hypotheses
+
+
+def best_candidates(sums: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The sums, beams and new tokens (B, C) of the likeliest texts with one more token.
+
+    There are twice as many as beams, so that enough are left if half of them end here.
+    """
+    K, V = log_p.shape[1:]
+    top, index = (sums[:, :, None] + log_p).flatten(1).topk(min(2 * K, K * V))  # (B, C)
+    return top, index // V, index % V
+
+
+def make_hypotheses(texts: Tensor, scores: Tensor, ends: Sequence[int]) -> list[Hypothesis]:
+    """The finished hypotheses of one row, from texts (K, t) and scores (K,)."""
+    return [
+        Hypothesis([i for i in text if i not in (*ends, NO_TOKEN)], score)
+        for text, score in zip(texts.tolist(), scores.tolist(), strict=True)
+        if score > -math.inf
+    ]
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:

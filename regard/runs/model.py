@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard import errors
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.score import score_model
 from regard.tasks import Answer, Request, Task, WordsTask, WordsTaskConfig
@@ -58,7 +58,7 @@ class Model:
     def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:
         """The answer as it comes, piece by piece; for several texts, a list of pieces at a time.
 
-        Options are those of `generate.Sampling`, `stop` (a string or several), `num_return_sequences` and
+        Options are those of `Sampling`, `stop` (a string or several), `num_return_sequences` and
         what the task has of its own: `prefix` says how a translation or a reply begins. Where there is a chat
         template, a text may be a conversation: a list of {"role": ..., "content": ...}.
         """

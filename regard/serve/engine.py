@@ -17,7 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.decode.generate import Sampling, Source, choose, fit_context, read_rows, row_generator, source_key
+from regard.decode.generate import Source, fit_context, read_rows, source_key
+from regard.decode.sampling import Sampling, choose, row_generator
 from regard.decode.states import join, trim
 from regard.errors import UserError
 

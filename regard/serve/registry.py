@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from regard.decode.generate import Sampling, Source
+from regard.decode.generate import Source
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.serve.engine import Engine, Output, OutputCallback

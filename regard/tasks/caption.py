@@ -7,11 +7,11 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.convert import efficientnet as weights
 from regard.core.watch import watch
@@ -22,7 +22,7 @@ from regard.data.image_readers import read_captions
 from regard.data.images import ImageDataset, load_image
 from regard.data.shuffling import random_keys
 from regard.data.synthetic import draw_shapes
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.models import Captioner
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
@@ -160,9 +160,10 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
     # Training
 
     @classmethod
-    def init_from(cls, model: Captioner, data: CaptionData) -> None:
-        if model.config.encoder == "efficientnet":
-            model.encoder.net.load_state_dict(weights.load_efficientnet(data.weights))
+    def init_from(cls, model: nn.Module, data: CaptionData) -> None:
+        captioner = cast(Captioner, model)
+        if captioner.config.encoder == "efficientnet":
+            captioner.encoder.net.load_state_dict(weights.load_efficientnet(data.weights))
 
     def loss(self, model: Captioner, *batch: Tensor) -> Tensor:
         """The sum over all predictions, in nats. While training, smoothed; and for an LSTM also

@@ -7,7 +7,7 @@ Shapes: B batch, T tokens, M masked tokens, D width.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from regard.data import Corpus, DataConfig, Stream, Windows, load_corpus
 from regard.data.documents import read_documents
 from regard.data.encoding import tokenizer_for
 from regard.data.passages import Passages, encode_passages, split_documents, split_paragraphs
-from regard.decode.generate import sample_tokens
+from regard.decode.sampling import sample_tokens
 from regard.errors import UserError
 from regard.models import Bert, Electra
 from regard.tasks.answers import Answer
@@ -192,8 +192,8 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
     # Training
 
     @classmethod
-    def add_head(cls, model: Bert, config: FillConfig) -> nn.Module:
-        return Electra(model) if config.replaced else model
+    def add_head(cls, model: nn.Module, config: FillConfig) -> nn.Module:
+        return Electra(cast(Bert, model)) if config.replaced else model
 
     def loss(self, model: Bert | Electra, *batch: Tensor) -> Tensor:
         """The sum over the masked words, in nats; and for each row that of the next sentence, weighted so

@@ -16,7 +16,7 @@ from regard.data import Corpus, PairConfig, PairDataset, read_pairs
 from regard.data.encoding import tokenizer_for
 from regard.data.pair_dataset import encode_pairs, filter_pairs
 from regard.data.pairs import Pair, build_histories, split_pairs
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
 from regard.tasks import metrics as scoring

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from regard.decode.generate import Sampling, Source
+from regard.decode.generate import Source
+from regard.decode.sampling import Sampling
 from regard.text.tokenizer import Tokenizer
 
 ConfigT = TypeVar("ConfigT")

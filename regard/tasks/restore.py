@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.data import Corpus, DataConfig, Stream, Windows, load_corpus, load_heldout
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Transformer
 from regard.tasks.answers import Answer, Generated, generate_tokens

@@ -6,7 +6,7 @@ Shapes: B batch, K images that are mixed into one, C channels, H height, W width
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -179,14 +179,15 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
     # Training
 
     @classmethod
-    def add_head(cls, model: ViT, config: SeeConfig) -> nn.Module:
-        c = model.config
+    def add_head(cls, model: nn.Module, config: SeeConfig) -> nn.Module:
+        vit = cast(ViT, model)
+        c = vit.config
         if c.channels != config.channels or (config.size or 0) % c.patch:
             raise UserError(
                 f"images of {config.size} pixels in {config.channels} channels: the model's have "
                 f"{c.channels} channels and divide by {c.patch} pixels; set task.size and task.channels"
             )
-        return ModelWithHead(model, len(config.labels or (0,)), dropout=c.dropout)
+        return ModelWithHead(vit, len(config.labels or (0,)), dropout=c.dropout)
 
     def logits(self, model: ModelWithHead, pixels: Tensor) -> Tensor:
         """(B, L) of images with bytes for pixels, or with numbers from 0 to 1."""

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from regard.core.watch import watch
 from regard.data.ragged import Ragged
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.tasks.answers import Answer, decode_hypotheses, generate_tokens, search_beams, stream_text
 from regard.tasks.loss import IGNORED

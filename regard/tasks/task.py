@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus, in_length_order
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Bucketed, Samples
@@ -139,12 +139,12 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     # Training
 
     @classmethod
-    def add_head(cls, model: Any, config: ConfigT) -> nn.Module:
+    def add_head(cls, model: nn.Module, config: ConfigT) -> nn.Module:
         """The model with the task's head on it, if the task has one."""
         return model
 
     @classmethod
-    def init_from(cls, model: Any, data: Any) -> None:
+    def init_from(cls, model: nn.Module, data: Any) -> None:
         """Load what a new model starts from, if that is not chance alone."""
 
     @abstractmethod

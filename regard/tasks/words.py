@@ -23,7 +23,7 @@ from regard.data.encoding import encode_texts, split_texts
 from regard.data.files import content_suffix, decode_utf8, empty_file, list_files, read_lines
 from regard.data.shards import is_prepared
 from regard.data.shuffling import GOLDEN, mix64, random_keys
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Word2Vec
 from regard.tasks import metrics as scoring

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus, load_heldout
-from regard.decode.generate import Sampling, fit_context, generate
+from regard.decode.generate import fit_context, generate
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import GPT
 from regard.tasks.answers import Answer, decode_hypotheses, search_beams, stream_text

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models.base import EncoderDecoder
 from regard.runs.model import Model

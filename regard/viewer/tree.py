@@ -14,7 +14,8 @@ from torch import Tensor
 from regard.core.modes import evaluating
 from regard.core.watch import watch
 from regard.decode.beam import NO_TOKEN, beam_search
-from regard.decode.generate import beam_processor, read_rows
+from regard.decode.generate import read_rows
+from regard.decode.sampling import beam_processor
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tracing import Trace

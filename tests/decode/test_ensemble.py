@@ -7,7 +7,8 @@ from torch import nn
 from helpers.errors import user_error
 from regard.decode.beam import beam_search
 from regard.decode.ensemble import Ensemble, States, mean_logits
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.models import MODELS
 from regard.runs.ensemble import ensemble
 from regard.runs.model import Model

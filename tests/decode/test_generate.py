@@ -10,18 +10,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTMode
 from transformers.generation import logits_process as hf
 
 from regard.core.cache import KVCache, State
-from regard.decode.generate import (
+from regard.decode.generate import Stopper, fit_context, generate, pad_rows, read_rows
+from regard.decode.sampling import (
     Sampling,
-    Stopper,
     beam_processor,
     choose,
-    fit_context,
-    generate,
     min_p,
     no_repeat_ngram,
-    pad_rows,
     process_logits,
-    read_rows,
     repetition_penalty,
     row_generator,
     sample_tokens,

@@ -12,7 +12,8 @@ from PIL import Image
 
 from helpers.looking import captioner, noise, reader, seer
 from helpers.serving import serve_models
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.serve.registry import copy_modules, model_names
 from regard.text.chat_template import Template
 from regard.tracing import trace

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from regard.core.cache import State
 from regard.decode.ensemble import Ensemble
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.decode.states import join, trim
 from regard.errors import UserError
 from regard.models import GPT, MODELS, GPTConfig

@@ -16,7 +16,8 @@ from helpers.errors import user_error
 from helpers.runs import unmeasured, write_captions
 from regard.core.watch import watch
 from regard.data.synthetic import KINDS, SIZE, draw_shapes
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.models import Captioner, CaptionerConfig
 from regard.runs.recipe import fill
 from regard.tasks.caption import Caption, CaptionConfig, CaptionData

@@ -15,7 +15,7 @@ from helpers.errors import user_error
 from helpers.runs import unmeasured
 from regard.data import DataConfig
 from regard.data.labels import LabelledTexts
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.models import GPT, Bert, BertConfig, GPTConfig, ModelWithHead, T5Config, Transformer
 from regard.runs.load import load
 from regard.runs.model import Model

@@ -19,7 +19,7 @@ from helpers.errors import user_error
 from helpers.runs import at_step, same, stopped, unmeasured
 from regard import cli
 from regard.data import DataConfig
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.models import Bert, BertConfig, ModelWithHead
 from regard.runs.load import load
 from regard.runs.model import Model

@@ -17,7 +17,7 @@ from helpers.runs import unmeasured
 from regard.data import DataConfig, Stream
 from regard.data.passages import Passages, encode_passages
 from regard.data.ragged import Ragged
-from regard.decode.generate import Sampling, sample_tokens
+from regard.decode.sampling import Sampling, sample_tokens
 from regard.models import Bert, BertConfig, Electra
 from regard.runs.load import load
 from regard.tasks import Fill, FillConfig, idle, targets

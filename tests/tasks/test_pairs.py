@@ -13,7 +13,8 @@ from helpers.errors import user_error
 from regard.data import PairConfig
 from regard.decode.beam import beam_search
 from regard.decode.ensemble import Ensemble
-from regard.decode.generate import Sampling, generate
+from regard.decode.generate import generate
+from regard.decode.sampling import Sampling
 from regard.models import MODELS
 from regard.runs.model import Model
 from regard.tasks import Chat, ChatConfig, Translate, TranslateConfig, targets

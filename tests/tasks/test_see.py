@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from helpers.errors import user_error
 from helpers.runs import unmeasured, write_pictures
 from regard.data import synthetic as shapes
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.models import ViT, ViTConfig
 from regard.runs.ensemble import ensemble
 from regard.tasks import See, SeeConfig, idle, targets

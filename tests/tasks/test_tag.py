@@ -14,7 +14,7 @@ from helpers.errors import user_error
 from helpers.runs import unmeasured
 from regard.data import DataConfig
 from regard.data.tags import read_tags
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.models import MODELS
 from regard.runs.load import load
 from regard.tasks import Tag, TagConfig, targets

@@ -16,7 +16,7 @@ from helpers.errors import user_error
 from helpers.runs import at_step, rows, stopped, unmeasured
 from helpers.runs import same as same_runs
 from regard.data import Stream
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.models import Word2Vec, WordsConfig
 from regard.tasks import idle, targets
 from regard.tasks import words as module

@@ -9,7 +9,7 @@ import torch
 from helpers.errors import user_error
 from regard.data import DataConfig, Stream
 from regard.decode.beam import beam_search
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.models import GPT, GPTConfig
 from regard.tasks import TASKS, Write, WriteConfig, idle, targets
 from regard.tasks.request import DataRequest, Request

@@ -12,7 +12,9 @@ import regard
 from helpers.browsing import HOSTILE, close, hostile, number, shown
 from helpers.looking import noise, reader
 from helpers.serving import PageServer, serve_session
-from regard import UserError, cli
+from regard import UserError
+from regard.cli.commands import look
+from regard.cli.parser import build_parser
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import at_step
 from regard.serve.page import page_app
@@ -79,12 +81,12 @@ def test_the_command_takes_other_models(monkeypatch):
     models, served_with = {"a": reader("write", "gpt"), "b": reader("write", "gpt")}, []
     monkeypatch.setattr("regard.runs.load.load", models.__getitem__)
     monkeypatch.setattr("regard.serve.server.serve_page", lambda *_, others: served_with.extend(others))
-    parse = cli.parser().parse_args
+    parse = build_parser().parse_args
     with pytest.raises(KeyboardInterrupt):  # as if it had been stopped
-        cli.look(parse(["look", "a", "the fox", "--against", "b", "--against", "a"]))
+        look(parse(["look", "a", "the fox", "--against", "b", "--against", "a"]))
     assert served_with == [models["b"], models["a"]]
     with pytest.raises(UserError, match="leave --save out"):
-        cli.look(parse(["look", "a", "the fox", "--against", "b", "--save", "a.html"]))
+        look(parse(["look", "a", "the fox", "--against", "b", "--save", "a.html"]))
 
 
 # In a browser

@@ -16,7 +16,7 @@ from helpers.exports import train_tokens, trained_model
 from helpers.folders import MAKERS, PAD, TEXT, VOCAB, save_folder
 from helpers.runs import unmeasured
 from regard.cli import main
-from regard.decode.generate import Sampling
+from regard.decode.sampling import Sampling
 from regard.runs.export import export
 from regard.runs.load import load
 from regard.runs.model import Model

@@ -1,0 +1,45 @@
+"""The command line. Results go to standard output, everything else to standard error.
+
+torch is imported inside the commands, so that --help and errors in options are answered at once.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from regard.cli.commands import COMMANDS
+from regard.cli.parser import build_parser
+from regard.errors import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command. Exit status: 0 success, 2 a user error, 130 and 143 signals, 1 anything else."""
+    signal.signal(signal.SIGTERM, lambda *_: leave(143))  # an exception, so that partial files are removed
+    try:
+        options = build_parser().parse_args(arguments)
+        COMMANDS[options.command](options)
+        sys.stdout.flush()
+    except UserError as e:
+        fail(str(e))
+    except KeyboardInterrupt:
+        leave(130)
+    except BrokenPipeError:  # the reader of our output is gone, as in `regard ask ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave(0)
+    except OSError as e:  # a folder without write permission, a name that is too long
+        if e.filename is None:
+            raise
+        fail(f"{e.filename}: {e.strerror or e}")
+    sys.exit(0)
+
+
+def fail(message: str) -> NoReturn:
+    sys.stderr.write("regard: " + " ".join(message.split()) + "\n")  # one write: processes may fail together
+    sys.exit(2)
+
+
+def leave(status: int) -> NoReturn:
+    sys.stderr.flush()
+    sys.exit(status)

@@ -1,0 +1,139 @@
+"""The commands and options of the command line."""
+
+import argparse
+from typing import Any, NoReturn
+
+from regard import __version__
+from regard.errors import UserError
+
+INTEGER: dict[str, Any] = {"type": int, "metavar": "N"}
+NUMBER: dict[str, Any] = {"type": float, "metavar": "X"}
+REPEATED: dict[str, Any] = {"action": "append", "default": []}
+ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to the model
+    "max_new_tokens": INTEGER | {"help": "generate at most N tokens"},
+    "temperature": NUMBER | {"help": "sampling temperature; 0 always takes the most likely token"},
+    "top_k": INTEGER | {"help": "sample from the N most likely tokens only"},
+    "top_p": NUMBER | {"help": "sample from the most likely tokens whose probabilities add up to X"},
+    "min_p": NUMBER | {"help": "sample from tokens at least X times as likely as the most likely one"},
+    "repetition_penalty": NUMBER | {"help": "above 1 makes tokens less likely that are already in the text"},
+    "no_repeat_ngram_size": INTEGER | {"help": "never generate the same N tokens twice"},
+    "num_beams": INTEGER | {"help": "beam search with N beams"},
+    "length_penalty": NUMBER | {"help": "for beam search; above 0 prefers longer answers"},
+    "num_return_sequences": INTEGER | {"help": "return N answers to each input"},
+    "stop": {"action": "append", "metavar": "TEXT", "help": "stop before this text (repeatable)"},
+    "prefix": {"metavar": "TEXT", "help": "how the translation or reply begins"},
+    "distance": {"choices": ["cosine", "euclidean"], "help": "distance between word vectors"},
+    "seed": INTEGER | {"help": "random seed; the same seed gives the same answers"},
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UserError, instead of printing the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; `command` is the name of the one that was given."""
+    top = Parser(prog="regard", description="Every transformer in one small, fast, see-through codebase.")
+    top.add_argument("--version", action="version", version=f"regard {__version__}")
+    commands = top.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, about: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+
+    add_train_options(add("train", "train a model with a recipe"))
+    add_ask_options(add("ask", "use a model: continue a text, translate, answer, classify an image"))
+    add_score_options(add("score", "evaluate a model on held-out data"))
+    add_look_options(add("look", "look inside a model at work: a page in the browser, or an image"))
+    add_serve_options(add("serve", "serve models over HTTP: the page, an OpenAI-compatible API, metrics"))
+
+    p = add("export", "write a model as a folder for other programs")
+    p.add_argument("model", metavar="MODEL")
+    p.add_argument("out", metavar="DIR", help="a new folder")
+    formats = ["hf", "onnx", "ctranslate2"]
+    p.add_argument("--to", choices=formats, default="hf", help="the format (default: hf, Hugging Face)")
+
+    p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
+    p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/demo)")
+
+    p = add("bench", "measure the speed of training and generation here, next to transformers")
+    sizes = ["pico", "tiny", "mini", "gpt2"]
+    p.add_argument("--size", choices=sizes, default="tiny", help="the model size (default: tiny)")
+    p.add_argument("--seconds", **NUMBER, default=3.0, help="seconds per measurement (default: 3)")
+
+    p = add("prepare", "tokenize a large corpus once, in parallel, into shards on disk")
+    p.add_argument("data", nargs="+", metavar="DATA")
+    p.add_argument("--out", required=True, metavar="DIR", help="a new folder")
+    p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
+    add_set_option(p)
+    return top
+
+
+def add_set_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--set", **REPEATED, metavar="KEY=VALUE", help="change a setting, as in model.dim=256")
+
+
+def add_train_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("recipe", nargs="?", metavar="RECIPE", help="name of a recipe, or a .toml file")
+    sources = "files, folders, - for standard input, or hf:NAME (default: a built-in data set)"
+    p.add_argument("data", nargs="*", metavar="DATA", help=sources)
+    p.add_argument("--list", action="store_true", help="list the recipes")
+    p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
+    p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/RECIPE)")
+    p.add_argument("--from", dest="base", metavar="MODEL", help="a model to start from (fine-tuning)")
+    p.add_argument("--steps", **INTEGER, help="train for N steps")
+    p.add_argument("--minutes", type=float, metavar="M", help="train for M minutes")
+    add_set_option(p)
+    p.add_argument("--resume", action="store_true", help="resume the run in --out, or start it")
+
+
+def add_ask_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("model", metavar="MODEL", help="a run folder")
+    p.add_argument("input", nargs="*", metavar="INPUT", help="texts or images (default: standard input)")
+    p.add_argument("--json", action="store_true", help="print one JSON object per line")
+    p.add_argument("--in", dest="within", metavar="FILE", help="search this file for the most similar lines")
+    add_answer_options(p)
+
+
+def add_score_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("model", metavar="MODEL")
+    p.add_argument("data", nargs="+", metavar="DATA")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.add_argument("--against", metavar="MODEL", help="another model: is the difference significant?")
+    add_answer_options(p)
+
+
+def add_answer_options(p: argparse.ArgumentParser) -> None:
+    ensemble = "ask an ensemble with this model (repeatable)"
+    p.add_argument("--with", **REPEATED, dest="ensemble", metavar="MODEL", help=ensemble)
+    for name, settings in ANSWER_OPTIONS.items():
+        p.add_argument("--" + name.replace("_", "-"), **settings)
+    p.add_argument("--words", action="store_true", help="use the model's word vectors instead of the model")
+
+
+def add_look_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("model", metavar="MODEL")
+    p.add_argument("input", nargs="+", metavar="INPUT", help="a text or an image; several with --save .svg")
+    p.add_argument("--save", metavar="FILE", help=".svg, .png, .html (the page), .safetensors (all tensors)")
+    p.add_argument("--view", metavar="NAME", help="the view; a wrong name lists them")
+    p.add_argument("--layer", **INTEGER, help="the layer, from 0 (default: the last)")
+    p.add_argument("--head", **INTEGER, help="the head, from 0 (default: the mean of all)")
+    p.add_argument("--part", metavar="NAME", help="cross, encoder or decoder, of an encoder-decoder")
+    p.add_argument("--patch", **INTEGER, help="the patch of an image, row by row from 0")
+    p.add_argument("--answer", metavar="TEXT", help="look at this answer instead of the model's own")
+    p.add_argument("--against", **REPEATED, metavar="MODEL", help="a model to compare with (repeatable)")
+
+
+def add_serve_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("model", nargs="+", metavar="MODEL", help="folders; a model gets the name of its folder")
+    p.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address (default: 127.0.0.1)")
+    p.add_argument("--port", **INTEGER, help="the port (default: 7447, or the next free one)")
+    p.add_argument("--name", **REPEATED, metavar="NAME", help="another accepted host name (repeatable)")
+    p.add_argument("--api-key", metavar="KEY", help="require this key from clients (or set REGARD_API_KEY)")
+    p.add_argument("--places", **INTEGER, help="answers generated at once, per model (default: 32)")
+    p.add_argument("--queue", **INTEGER, help="requests that may wait (default: 128)")
+    p.add_argument("--max-tokens", **INTEGER, help="limit for one answer (default: 4096)")
+    p.add_argument("--timeout", type=float, metavar="S", help="seconds for one answer (default: 120)")
+    p.add_argument("--log", choices=["json", "none"], default="json", help="a JSON line per request, or none")

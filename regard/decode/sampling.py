@@ -1,0 +1,213 @@
+"""From logits to the next token: options, logits processors and random numbers.
+
+Shapes: B rows, V vocabulary.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.errors import UserError
+
+GREEDY = 1e-6  # lower temperatures count as 0
+
+
+def _is_whole(x: object, low: int) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= low
+
+
+def _is_number(x: object, low: float, high: float = math.inf) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) and low <= x <= high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen. Names and meanings are those of Hugging Face."""
+
+    max_new_tokens: int = 200
+    temperature: float = 1.0  # 0 is greedy: always the likeliest token
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0  # 0 is off
+    seed: int | None = None  # None: different every time
+    num_beams: int = 1  # more than 1: beam search, without sampling
+    length_penalty: float = 1.0  # of beam search: above 0 favours long answers, below 0 short ones
+    suppress_tokens: Sequence[int] = ()  # tokens that are never generated
+
+    def __post_init__(self) -> None:
+        for name, fits, need in (
+            ("max_new_tokens", _is_whole(self.max_new_tokens, 1), "a whole number from 1 up"),
+            (
+                "temperature",
+                _is_number(self.temperature, 0),
+                "a number from 0 (always the likeliest token) up",
+            ),
+            ("top_k", _is_whole(self.top_k, 0), "a whole number from 1 up, or 0 for off"),
+            ("top_p", _is_number(self.top_p, 0, 1), "a number from 0 to 1 (off)"),
+            ("min_p", _is_number(self.min_p, 0, 1), "a number from 0 (off) to 1"),
+            (
+                "repetition_penalty",
+                _is_number(self.repetition_penalty, 1e-3, 1e3),
+                "a number from 0.001 to 1000; 1 is off, 1.2 is common",
+            ),
+            (
+                "no_repeat_ngram_size",
+                _is_whole(self.no_repeat_ngram_size, 0),
+                "a whole number from 1 up, or 0 for off",
+            ),
+            (
+                "seed",
+                self.seed is None or (_is_whole(self.seed, 0) and self.seed < 2**64),
+                "a whole number from 0 to 2**64 - 1, or none",
+            ),
+            (
+                "num_beams",
+                _is_whole(self.num_beams, 1) and self.num_beams <= 1024,
+                "a whole number from 1 to 1024",
+            ),
+            ("length_penalty", _is_number(self.length_penalty, -100, 100), "a number from -100 to 100"),
+            (
+                "suppress_tokens",
+                isinstance(self.suppress_tokens, Sequence)
+                and all(_is_whole(i, 0) for i in self.suppress_tokens),
+                "whole numbers from 0 up",
+            ),
+        ):
+            if not fits:
+                raise UserError(f"{name}={getattr(self, name)!r}: give {need}")
+
+
+# Logits processors: from logits (B, V) to logits, -inf for tokens that are ruled out
+
+
+def repetition_penalty(logits: Tensor, texts: Sequence[Sequence[int]], penalty: float) -> Tensor:
+    """Make tokens that the text already has less likely, Keskar et al. 2019, section 4.1."""
+    repeated = torch.zeros_like(logits, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        repeated[row, list(set(text))] = True
+    return torch.where(repeated, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def no_repeat_ngram(logits: Tensor, texts: Sequence[Sequence[int]], n: int) -> Tensor:
+    """Rule out tokens that would repeat n tokens of the text; where that rules out all, change nothing."""
+    banned = torch.zeros_like(logits, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        tail = text[len(text) - n + 1 :]
+        ends = range(n - 1, len(text))
+        banned[row, [text[i] for i in ends if text[i - n + 1 : i] == tail]] = True
+    masked = logits.masked_fill(banned, -math.inf)
+    return torch.where(masked.isneginf().all(-1, keepdim=True), logits, masked)
+
+
+def temperature(logits: Tensor, t: float) -> Tensor:
+    """Divide the logits: below 1, likely tokens become likelier; above 1, all become more alike."""
+    return logits / t
+
+
+def top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the k likeliest tokens, and those as likely as the last of them. Fan et al. 2018."""
+    last = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
+    return logits.masked_fill(logits < last, -math.inf)
+
+
+def top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the fewest tokens with probability p in total, of equals the first ones, Holtzman et al. 2020."""
+    ascending, order = (x.flip(-1) for x in logits.sort(dim=-1, descending=True, stable=True))
+    out = ascending.softmax(-1).cumsum(-1) <= 1 - p
+    out[:, -1] = False
+    return logits.masked_fill(out.scatter(1, order, out), -math.inf)
+
+
+def min_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the tokens at least p times as likely as the likeliest, Nguyen et al. 2024."""
+    probs = logits.softmax(-1)
+    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), -math.inf)
+
+
+def beam_processor(
+    s: Sampling, prompts: Sequence[Sequence[int]]
+) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """The `process` of `beam_search` that applies the options; None if there is nothing to do."""
+    if s.repetition_penalty == 1 and not s.no_repeat_ngram_size and not s.suppress_tokens:
+        return None
+
+    def process(logits: Tensor, texts: Tensor, rows: Tensor) -> Tensor:
+        full_texts = [
+            [*prompts[row], *text]
+            for row, beams in zip(rows.tolist(), texts.tolist(), strict=True)
+            for text in beams
+        ]
+        return process_logits(logits.flatten(0, 1), full_texts, s).view_as(logits)
+
+    return process
+
+
+def process_logits(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) -> Tensor:
+    """Apply the repetition penalty, no_repeat_ngram_size and suppress_tokens."""
+    if s.repetition_penalty != 1:
+        logits = repetition_penalty(logits, texts, s.repetition_penalty)
+    if s.no_repeat_ngram_size:
+        logits = no_repeat_ngram(logits, texts, s.no_repeat_ngram_size)
+    if s.suppress_tokens:
+        if (largest := max(s.suppress_tokens)) >= logits.shape[-1]:
+            raise UserError(f"suppress_tokens: {largest} is no token of the {logits.shape[-1]}")
+        suppressed = torch.tensor(list(s.suppress_tokens), device=logits.device)
+        logits = logits.index_fill(-1, suppressed, -math.inf)
+    return logits
+
+
+# From logits to a token
+
+
+def row_generator(seed: int, sample: int, prompt: Sequence[int]) -> np.random.Generator:
+    """A row's own random numbers, whatever its place in the batch.
+
+    They depend on the prompt too, or else different prompts would get the same random numbers.
+    """
+    data = np.array([seed, sample, *prompt], dtype=np.uint64).astype("<u8").tobytes()
+    key = int.from_bytes(hashlib.blake2b(data, digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def sample_tokens(logits: Tensor, uniform: Tensor) -> Tensor:
+    """The first token (B,) at which the cumulative probability exceeds `uniform` (B,)."""
+    probs = logits.softmax(-1)
+    below = probs.cumsum(-1).masked_fill(
+        probs == 0, 0.0
+    )  # rounding must not choose a token that is ruled out
+    threshold = uniform.clamp(max=1 - torch.finfo(below.dtype).eps)[:, None] * below.amax(-1, keepdim=True)
+    return (below > threshold).int().argmax(-1)
+
+
+def choose(
+    logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling, uniform: Sequence[float]
+) -> list[int]:
+    """The next token of each row, given its text so far."""
+    logits = logits.float()
+    finite = logits.amax(-1).isfinite()
+    logits = process_logits(logits, texts, s)
+    if s.temperature < GREEDY:
+        ids = logits.argmax(-1)
+    else:
+        if s.temperature != 1:  # subtract the highest, so that a low temperature cannot overflow
+            logits = temperature(logits - logits.amax(-1, keepdim=True), s.temperature)
+        if s.top_k:
+            logits = top_k(logits, s.top_k)
+        if s.top_p < 1:
+            logits = top_p(logits, s.top_p)
+        if s.min_p:
+            logits = min_p(logits, s.min_p)
+        ids = sample_tokens(logits, torch.tensor(uniform, dtype=logits.dtype, device=logits.device))
+    tokens: list[int] = torch.where(
+        finite, ids, -1
+    ).tolist()  # the only synchronisation with the device in a step
+    if -1 in tokens:
+        raise UserError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
+    return tokens
