@@ -20,6 +20,16 @@ def same_random_numbers() -> None:
 
 
 @pytest.fixture(scope="module")
+def quick() -> Iterator[None]:
+    """Skip measuring the machine, which takes longer than a tiny run."""
+    from helpers.runs import unmeasured
+
+    with pytest.MonkeyPatch.context() as patch:
+        unmeasured(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Start Chromium, or skip the test where it is not installed."""
     sync = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.figures import dots, elements, polylines
 from regard.draw.axes import tick_label
 from regard.draw.heat import Matrix
 from regard.draw.picture import draw
@@ -17,7 +18,6 @@ from regard.draw.scene import side_by_side, stack
 from regard.draw.tree import Tree
 from regard.draw.word_map import Points
 
-NS = "{http://www.w3.org/2000/svg}"
 RNG = np.random.default_rng(11)
 X, Y = RNG.uniform(0, 5, 23), RNG.normal(0, 1, 23)
 
@@ -41,22 +41,6 @@ FIGURES = {
     "pooling": pooling(0.5),
     "tree": Tree("beams", {("I",): 0.6, ("We",): 0.4, ("We", "are"): 0.3, ("I", "am"): 0.2}, [("We",)]),
 }
-
-
-def elements(figure, kind):
-    return list(ET.fromstring(draw(figure).svg()).iter(NS + kind))
-
-
-def polylines(figure):
-    return [
-        np.array([list(map(float, p.split(","))) for p in e.get("points").split()])
-        for e in elements(figure, "polyline")
-        if float(e.get("stroke-width")) == 2
-    ]
-
-
-def dots(figure):
-    return np.array([[float(e.get("cx")), float(e.get("cy"))] for e in elements(figure, "circle")])
 
 
 @pytest.mark.parametrize("name", FIGURES)

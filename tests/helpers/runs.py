@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from regard.tasks import Write
 from regard.training import distributed
 from regard.training import throughput as meter
 from regard.training.build import train
@@ -301,6 +302,12 @@ def unmeasured(patch: pytest.MonkeyPatch) -> None:
     """Skip measuring the machine, which takes longer than a tiny run."""
     patch.setattr(meter, "peak", lambda device, bf16: 1e9)
     patch.setattr(meter, "flops", lambda objective, batch: 1.0)
+
+
+def losses(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:
+    """Make evaluations return these losses, one after another."""
+    remaining = iter(values)
+    monkeypatch.setattr(Write, "metrics", lambda *_: {"loss": next(remaining)})
 
 
 @contextlib.contextmanager

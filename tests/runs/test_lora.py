@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from helpers.errors import user_error
-from helpers.runs import ANY, before, checkpoints, tiny, unmeasured, write_data, write_text
+from helpers.runs import ANY, before, checkpoints, tiny, write_data, write_text
 from regard.models import (
     GPT,
     Bert,
@@ -25,6 +25,8 @@ from regard.runs.load import load
 from regard.runs.model import Model
 from regard.training.build import train
 from regard.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 V, T, B = 29, 11, 3
 SIZES = {"vocab": V, "context": T, "dim": 12, "depth": 2}
@@ -150,23 +152,16 @@ def test_mistakes() -> None:
 # Whole runs
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    unmeasured(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("text") / "text.txt")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, text):
+def finished(tmp_path_factory, text, quick):
     """A model to start from."""
     out = tmp_path_factory.mktemp("finished") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        unmeasured(patch)
-        tiny(text, out, steps=5)
+    tiny(text, out, steps=5)
     return out
 
 

@@ -12,7 +12,6 @@ from torch.testing import assert_close
 
 import regard
 from helpers.errors import user_error
-from helpers.runs import unmeasured
 from regard.data import DataConfig
 from regard.data.labels import LabelledTexts
 from regard.decode.sampling import Sampling
@@ -27,16 +26,13 @@ from regard.tasks.request import DataRequest, Request
 from regard.text.tokenizer import train_tokenizer
 from regard.training.build import train
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 CONTEXT = 19
 LETTERS = "abcdefgh"
 NAMES = ("bad", "good", "mixed")
 GREEDY = Sampling()
 BUILTIN = Path(regard.__file__).parent / "builtin"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    unmeasured(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from helpers.errors import user_error
-from helpers.runs import at_step, same, stopped, unmeasured
+from helpers.runs import at_step, same, stopped
 from regard import cli
 from regard.data import DataConfig
 from regard.decode.sampling import Sampling
@@ -31,6 +31,8 @@ from regard.tasks.similarity import LineIndex
 from regard.text.tokenizer import train_tokenizer
 from regard.training.build import train
 from regard.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 PAIRS = [
     ("The cat sleeps", "A cat is asleep"),
@@ -299,11 +301,6 @@ def test_the_nearest_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 # Runs
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    unmeasured(monkeypatch)
 
 
 def test_a_run_learns_goes_on_and_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from helpers.errors import user_error
-from helpers.runs import unmeasured, write_pictures
+from helpers.runs import write_pictures
 from regard.data import synthetic as shapes
 from regard.decode.sampling import Sampling
 from regard.models import ViT, ViTConfig
@@ -22,6 +22,8 @@ from regard.tasks.loss import IGNORED
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.see import PictureConfig
 from regard.training.build import train
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 TINY = {
     "model.dim": 8,
@@ -34,11 +36,6 @@ TINY = {
 }
 NAMES = ("0", "1", "2")
 MEANS = {"size": 6, "channels": 1, "mean": (0.3,), "std": (0.2,), "labels": NAMES}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    unmeasured(monkeypatch)
 
 
 @pytest.fixture

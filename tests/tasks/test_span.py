@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional as F
 
 from helpers.errors import user_error
-from helpers.runs import unmeasured
 from regard.data import DataConfig
 from regard.data.spans import Span
 from regard.decode.sampling import Sampling
@@ -19,6 +18,8 @@ from regard.tasks import metrics as scoring
 from regard.tasks.request import DataRequest, Request
 from regard.text.tokenizer import train_tokenizer
 from regard.training.build import train
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 TEXT = (
     "Jörg Müller ging 1848 nach Köln.  In Köln, über dem Rhein, blieb Jörg Müller 20 Jahre; "
@@ -37,11 +38,6 @@ TINY = {
     "train.lr": 0.01, "train.batch": 16, "train.log": 50, "data.vocab": 300, "train.device": "cpu",
     "train.warmup": 5,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    unmeasured(monkeypatch)
 
 
 def jsonl(path, rows):

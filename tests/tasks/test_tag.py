@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 import regard
 from helpers.errors import user_error
-from helpers.runs import unmeasured
 from regard.data import DataConfig
 from regard.data.tags import read_tags
 from regard.decode.sampling import Sampling
@@ -24,6 +23,8 @@ from regard.tasks.request import DataRequest, Request
 from regard.tasks.tag import format_tags, parse_tags, split_words
 from regard.text.tokenizer import train_tokenizer
 from regard.training.build import train
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 LABELS = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 PEOPLE = [(["Anna"], ["B-PER"]), (["Björn", "Ruiz-Hart"], ["B-PER", "I-PER"]), (["Kim"], ["B-PER"])]
@@ -39,11 +40,6 @@ TINY = {
     "train.lr": 0.01, "train.batch": 16, "train.log": 50, "data.vocab": 300, "train.device": "cpu",
     "train.warmup": 5,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    unmeasured(monkeypatch)
 
 
 def conll(path, sentences):

@@ -1,12 +1,7 @@
-"""Runs: started, stopped, killed, damaged, resumed bit for bit, and never overwritten."""
+"""Runs: what may change when they are resumed, their folders, and starting from other models."""
 
-import errno
-import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,248 +11,27 @@ from safetensors.torch import load_file
 import regard
 from helpers.errors import user_error
 from helpers.runs import (
-    QUESTIONS,
-    RUNS,
     TINY,
-    WHOLE,
     at_step,
-    before,
     checkpoints,
     rows,
     same,
     stopped,
     tiny,
-    unmeasured,
     write_data,
     write_text,
 )
-from regard.files import atomic
-from regard.runs import checkpoints as checkpoint
 from regard.runs.load import load
 from regard.tasks import Write
 from regard.text.tokenizer import KINDS as KINDS_OF_TOKENIZER
 from regard.training.build import free_folder, train
-from regard.training.trainer import Objective, Trainer
+from regard.training.trainer import Trainer
 
-STEPS = 12
-KINDS = {
-    "adamw": {"model__dropout": 0.1, "train__micro": 4},
-    "muon": {"model__dropout": 0.1, "train__optimizer": "muon", "train__schedule": "wsd"},
-}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    unmeasured(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def text(place):
-    return write_text(place / "text.txt")
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def straight(request, place, text):
-    """An uninterrupted run, and its settings."""
-    settings = KINDS[request.param] | {"steps": STEPS, "train__evaluate": 4, "train__save": 5}
-    with pytest.MonkeyPatch.context() as patch:
-        unmeasured(patch)
-        tiny(text, place / request.param, **settings)
-    assert {row["step"] for row in rows(place / request.param) if "valid_loss" in row} == {4, 8, 12}
-    return place / request.param, settings
-
-
-@pytest.fixture(scope="module", params=RUNS)
-def every(request, place):
-    """An uninterrupted run of each model, with its data and settings. Three epochs of pairs."""
-    case = request.param
-    settings = {"steps": STEPS, "train__evaluate": 4, "train__save": 5, "train__micro": 4}
-    settings |= {"case": case, "model__dropout": 0.1}
-    settings |= {
-        "translate-gru": {"task__forcing": 0.6},  # draws random numbers too
-        "chat-transformer": {"train__optimizer": "muon"},
-        "see-vit": {"model__skip": 0.2},  # too
-    }.get(case, {})
-    folder = place / f"every-{case}"
-    folder.mkdir()
-    data = write_data(case, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        unmeasured(patch)
-        tiny(data, folder / "out", **settings)
-    return folder / "out", data, settings
-
-
-@pytest.fixture(scope="module")
-def finished(place, text):
-    """A finished run of six steps."""
-    with pytest.MonkeyPatch.context() as patch:
-        unmeasured(patch)
-        tiny(text, place / "finished", steps=6, train__save=2, train__evaluate=3)
-    return place / "finished"
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-# ------------------------------------------------------------------------------ stopped and gone on with
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("step", [0, 3, 7, 11])
-def test_stopped_before_a_step(straight, text, tmp_path, step, how):
-    """3 and 7 come right before an evaluation, 11 is the last one."""
-    out, (weights, settings) = tmp_path / "out", straight
-    with stopped(Trainer, "train_step", at_step(step), how):
-        tiny(text, out, **settings)
-    assert checkpoints(out)[-1] == f"step-{step}"
-    assert load(out).ask("The", max_new_tokens=3, seed=1) is not None  # what is there can be used
-    tiny(text, out, **settings, resume=True)
-    same(weights, out)
-
-
-@pytest.mark.parametrize("step", [0, 4, 7, 11])
-def test_stopped_while_a_step_is_on_its_way_it_is_done_or_not_begun(straight, text, tmp_path, step):
-    """With train.micro the signal comes between the parts of a batch, and the step is dropped."""
-    out, (weights, settings) = tmp_path / "out", straight
-    with stopped(Trainer, "forward", lambda trainer, *_: trainer.step == step):
-        tiny(text, out, **settings)
-    done = step if "train__micro" in settings else step + 1
-    assert checkpoints(out)[-1] == f"step-{done}"
-    tiny(text, out, **settings, resume=True)
-    same(weights, out, state=done < STEPS)
-
-
-def test_stopped_again_and_again(straight, text, tmp_path):
-    out, (weights, settings) = tmp_path / "out", straight
-    for step in (1, 2, 5, 6, 8, 9, 11):
-        with stopped(Trainer, "train_step", at_step(step)):
-            tiny(text, out, **settings, resume=True)
-    tiny(text, out, **settings, resume=True)
-    same(weights, out)
-
-
-def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
-    """An epoch of pairs has four steps: the stops are before, at and after its borders."""
-    out, (weights, data, settings) = tmp_path / "out", every
-    for step in (0, 3, 4, 8, 9):
-        with stopped(Trainer, "train_step", at_step(step)):
-            tiny(data, out, **settings, resume=True)
-        assert checkpoints(out)[-1] == f"step-{step}"
-        if settings["case"] in WHOLE:
-            continue
-        with stopped(Trainer, "forward", at_step(step + 1)):  # between the parts of a batch
-            tiny(data, out, **settings, resume=True)
-        assert checkpoints(out)[-1] == f"step-{step + 1}"
-    question = QUESTIONS.get(RUNS[settings["case"]][0], "8 go")
-    question = str(Path(data).parent / question) if question.endswith(".png") else question
-    assert isinstance(load(out).ask(question, max_new_tokens=3, seed=1), str)  # what is there can be used
-    tiny(data, out, **settings, resume=True)
-    same(weights, out)
-
-
-def test_every_model_is_gone_on_with_by_its_folder_alone(every, tmp_path):
-    out, (weights, data, settings) = tmp_path / "out", every
-    with stopped(Trainer, "train_step", at_step(6)):
-        tiny(data, out, **settings)
-    train(RUNS[settings["case"]][0], out=out, resume=True)
-    same(weights, out)
-
-
-@pytest.mark.parametrize("case", [case for case in RUNS if case != "words"])  # scored on lists of words
-def test_every_model_is_scored_as_it_was_measured(tmp_path, case):
-    data = write_data(case, tmp_path)
-    model = tiny(data, tmp_path / "out", case, steps=2, valid=data)
-    (row,) = (row for row in rows(tmp_path / "out") if "valid_loss" in row)
-    scored = model.score(data)
-    for name in row.keys() - {"step"}:
-        assert row[name] == pytest.approx(scored[name.removeprefix("valid_")], rel=1e-5), name
-
-
-def measuring_at(*steps):
-    """Whether the objective is called by an evaluation, at one of these steps."""
-    return lambda objective, *_: not objective.model.training and Measured.step in steps
-
-
-class Measured:
-    step = 0
-
-
-@pytest.mark.parametrize("step", [4, 8, 12])
-def test_stopped_in_the_middle_of_an_evaluation(straight, text, tmp_path, step):
-    out, (weights, settings) = tmp_path / "out", straight
-
-    def note(trainer):
-        Measured.step = trainer.step
-
-    with before(Trainer, "evaluate", note):
-        for _ in range(2):  # the second time, the run begins with the evaluation that is owed
-            with stopped(Objective, "forward", measuring_at(step)):
-                tiny(text, out, **settings, resume=True)
-            assert checkpoints(out)[-1] == f"step-{step}"
-            assert max(row["step"] for row in rows(out) if "valid_loss" in row or row["step"] == 1) < step
-        if step < STEPS:  # measured, and lost by a kill before the next save
-            with before(Trainer, "train_step", die), pytest.raises(Died):
-                tiny(text, out, **settings, resume=True)
-    tiny(text, out, **settings, resume=True)
-    tiny(text, out, **settings, resume=True)
-    same(weights, out, state=step < STEPS)
-
-
-class Died(BaseException):
-    pass
-
-
-def die(*_):
-    raise Died
-
-
-def test_more_than_one_epoch_and_a_stop_in_it(text, tmp_path):
-    """Fewer windows than steps take: every epoch has another order."""
-    short = write_text(tmp_path / "short.txt", lines=4)
-    settings = {"steps": 15, "train__evaluate": 6, "model__dropout": 0.2}
-    tiny(short, tmp_path / "whole", **settings)
-    with stopped(Trainer, "train_step", at_step(7)):
-        tiny(short, tmp_path / "out", **settings)
-    tiny(short, tmp_path / "out", **settings, resume=True)
-    same(tmp_path / "whole", tmp_path / "out")
-
-
-OFTEN = {"write": 200, "translate-lstm": 40}
-
-
-@pytest.mark.parametrize(
-    ("case", "steps"),
-    [
-        *OFTEN.items(),
-        *(pytest.param(case, 16, marks=pytest.mark.slow) for case in RUNS if case not in OFTEN),
-    ],
-)
-def test_killed_at_any_moment(tmp_path, case, steps):
-    """SIGKILL, repeatedly, at every file operation while saving and at random moments."""
-    script = Path(__file__).parents[1] / "helpers" / "killing.py"
-    process = subprocess.run(
-        [sys.executable, script, case, write_data(case, tmp_path), tmp_path, str(steps), "0"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    result = json.loads(process.stdout)
-    print(result)
-    assert result["kills"] >= steps // 4
-    assert result["saving"] >= min(10, steps // 4)
-    touches = {
-        f"save:{name}" for name in ("open", "raw_bytes", "fsync", "replace", "unlink", "mkdir", "rename")
-    }
-    if case == "write":  # which is killed often enough for each of them
-        assert touches <= result["where"].keys()
-    same(tmp_path / "whole", tmp_path / "killed")
 
 
 # ------------------------------------------------------------------------------------ what may be changed
@@ -328,108 +102,6 @@ def test_other_data_are_noticed(finished, text, tmp_path):
 def test_resume_without_a_run_begins_one(finished, text, tmp_path):
     tiny(text, tmp_path / "new", resume=True, steps=6, train__save=2, train__evaluate=3)
     same(finished, tmp_path / "new")
-
-
-# -------------------------------------------------------------------------------------- damage and trouble
-
-
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
-)
-@pytest.mark.parametrize("how", ["cut", "changed", "gone"])
-def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
-    straight, text, tmp_path, capsys, name, how
-):
-    weights, settings = straight
-    out = tmp_path / "out"
-    with stopped(Trainer, "train_step", at_step(11)):
-        tiny(text, out, **settings)
-    assert checkpoints(out) == ["step-10", "step-11"]
-    path = out / "checkpoints" / "step-11" / name
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    if how == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(content[: len(content) // 2] if how == "cut" else content)
-    capsys.readouterr()
-    tiny(text, out, **settings, resume=True)
-    said = capsys.readouterr().err
-    assert f"{path.parent} is damaged" in said
-    assert f"from {out / 'checkpoints' / 'step-10'}" in said
-    same(weights, out)
-
-
-def test_when_every_checkpoint_is_damaged_it_begins_again(finished, text, tmp_path, capsys):
-    out = tmp_path / "out"
-    shutil.copytree(finished, out)
-    for folder in (out / "checkpoints").iterdir():
-        (folder / "state.json").write_text("{}")
-    tiny(text, out, resume=True, steps=6)
-    assert capsys.readouterr().err.count("is damaged") == 2
-    same(finished, out)
-
-
-def test_a_full_disk_at_a_later_save(straight, text, tmp_path, monkeypatch):
-    """The error is one line, the earlier checkpoint stays valid, and the run resumes from it."""
-    weights, settings = straight
-    out = tmp_path / "out"
-    true, calls = atomic.flush, []
-
-    def full(path):
-        if "step-10" in str(path):
-            calls.append(path)
-            if len(calls) == 3:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        true(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic, "flush", full)
-        user_error(lambda: tiny(text, out, **settings), out, "No space left", "--resume")
-    assert checkpoints(out) == ["step-5"]
-    assert checkpoint.is_intact(out / "checkpoints" / "step-5")
-    assert not list(out.rglob(".*"))
-    tiny(text, out, **settings, resume=True)
-    same(weights, out)
-
-
-def test_a_full_disk_at_the_first_save_leaves_nothing(text, tmp_path, monkeypatch):
-    def full(path):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(atomic, "flush", full)
-    user_error(lambda: tiny(text, tmp_path / "out", steps=3), tmp_path / "out", "No space left")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_is_really_full(text, tmp_path):
-    """Space for one and a half checkpoints."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "none", disk], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
-    try:
-        out = disk / "out"
-        settings = {"steps": 8, "train__save": 2, "train__evaluate": 100, "model__dim": 24, "train__keep": 9}
-        user_error(lambda: tiny(text, out, **settings), out, "No space left", "--resume")
-        assert len(checkpoints(out)) >= 1
-        assert all(checkpoint.is_intact(p) for p in (out / "checkpoints").iterdir())
-        subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
-        tiny(text, out, **settings, resume=True)
-        tiny(text, tmp_path / "whole", **settings)
-        same(tmp_path / "whole", out)
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
-def test_out_of_memory_says_what_to_do(text, tmp_path, monkeypatch):
-    def greedy(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    monkeypatch.setattr(Objective, "forward", greedy)
-    user_error(lambda: tiny(text, tmp_path / "out", steps=3), "train.micro")
-    assert list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------------- folders

@@ -14,33 +14,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.runs import RUNS, TINY, checkpoints, rows, tiny, unmeasured, write_data, write_text
+from helpers.runs import RUNS, TINY, checkpoints, rows, tiny, write_data
 from regard.runs import checkpoints as checkpoint
 from regard.tasks import targets
 from regard.training import distributed
 from regard.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 STEPS = 6
 SETTINGS = {"train__batch": 4, "train__evaluate": 3, "train__save": 2, "train__micro": 1, "steps": STEPS}
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    unmeasured(monkeypatch)
-
-
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory, text):
+def alone(tmp_path_factory, text, quick):
     """Train with one process."""
     out = tmp_path_factory.mktemp("alone") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        unmeasured(patch)
-        tiny(text, out, **SETTINGS)
+    tiny(text, out, **SETTINGS)
     return out
 
 

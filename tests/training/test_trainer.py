@@ -15,38 +15,27 @@ from helpers.errors import user_error
 from helpers.runs import (
     OF_PAIRS,
     RUNS,
-    STEADY,
     WHOLE,
     at_step,
     before,
     checkpoints,
+    losses,
     rows,
     same,
     stopped,
     tiny,
-    unmeasured,
     write_data,
     write_text,
 )
-from regard.errors import UserError
-from regard.runs import checkpoints as checkpoint
 from regard.runs.load import load
 from regard.tasks import Classify, Write, targets
 from regard.training import throughput as meter
 from regard.training.config import TrainConfig
 from regard.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 FLOPS = meter.flops  # which `quick` takes away
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    unmeasured(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
 
 
 @pytest.fixture
@@ -55,12 +44,6 @@ def exact():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def losses(monkeypatch, *values):
-    """Make evaluations return these losses, one after another."""
-    remaining = iter(values)
-    monkeypatch.setattr(Write, "metrics", lambda *_: {"loss": next(remaining)})
 
 
 def close(a: Path, b: Path, **tolerance):
@@ -277,121 +260,6 @@ def test_a_step_is_logged_now_and_then_with_the_first_and_the_last(text, tmp_pat
     assert set(lines[-1]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_byte"}
 
 
-# ----------------------------------------------------------------------------------- the mean of checkpoints
-
-MEAN = {"steps": 8, "train__save": 2, "train__evaluate": 100, "train__average": 3}
-
-
-def weights(out: Path, step: int) -> dict[str, torch.Tensor]:
-    return load_file(out / "checkpoints" / f"step-{step}" / "model.safetensors")
-
-
-@pytest.mark.parametrize(("last", "mean"), [(4.0, 3.0), (3.0, 4.0), (3.0, 3.0)])
-def test_the_mean_is_the_model_if_it_is_better(text, tmp_path, monkeypatch, capsys, last, mean):
-    losses(monkeypatch, last, mean, 5.0)
-    out = tmp_path / "out"
-    tiny(text, out, **MEAN, train__keep=9)
-    by_hand = {
-        name: torch.stack([weights(out, step)[name].double() for step in (4, 6, 8)]).mean(0).float()
-        for name in weights(out, 8)
-    }
-    top = load_file(out / "model.safetensors")
-    for name, expected in by_hand.items() if mean < last else weights(out, 8).items():
-        assert torch.equal(top[name], expected), name
-    assert rows(out)[-2:] == [
-        {"step": 8, "valid_loss": last},
-        {"step": 8, "averaged": 3, "valid_loss": mean},
-    ]
-    assert "the last 3 checkpoints" in capsys.readouterr().err
-    tiny(text, tmp_path / "plain", **MEAN | {"train__average": 1})  # training is as without it
-    last = "checkpoints/step-8/model.safetensors"
-    assert (out / last).read_bytes() == (tmp_path / "plain" / last).read_bytes()
-
-
-def test_the_mean_is_measured_and_not_only_the_last(text, tmp_path):
-    valid = write_text(tmp_path / "valid.txt", lines=9)
-    tiny(text, tmp_path / "out", **MEAN, valid=valid)
-    *_, last, mean = rows(tmp_path / "out")
-    model = load(tmp_path / "out")
-    scored = model.score(valid)["loss"]
-    assert scored == pytest.approx(min(last["valid_loss"], mean["valid_loss"]), rel=1e-5)
-    files = [tmp_path / "out" / "checkpoints" / f"step-{n}" / "model.safetensors" for n in (4, 6, 8)]
-    model.model.load_state_dict(checkpoint.average(map(load_file, files)))
-    assert model.score(valid)["loss"] == pytest.approx(mean["valid_loss"], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("average", "keep", "left"),
-    [(3, 1, [4, 6, 7]), (3, 2, [4, 6, 7]), (2, 1, [6, 7]), (2, 4, [2, 4, 6, 7]), (1, 1, [7])],
-)
-def test_checkpoints_are_kept_for_their_mean(text, tmp_path, average, keep, left):
-    """7 is the last step, and not a multiple of 2."""
-    settings = MEAN | {"steps": 7, "train__average": average, "train__keep": keep}
-    tiny(text, tmp_path / "out", **settings)
-    assert checkpoints(tmp_path / "out") == [f"step-{n}" for n in left]
-    assert rows(tmp_path / "out")[-1].get("averaged", 1) == average
-
-
-def test_the_mean_of_fewer_than_were_asked_for(text, tmp_path):
-    tiny(text, tmp_path / "out", **MEAN | {"steps": 3})
-    assert rows(tmp_path / "out")[-1]["averaged"] == 2
-    tiny(text, tmp_path / "short", **MEAN | {"steps": 2})  # there is but the last
-    assert "averaged" not in rows(tmp_path / "short")[-1]
-    tiny(text, tmp_path / "unmeasured", **MEAN, data__holdout=0.0)  # nothing says which is better
-    top, last = ((tmp_path / "unmeasured" / p / "model.safetensors") for p in ("", "checkpoints/step-8"))
-    assert top.read_bytes() == last.read_bytes()
-
-
-class Died(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("steps", [[3], [3, 5, 7], [4, 6], [1, 2, 3, 4, 5, 6, 7]])
-@pytest.mark.parametrize("how", [signal.SIGTERM, None])
-def test_the_mean_does_not_know_of_stops(text, tmp_path, steps, how):
-    """The settings of saving, and kills, do not matter."""
-    settings = MEAN | {"model__dropout": 0.1, "train__keep": 1}
-    tiny(text, tmp_path / "whole", **settings)
-
-    def die(trainer):
-        if trainer.step == step:
-            raise Died
-
-    for step in steps:
-        if how is not None:
-            with stopped(Trainer, "train_step", at_step(step), how):
-                tiny(text, tmp_path / "out", **settings, resume=True)
-        else:
-            with before(Trainer, "train_step", die), pytest.raises(Died):
-                tiny(text, tmp_path / "out", **settings, resume=True)
-    tiny(text, tmp_path / "out", **settings, resume=True)
-    same(tmp_path / "whole", tmp_path / "out")
-    tiny(text, tmp_path / "out", **settings, resume=True)  # it is over, and stays as it is
-    same(tmp_path / "whole", tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", ["try_average", "measure"])
-def test_stopped_while_the_mean_is_tried(text, tmp_path, name):
-    """Also during the last evaluation: then evaluation and saving are left to the next start."""
-    settings = MEAN | {"train__keep": 1}
-    tiny(text, tmp_path / "whole", **settings)
-    with stopped(Trainer, name, lambda *_: True):
-        tiny(text, tmp_path / "out", **settings)
-    assert not any("averaged" in row for row in rows(tmp_path / "out"))
-    for _ in range(2):
-        tiny(text, tmp_path / "out", **settings, resume=True)
-        same(tmp_path / "whole", tmp_path / "out", state=False)
-
-
-def test_a_damaged_checkpoint_is_left_out_of_the_mean(text, tmp_path):
-    def damage(trainer):
-        (trainer.folder / "checkpoints" / "step-4" / "model.safetensors").write_bytes(b"no")
-
-    with before(Trainer, "try_average", damage):
-        tiny(text, tmp_path / "out", **MEAN)
-    assert rows(tmp_path / "out")[-1]["averaged"] == 2
-
-
 # ------------------------------------------------------------------------------------------------- budgets
 
 
@@ -490,131 +358,6 @@ def test_a_device_that_is_not_there(text, tmp_path):
 
 def test_targets_are_counted_without_those_left_out():
     assert targets((torch.zeros(2, 3), torch.tensor([[1, 2, -100], [3, -100, -100]]))) == 3
-
-
-# ------------------------------------------------------------------------------------------------ compiling
-
-
-@pytest.mark.parametrize("case", RUNS)
-def test_what_has_many_shapes_is_compiled_only_if_asked(tmp_path, monkeypatch, case):
-    """By default, long runs in bf16 whose batches have one shape are compiled."""
-    compiled = []
-
-    class Enough(BaseException):
-        pass
-
-    def enough(trainer):
-        raise Enough
-
-    monkeypatch.setattr("regard.training.trainer.torch.compile", lambda module: compiled.append(1) or module)
-    monkeypatch.setattr(Trainer, "run", enough)
-    data = write_data(case, tmp_path)
-
-    def compiles(steps=1000, precision="bf16", **more):
-        compiled.clear()
-        with pytest.raises(Enough):
-            tiny(data, tmp_path / "out", case, steps=steps, train__precision=precision, **more)
-        return bool(compiled)
-
-    assert compiles() == (case in STEADY)
-    assert compiles(train__compile="on", steps=1)
-    assert not compiles(train__compile="off")
-    assert not compiles(steps=999)
-    assert not compiles(precision="fp32")
-
-
-class Broken(torch.nn.Module):
-    """A compiled module that raises an error, in the forward or in the backward pass."""
-
-    def __init__(self, module, error, backward=False):
-        super().__init__()
-        self.module, self.error, self.backward = module, error, backward
-
-    def forward(self, *batch):
-        if not self.backward:
-            raise self.error
-        loss = self.module(*batch)
-        loss.register_hook(self.fail)
-        return loss
-
-    def fail(self, gradient):
-        raise self.error
-
-
-class WithoutGradient(torch.nn.Module):
-    """torch 2.11 compiled a loss to one without a gradient, and raised no error."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, *batch):
-        loss = self.module(*batch)
-        return loss.detach() + 0 * loss
-
-
-def unsupported(module):
-    raise RuntimeError("no compiler here")
-
-
-COMPILERS = {
-    "forward": (lambda m: Broken(m, RuntimeError("no compiler here\nsecond line")), "no compiler here"),
-    "backward": (lambda m: Broken(m, RuntimeError("no compiler here"), backward=True), "no compiler here"),
-    "unsupported": (unsupported, "no compiler here"),
-    "without a message": (lambda m: Broken(m, NotImplementedError()), "NotImplementedError"),
-    "zero gradient": (WithoutGradient, "zero"),
-}
-
-
-def notices(out):
-    lines = map(json.loads, (out / "log.jsonl").read_text().splitlines())
-    return [(row["step"], row["notice"]) for row in lines if "notice" in row]
-
-
-@pytest.mark.parametrize("name", COMPILERS)
-def test_a_compiler_that_fails_says_so_and_training_continues(text, tmp_path, monkeypatch, capsys, name):
-    compiler, reason = COMPILERS[name]
-    settings = {"steps": 3, "model__dropout": 0.1, "train__micro": 4}
-    tiny(text, tmp_path / "plain", **settings, train__compile="off")
-    assert not notices(tmp_path / "plain")
-    capsys.readouterr()
-    monkeypatch.setattr("regard.training.trainer.torch.compile", compiler)
-    tiny(text, tmp_path / "out", **settings, train__compile="on")
-    shown = [line for line in capsys.readouterr().err.splitlines() if "torch.compile" in line]
-    assert len(shown) == 1
-    assert reason in shown[0]
-    assert "second line" not in shown[0]
-    assert "continuing without torch.compile" in shown[0]
-    assert notices(tmp_path / "out") == [(0, shown[0])]
-    same(tmp_path / "plain", tmp_path / "out")
-
-
-def test_a_compiler_that_fails_when_a_run_is_resumed(text, tmp_path, monkeypatch):
-    tiny(text, tmp_path / "plain", steps=3)
-    monkeypatch.setattr("regard.training.trainer.torch.compile", COMPILERS["forward"][0])
-    with stopped(Trainer, "train_step", at_step(2)):
-        tiny(text, tmp_path / "again", steps=3, train__compile="on")
-    tiny(text, tmp_path / "again", steps=3, train__compile="on", resume=True)
-    same(tmp_path / "plain", tmp_path / "again")
-    assert [step for step, _ in notices(tmp_path / "again")] == [0, 2]
-
-
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory"), UserError),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), UserError),
-        (MemoryError(), UserError),
-        (UserError("the user's own"), UserError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
-    ],
-)
-def test_errors_that_are_not_the_compilers(text, tmp_path, monkeypatch, capsys, error, expected, backward):
-    monkeypatch.setattr("regard.training.trainer.torch.compile", lambda m: Broken(m, error, backward))
-    with pytest.raises(expected):
-        tiny(text, tmp_path / "out", steps=1, train__compile="on")
-    assert "torch.compile" not in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------- fine-tuning

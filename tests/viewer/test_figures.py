@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers.errors import user_error
+from helpers.figures import NS, dots, polylines
 from helpers.looking import captioner, reader, seer
 from regard.core.positions import sinusoids
 from regard.models import Word2Vec, WordsConfig
@@ -17,7 +18,6 @@ from regard.viewer import draw, look
 from regard.viewer.figures import pooling, similarity_matrix, waves, word_map
 from regard.viewer.views import Choice, view, views
 
-NS = "{http://www.w3.org/2000/svg}"
 RNG = np.random.default_rng(11)
 X, Y = RNG.uniform(0, 5, 23), RNG.normal(0, 1, 23)
 KERNELS = {  # Hastie, Tibshirani & Friedman 2009, section 6.1, without their constants, which cancel
@@ -26,22 +26,6 @@ KERNELS = {  # Hastie, Tibshirani & Friedman 2009, section 6.1, without their co
     "epanechnikov": lambda u: np.maximum(1 - u**2, 0),
     "average": lambda u: np.ones_like(u),
 }
-
-
-def elements(figure, kind):
-    return list(ET.fromstring(draw(figure).svg()).iter(NS + kind))
-
-
-def polylines(figure):
-    return [
-        np.array([list(map(float, p.split(","))) for p in e.get("points").split()])
-        for e in elements(figure, "polyline")
-        if float(e.get("stroke-width")) == 2
-    ]
-
-
-def dots(figure):
-    return np.array([[float(e.get("cx")), float(e.get("cy"))] for e in elements(figure, "circle")])
 
 
 # Attention pooling

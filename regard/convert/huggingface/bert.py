@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from regard.convert.huggingface.config import Config
-from regard.convert.huggingface.family import ACTIVATIONS, Family, require_settings
+from regard.convert.huggingface.family import ACTIVATIONS, Family, encoder_settings, require_settings
 from regard.errors import UserError
 from regard.files.tensors import Tensors
 
@@ -39,17 +39,10 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
     c.require(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     c.require(tie_word_embeddings=True)
     c.ignore(*(key for key in c.unread if key.startswith("pooler_")))  # in the first folders, never used
-    return {
+    return encoder_settings(c) | {
         "vocab": c.size("vocab_size"),
         "context": c.size("max_position_embeddings"),
-        "dim": c.size("hidden_size"),
-        "depth": c.size("num_hidden_layers"),
-        "heads": c.size("num_attention_heads"),
-        "hidden": c.size("intermediate_size"),
         "segments": c.size("type_vocab_size", default=2),
-        "eps": c.number("layer_norm_eps", default=1e-12),
-        "ffn": c.choice("hidden_act", ACTIVATIONS, "gelu"),
-        "dropout": c.dropout("hidden_dropout_prob"),
     }
 
 

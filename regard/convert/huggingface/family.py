@@ -49,6 +49,19 @@ class Family:
     extra_tensors: Callable[[Any], Tensors] = lambda model: {}  # in their files, but no weights of ours
 
 
+def encoder_settings(c: Config) -> dict[str, Any]:
+    """The settings that BERT and ViT have in common."""
+    return {
+        "dim": c.size("hidden_size"),
+        "depth": c.size("num_hidden_layers"),
+        "heads": c.size("num_attention_heads"),
+        "hidden": c.size("intermediate_size"),
+        "eps": c.number("layer_norm_eps", default=1e-12),
+        "ffn": c.choice("hidden_act", ACTIVATIONS, "gelu"),
+        "dropout": c.dropout("hidden_dropout_prob"),
+    }
+
+
 def their_name(names: dict[str, str], ours: str) -> str:
     """Their name of a tensor."""
     if ours in names:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.convert.huggingface.config import Config, shorten
-from regard.convert.huggingface.family import ACTIVATIONS, Family, require_settings
+from regard.convert.huggingface.family import ACTIVATIONS, Family, encoder_settings, require_settings
 from regard.convert.huggingface.files import PREPROCESSOR
 from regard.errors import UserError
 from regard.files.tensors import Tensors
@@ -42,17 +42,10 @@ MEAN_STD = 0.5  # of each channel, if a folder does not say
 def settings(c: Config, state: Tensors) -> dict[str, Any]:
     c.require(qkv_bias=True)
     c.ignore("encoder_stride", "pooler_act", "pooler_output_size")  # of other heads
-    return {
+    return encoder_settings(c) | {
         "size": c.size("image_size"),
         "channels": c.size("num_channels", default=3),
         "patch": c.size("patch_size"),
-        "dim": c.size("hidden_size"),
-        "depth": c.size("num_hidden_layers"),
-        "heads": c.size("num_attention_heads"),
-        "hidden": c.size("intermediate_size"),
-        "eps": c.number("layer_norm_eps", default=1e-12),
-        "ffn": c.choice("hidden_act", ACTIVATIONS, "gelu"),
-        "dropout": c.dropout("hidden_dropout_prob"),
     }
 
 

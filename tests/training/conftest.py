@@ -1,0 +1,20 @@
+"""Fixtures for the tests of training."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.runs import tiny, write_text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, text: str, quick: None) -> Path:
+    """A finished run of six steps."""
+    out = tmp_path_factory.mktemp("finished") / "out"
+    tiny(text, out, steps=6, train__save=2, train__evaluate=3)
+    return out
