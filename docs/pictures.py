@@ -1,8 +1,8 @@
-"""A picture of every view of the page for the documents, by Chromium.
+"""Take a screenshot of every view of the page for the documents, with Chromium.
 
     python docs/pictures.py write=RUN answer=RUN see=RUN --write TEXT --answer TEXT --see PICTURE
 
-writes docs/pictures/page-VIEW.png: of a model that writes on, of one that answers a source, of one that sees.
+writes docs/pictures/page-VIEW.png, for a language model, an encoder-decoder and an image classifier.
 """
 
 import argparse
@@ -42,7 +42,7 @@ MORE = {  # parts of views that deserve a picture
 
 
 def states(shown: dict[str, Session]) -> dict[str, tuple[str, str]]:
-    """By a picture's name, the kind of model and the page's state."""
+    """Return the kind of model and the state of the page, by the name of the picture."""
     views = {name: STATES.get(name, ("write", "")) for name in VIEWS}
     views = {name: (kind, f"view={name}&{state}") for name, (kind, state) in views.items()}
     (cross, *_), masked = shown["answer"].manifest["attentions"]["cross"], shown["write"].trace.attentions[-1]
@@ -61,7 +61,7 @@ def states(shown: dict[str, Session]) -> dict[str, tuple[str, str]]:
 
 @contextlib.contextmanager
 def served(shown: Session) -> Iterator[str]:
-    """The page's address, while it is there."""
+    """Serve the page; yield its address."""
     with run_in_thread(page_app(shown.model, shown)) as port:
         yield f"http://127.0.0.1:{port}/"
 
@@ -86,7 +86,7 @@ def take(page: Page, url: str, view: str, state: str, path: Path) -> None:
 
 
 def pictures(browser: Browser, shown: dict[str, Session], folder: Path) -> list[Path]:
-    """One of every view."""
+    """Save a picture of every view."""
     paths = []
     with contextlib.ExitStack() as stack:
         page = browser.new_page(viewport=SIZE, color_scheme="light", reduced_motion="reduce")

@@ -9,15 +9,7 @@ import sys
 
 import pytest
 
-from helpers.commands import (
-    WORDS,
-    call,
-    check_refused,
-    pair_model,
-    regard,
-    set_stdin,
-    stdout_of,
-)
+from helpers.commands import WORDS, call, check_refused, pair_model, regard, set_stdin, stdout_of
 from regard.runs.load import load
 from regard.tasks import Answer
 

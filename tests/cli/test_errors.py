@@ -5,13 +5,7 @@ import os
 
 import pytest
 
-from helpers.commands import (
-    PAIR,
-    PICO,
-    call,
-    check_refused,
-    list_tree,
-)
+from helpers.commands import PAIR, PICO, call, check_refused, list_tree
 from regard.files import atomic
 
 pytestmark = pytest.mark.usefixtures("quick")

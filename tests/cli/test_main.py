@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.commands import (
-    PICO,
-    check_refused,
-    list_tree,
-    regard,
-    stdout_of,
-)
+from helpers.commands import PICO, check_refused, list_tree, regard, stdout_of
 from regard import __version__
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -11,13 +11,7 @@ from torch.testing import assert_close
 from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from regard.core.attention import (
-    Attention,
-    attend,
-    padding_mask,
-    window_mask,
-    windowed_attention,
-)
+from regard.core.attention import Attention, attend, padding_mask, window_mask, windowed_attention
 from regard.core.cache import KVCache
 
 B, H, G, S, d = 5, 6, 3, 7, 11

@@ -10,10 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTMode
 
 from regard.core.cache import KVCache, State
 from regard.decode.generate import Stopper, fit_context, generate, pad_rows, read_rows
-from regard.decode.sampling import (
-    Sampling,
-    no_repeat_ngram,
-)
+from regard.decode.sampling import Sampling, no_repeat_ngram
 from regard.errors import UserError
 from regard.models import GPT, MODELS, GPTConfig
 

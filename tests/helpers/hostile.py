@@ -33,7 +33,7 @@ INDEX, GENERATION, MODULES = "model.safetensors.index.json", "generation_config.
 TEMPLATE, TOKENIZER_CONFIG, GGUF = "chat_template.jinja", "tokenizer_config.json", "model.gguf"
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}assistant:"
 SLACK = 64 << 20  # bytes that the interpreter, torch and tokenizers may take besides
-MOST = 4 << 30  # bytes: what asks for so many is stopped, lest the machine suffers
+MOST = 4 << 30  # bytes: a larger request fails, to protect the machine
 SECONDS = 20  # for one folder; what takes longer hangs
 
 Damage = Callable[[Path], object]
@@ -296,7 +296,7 @@ def mutate(rng: random.Random, raw: bytes) -> bytes:
     if rng.random() < 0.3 and (other := mutate_json(rng, raw)) is not None:
         return other
     data = bytearray(raw)
-    head = min(len(data), 4096 if rng.random() < 0.7 else len(data))  # what is told comes first
+    head = min(len(data), 4096 if rng.random() < 0.7 else len(data))  # the header comes first
     for _ in range(rng.choice((1, 1, 1, 2, 3, 9))):
         at, way = rng.randrange(head + 1), rng.randrange(6)
         count = rng.choice((1, 1, 2, 4, 8, 64, 999))

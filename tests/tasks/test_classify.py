@@ -389,7 +389,7 @@ def test_every_weight_learns_but_those_of_other_heads(task, kind):
     assert parts == ({"transform", "transform_norm", "bias", "next"} if kind == "bert" else set())
 
 
-# What is told
+# Answers
 
 
 TEXTS = ["abc", "h", "abcdefgh", "gfe", "abc\tde", "h\tgfe", "", "c" * 50, "a\tb\tc"]

@@ -46,6 +46,19 @@ def data(task):
     return encode_passages(DOCUMENTS, task.tokenizer, CONTEXT - 3)
 
 
+def test_what_is_hidden_is_drawn_anew_every_epoch(task, data):
+    samples = task.samples(data, 5, 4, None)
+    count = len(data)
+    epochs = [np.arange(count) + epoch * count for epoch in (0, 1)]
+    orders = [samples.at(rows).tolist() for rows in epochs]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(count))
+    places = [
+        task.batch(samples, rows)[4][np.argsort(order)] for rows, order in zip(epochs, orders, strict=True)
+    ]
+    assert (places[0] != places[1]).any(1).float().mean() > 0.8
+
+
 # Pairs of texts
 
 
@@ -78,7 +91,7 @@ def test_half_of_the_pairs_follow(tokenizer):
         lengths[label].append(len(ids))
         full += len(ids) == CONTEXT
     assert within(follow, pairs, 0.5)
-    # a length that tells would leave nothing to learn
+    # a length that gives the answer away would leave nothing to learn
     assert np.mean(lengths[0]) == pytest.approx(np.mean(lengths[1]), rel=0.1)
     shares = [np.mean(np.array(lengths[label]) == CONTEXT) for label in (0, 1)]
     assert shares[1] < shares[0] + 0.2

@@ -84,19 +84,6 @@ def test_a_text_has_so_many_hidden(task, length, many):
     assert {len(task.masker.mask(text, dice(0, n))[1]) for n in range(20)} == {many}
 
 
-def test_what_is_hidden_is_drawn_anew_every_epoch(task, data):
-    samples = task.samples(data, 5, 4, None)
-    count = len(data)
-    epochs = [np.arange(count) + epoch * count for epoch in (0, 1)]
-    orders = [samples.at(rows).tolist() for rows in epochs]
-    assert orders[0] != orders[1]
-    assert sorted(orders[0]) == sorted(orders[1]) == list(range(count))
-    places = [
-        task.batch(samples, rows)[4][np.argsort(order)] for rows, order in zip(epochs, orders, strict=True)
-    ]
-    assert (places[0] != places[1]).any(1).float().mean() > 0.8
-
-
 def test_hidden_words_leave_no_trace(task):
     """Neither inputs nor predictions depend on the word that [MASK] replaces."""
     model = build(task)

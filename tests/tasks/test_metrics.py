@@ -385,7 +385,7 @@ def test_spans_at_their_ends() -> None:
         user_error(lambda measure=measure: measure(["a"], [[]]), "no reference")  # type: ignore[misc]
 
 
-# What a user is told
+# Messages
 
 
 def test_mistakes() -> None:

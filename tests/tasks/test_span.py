@@ -128,7 +128,7 @@ def test_parts_overlap_by_half_and_cover_the_text(kind, context):
         assert all(TEXT[a:b] == TEXT[c:d].strip() for (a, b), (c, d) in there)
     assert parts[-1][-1] == encoded.ids[-1]
     assert (len(parts) - 2) * step + width < len(encoded.ids)  # no part too many
-    # an answer is told where it is whole, and [CLS] elsewhere
+    # windows with the whole answer point to it, others to [CLS]
     start = all_of(TEXT, "Köln")[1]
     examples, _ = task.examples([Span("Who lives?", TEXT, "Köln", start)])
     assert len(examples) == len(windows)

@@ -210,7 +210,7 @@ def test_a_template_goes_on_after_a_mistake():
     template = Template("{% if messages|length > 1 %}{{ 'a' * 10 ** 8 }}{% endif %}{{ messages[0].content }}")
     user_error(lambda: template.render(TALK), "fails")
     assert template.render(TALK[1:2]) == TALK[1]["content"]
-    for _ in range(300):  # what was made is counted for each conversation anew
+    for _ in range(300):  # the limit is for each conversation
         template.render([{"role": "user", "content": "a" * 100_000}])
 
 

@@ -10,17 +10,7 @@ from safetensors.torch import load_file
 
 import regard
 from helpers.errors import user_error
-from helpers.runs import (
-    TINY,
-    at_step,
-    checkpoints,
-    rows,
-    same,
-    stopped,
-    tiny,
-    write_data,
-    write_text,
-)
+from helpers.runs import TINY, at_step, checkpoints, rows, same, stopped, tiny, write_data, write_text
 from regard.runs.load import load
 from regard.tasks import Write
 from regard.text.tokenizer import KINDS as KINDS_OF_TOKENIZER

@@ -7,17 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.runs import (
-    at_step,
-    before,
-    checkpoints,
-    losses,
-    rows,
-    same,
-    stopped,
-    tiny,
-    write_text,
-)
+from helpers.runs import at_step, before, checkpoints, losses, rows, same, stopped, tiny, write_text
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import load
 from regard.training.trainer import Trainer

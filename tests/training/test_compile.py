@@ -5,15 +5,7 @@ import json
 import pytest
 import torch
 
-from helpers.runs import (
-    RUNS,
-    STEADY,
-    at_step,
-    same,
-    stopped,
-    tiny,
-    write_data,
-)
+from helpers.runs import RUNS, STEADY, at_step, same, stopped, tiny, write_data
 from regard.errors import UserError
 from regard.training.trainer import Trainer
 

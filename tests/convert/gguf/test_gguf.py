@@ -255,7 +255,7 @@ def test_sentencepiece(tmp_path):
     assert model.task.ends == (2,)
 
 
-# --------------------------------------------------------------------------------------------------- lies
+# ------------------------------------------------------------------------------------------- damaged files
 
 
 def test_lies_about_sizes(tmp_path, llama_parts):

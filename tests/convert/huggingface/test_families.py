@@ -79,7 +79,7 @@ def test_round_trip(tmp_path: Path, kind: str, seed: int) -> None:
         elif kind == "roberta" and ("position" in name or "token_type" in name):
             continue  # the one kind of part has become part of the positions
         elif "embed_positions" in name:
-            assert_close(a[name], b[name], rtol=0, atol=1e-5)  # waves, computed anew
+            assert_close(a[name], b[name], rtol=0, atol=1e-5)  # sinusoids, computed again
         else:
             assert torch.equal(a[name], b[name]), name
     assert_close(logits(again.eval().double()), y, atol=1e-5, rtol=1e-5)
