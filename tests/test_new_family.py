@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from helpers.browsing import Tab
+from helpers.browsing import OPEN_CELLS, Tab
 from helpers.gated import GatedConfig, GatedLM
 from helpers.runs import unmeasured
 from helpers.serving import serve_models, serve_session
@@ -26,20 +26,6 @@ SETTINGS: dict[str, Any] = {
     "train.schedule": "noam", "train.warmup": 2,
 }  # fmt: skip
 PROMPT = "The old fox"
-TICKS = """async () => {
-  const { Server } = await import("/page/source.js");
-  const { openCell } = await import("/page/cell.js");
-  const source = new Server();
-  const app = { source, manifest: await source.trace({}), go() {} };
-  const ticks = {};
-  for (const name of Object.keys(app.manifest.sums)) {
-    const shape = app.manifest.tensors[name].shape;
-    const at = [0, Math.min(1, (shape.at(-2) ?? 1) - 1), shape.at(-1) - 1];
-    const panel = await openCell(app, `${name}:${at}`);
-    ticks[name] = panel.querySelector(".tick")?.dataset.fits;
-  }
-  return ticks;
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +76,7 @@ def test_every_sum_of_its_trace_is_right(model: Model) -> None:
     errors = check_sums(model, trace)
     assert {"blocks.1.attn.gate", "blocks.1.attn.gated", "blocks.1.attn.weights", "logits"} <= set(errors)
     left = {name.rpartition(".")[2] for name in set(trace) - set(errors)}
-    assert left <= {"cos", "sin", "mask", "reason"}  # angles and masks are no sums
+    assert left <= {"mask", "reason"}  # masks are no sums
     assert trace.difference < 1e-5
     steps = regard.trace(model, PROMPT, steps=True, max_new_tokens=3, temperature=0.0)
     assert [step["blocks.0.attn.gated"].shape[0] for step in steps][1:] == [1] * (len(steps) - 1)
@@ -119,11 +105,14 @@ def test_it_is_shown_on_the_page(model: Model, browser: Any) -> None:
     session = Session(model, PROMPT)
     with serve_session(session) as server:
         tab = Tab(browser, server.url).open()
-        ticks = tab.page.evaluate(TICKS)
+        cells = tab.page.evaluate(OPEN_CELLS)
         tab.page.close()
     assert tab.wrong == []
-    assert {"blocks.0.attn.gated", "probabilities"} <= set(ticks)
-    assert {name: fits for name, fits in ticks.items() if fits != "true"} == {}
+    assert {name for name, cell in cells.items() if cell["fits"] != "true"} == {
+        f"blocks.{n}.attn.{name}" for n in (0, 1) for name in ("mask", "reason")
+    }
+    gated = cells["blocks.0.attn.gated"]
+    assert (gated["title"], gated["formula"]) == ("Gated output", "σ(Wgx+bg)⊙y")
 
 
 def test_it_is_served(model: Model) -> None:

@@ -107,10 +107,10 @@ class Rotary(Positions):
         d = dim // heads
         if d % 2:
             raise ValueError(f"rotary positions turn pairs of numbers: {dim=} / {heads=} must be even")
-        frequency = base ** (-torch.arange(0, d, 2) / d)
+        self.frequency = base ** (-torch.arange(0, d, 2) / d)
         if rope_scaling is not None:
-            frequency = scale_frequencies(frequency, *rope_scaling)
-        angle = torch.outer(torch.arange(context), frequency)
+            self.frequency = scale_frequencies(self.frequency, *rope_scaling)
+        angle = torch.outer(torch.arange(context), self.frequency)
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from regard.describe.values import Description, Op
+from regard.describe.texts import Op, Text, as_title, sign
+from regard.describe.values import Description
 
 
 def cell_step(
@@ -69,8 +70,12 @@ def unpacked(x: Tensor | PackedSequence) -> Tensor:
     return x if isinstance(x, Tensor) else pad_packed_sequence(x, True)[0]
 
 
-def describe_cells(d: Description, rnn: nn.RNNBase, x: str) -> str:
-    """Note the gates and states of torch's recurrent layers; return the name of the last layer's states."""
+def describe_cells(d: Description, rnn: nn.RNNBase, x: str, first: str | None = None) -> str:
+    """Note the gates and states of torch's recurrent layers; return the name of the last layer's states.
+
+    `first` is the name of the first states, a row for each layer, and after these of an LSTM's cells; without
+    it they are 0.
+    """
     directions, memory = 1 + rnn.bidirectional, dict[str, Any]()
 
     def gates(args: tuple[Any, ...], kwargs: Any, result: Any) -> list[dict[str, Tensor]]:
@@ -82,13 +87,17 @@ def describe_cells(d: Description, rnn: nn.RNNBase, x: str) -> str:
         states = []
         for n in range(layer * directions, (layer + 1) * directions):
             way = ("forward", "backward")[n % directions] if directions == 2 else ""
-            part = d.at("cells", layer, way)
-            for name, op in CELLS[rnn.mode.partition("_")[0]](part, rnn.all_weights[n], x).items():
-                part.see(name, op, rnn, pick=lambda *call, n=n, name=name: gates(*call)[n][name])
+            part, before = d.at("cells", layer, way), "{t+1}" if way == "backward" else "{t−1}"
+            values = CELLS[rnn.mode.partition("_")[0]](part, rnn.all_weights[n], x, before)
+            values = previous_states(part, values, first, layer, rnn.num_layers, before) | values
+            for name, (op, text) in values.items():
+                part.see(name, op, text, rnn, pick=lambda *call, n=n, name=name: gates(*call)[n][name])
             states.append(part.name("state"))
         if directions == 2:
-            op = {"does": "concat", "x": states}
-            states = [d.at("cells", layer).see("states", op, rnn, pick=partial(side_by_side, gates, layer))]
+            both: Op = {"does": "concat", "x": states}
+            text = Text("States", "The states of both directions side by side.", "[→h_t; ←h_t]")
+            pick = partial(side_by_side, gates, layer)
+            states = [d.at("cells", layer).see("states", both, text, rnn, pick=pick)]
         (x,) = states
     return x
 
@@ -98,52 +107,130 @@ def side_by_side(gates: Any, layer: int, *call: Any) -> Tensor:
     return torch.cat([one["state"] for one in gates(*call)[2 * layer : 2 * layer + 2]], dim=-1)
 
 
-def affine_gates(d: Description, weights: Sequence[Tensor], x: str, names: dict[str, str]) -> dict[str, Op]:
+Gates = dict[str, tuple[Op, Text]]
+GATES = {  # the letter of each, and what it is
+    "state": ("h", "The state after a token."),
+    "reset_gate": ("r", "How much of the previous state goes into the candidate."),
+    "update_gate": ("z", "How much of the previous state stays."),
+    "input_gate": ("i", "How much of the candidate goes into the cell."),
+    "forget_gate": ("f", "How much of the cell stays."),
+    "output_gate": ("o", "How much of the cell shows in the state."),
+    "candidate": ("g", "What the token would add."),
+}
+
+
+def previous_states(
+    d: Description, values: Gates, first: str | None, layer: int, depth: int, before: str
+) -> Gates:
+    """The state of the step before; of an LSTM, also its cell."""
+    states: Gates = {}
+    for i, (name, x, letter) in enumerate((("previous", "state", "h"), ("previous_cell", "cell", "c"))):
+        if x in values:
+            op: Op = {"does": "before", "x": d.name(x)} | ({"back": True} if "+" in before else {})
+            op |= {} if first is None else {"first": first, "row": layer + i * depth}
+            start = "at the beginning 0" if first is None else "at the beginning the decoder's first"
+            about = f"The {x} after the token {'behind' if '+' in before else 'before'} this one; {start}."
+            states[name] = op, Text(f"Previous {x}", about, f"{letter}_{before}")
+    return states
+
+
+def affine_gates(
+    d: Description, weights: Sequence[Tensor], x: str, before: str, names: dict[str, str]
+) -> Gates:
     """f(W x + U h + b) of each gate, the function by the gate's name; W and U side by side."""
     W, b = torch.cat([*weights[:2]], dim=1), weights[2] + weights[3]
-    previous, ops = d.name("previous"), {}
+    previous, gates = d.name("previous"), Gates()
     for i, (name, f) in enumerate(names.items()):
         some = {"W": W.chunk(len(names))[i], "b": b.chunk(len(names))[i]}
         operands = {key: d.weight(f"{name}.{key}", t) for key, t in some.items()}
-        formula = f"{'σ' if f == 'sigmoid' else f}(W x + U h + b)"
-        ops[name] = {"does": "linear", "x": [x, previous], "f": f, "formula": formula} | operands
-    return ops
+        letter, about = GATES[name]
+        formula = f"{letter}_t = {sign(f)}(W_{letter} x_t + U_{letter} h_{before} + b_{letter})"
+        op = {"does": "linear", "x": [x, previous], "f": f} | operands
+        gates[name] = op, Text(as_title(name), about, formula)
+    return gates
 
 
-def describe_rnn(d: Description, weights: Sequence[Tensor], x: str) -> dict[str, Op | None]:
+def describe_rnn(d: Description, weights: Sequence[Tensor], x: str, before: str) -> Gates:
     """tanh(W x + U h + b)"""
-    return {"previous": None} | affine_gates(d, weights, x, {"state": "tanh"})
+    return affine_gates(d, weights, x, before, {"state": "tanh"})
 
 
-def describe_gru(d: Description, weights: Sequence[Tensor], x: str) -> dict[str, Op | None]:
+def describe_gru(d: Description, weights: Sequence[Tensor], x: str, before: str) -> Gates:
     """h' = (1 - z) ⊙ tanh(W x + r ⊙ (U h)) + z ⊙ h, with gates r and z"""
-    whole = affine_gates(
-        d, weights, x, {"reset_gate": "sigmoid", "update_gate": "sigmoid", "candidate": "tanh"}
-    )
-    parts: dict[str, Op | None] = {}
-    for name, operand, i in (("from_input", x, 0), ("from_state", d.name("previous"), 1)):
+    names = {"reset_gate": "sigmoid", "update_gate": "sigmoid", "candidate": "tanh"}
+    gates = affine_gates(d, weights, x, before, names)
+    del gates["candidate"]  # its reset gate is within
+    for name, operand, i, formula in (
+        ("from_input", x, 0, "W_g x_t + b_g"),
+        ("from_state", d.name("previous"), 1, f"U_g h_{before} + d_g"),
+    ):
         W, b = (d.weight(f"{name}.{key}", weights[i + j].chunk(3)[2]) for key, j in (("W", 0), ("b", 2)))
-        parts[name] = {"does": "linear", "x": operand, "W": W, "b": b}
+        about = f"What the {'token' if i == 0 else 'previous state'} gives to the candidate."
+        gates[name] = {"does": "linear", "x": operand, "W": W, "b": b}, Text(as_title(name), about, formula)
     terms = [[d.name("from_input"), None], [d.name("reset_gate"), d.name("from_state")]]
+    formula = f"g_t = tanh(W_g x_t + b_g + r_t ⊙ (U_g h_{before} + d_g))"
+    text = Text("Candidate", "What the new state would be.", formula)
+    gates["candidate"] = {"does": "combine", "terms": terms, "f": "tanh"}, text
     new = {"does": "blend", "x": d.name("candidate"), "y": d.name("previous"), "by": d.name("update_gate")}
-    new["formula"] = "(1 − z) ⊙ n + z ⊙ h"
-    gates = {name: whole[name] for name in ("reset_gate", "update_gate")}
-    candidate = {"does": "combine", "terms": terms, "f": "tanh", "formula": "tanh(W x + r ⊙ (U h))"}
-    return {"previous": None} | gates | parts | {"candidate": candidate, "state": new}
+    formula = f"h_t = (1 − z_t) ⊙ g_t + z_t ⊙ h_{before}"
+    gates["state"] = new, Text("State", GATES["state"][1], formula)
+    return gates
 
 
-def describe_lstm(d: Description, weights: Sequence[Tensor], x: str) -> dict[str, Op | None]:
+def describe_lstm(d: Description, weights: Sequence[Tensor], x: str, before: str) -> Gates:
     """c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'), with gates i, f, o and the candidate g"""
     names = {"input_gate": "sigmoid", "forget_gate": "sigmoid", "candidate": "tanh", "output_gate": "sigmoid"}
     terms = [
         [d.name("forget_gate"), d.name("previous_cell")],
         [d.name("input_gate"), d.name("candidate")],
     ]
-    cell = {"does": "combine", "terms": terms, "formula": "f ⊙ c + i ⊙ g"}
-    state = {"does": "activate", "x": d.name("cell"), "f": "tanh", "times": d.name("output_gate")}
-    state["formula"] = "o ⊙ tanh(c)"
-    before = {"previous": None, "previous_cell": None}
-    return before | affine_gates(d, weights, x, names) | {"cell": cell, "state": state}
+    text = Text("Cell", "What is remembered.", f"c_t = f_t ⊙ c_{before} + i_t ⊙ g_t")
+    cell: Gates = {"cell": ({"does": "combine", "terms": terms}, text)}
+    op = {"does": "activate", "x": d.name("cell"), "f": "tanh", "times": d.name("output_gate")}
+    text = Text("State", GATES["state"][1], "h_t = o_t ⊙ tanh(c_t)")
+    return affine_gates(d, weights, x, before, names) | cell | {"state": (op, text)}
 
 
 CELLS = {"RNN": describe_rnn, "GRU": describe_gru, "LSTM": describe_lstm}
+
+
+# First states
+
+
+def describe_last_states(m: Any, d: Description) -> str:
+    """The states that an encoder hands to its decoder: the last ones, or tanh(W [→h; ←h]) of both ends."""
+    kinds, rows = ("state", "cell") if m.rnn.mode == "LSTM" else ("state",), list[Op]()
+    for kind in kinds:
+        for layer in range(m.rnn.num_layers):
+            if m.bridge is None:
+                rows.append({"does": "same", "x": d.at("cells", layer).name(kind), "row": -1})
+                continue
+            ends = [d.at("cells", layer, way).name(kind) for way in ("forward", "backward")]
+            text = Text("Bridge", "The last states of both directions, projected.", "W [→h_S; ←h_1]")
+            n = len(rows)
+            bridge = d.at("bridge").linear(str(n), m.bridge[n], ends, text, row=[-1, 0])
+            rows.append({"does": "activate", "x": bridge, "row": 0, "f": "tanh"})
+    formula = "h_S" if m.bridge is None else "tanh(W [→h_S; ←h_1] + b)"
+    op, text = {"does": "rows", "of": rows}, first_text(formula)
+    return d.see("hidden", op, text, m, pick=lambda _, __, y: torch.cat(y[1]).transpose(0, 1))
+
+
+def describe_first_states(m: Any, d: Description, source: str) -> str:
+    """The first states of a decoder that begins with the mean of what it attends to: tanh(W mean + b)."""
+    text = Text("Mean of the source", "One vector for all that can be attended to.", "mean_s(x_s)")
+    mean = d.see("mean", {"does": "mean", "x": source}, text, m.first, "input")
+    text = Text("First states, before tanh", "The mean, projected for every layer.", "W x")
+    d.linear("first", m.first, mean, text)
+    rows = []
+    parts = (t.split(m.rnn.hidden_size) for t in (m.first.weight, m.first.bias))
+    for n, (W, b) in enumerate(zip(*parts, strict=True)):
+        names = {key: d.weight(f"first.{n}.{key}", t) for key, t in (("W", W), ("b", b))}
+        rows.append({"does": "linear", "x": mean, "row": 0, "f": "tanh"} | names)
+    op = {"does": "rows", "of": rows}
+    text = first_text("tanh(W x + b)")
+    return d.see("hidden", op, text, m, "first_hidden", lambda _, __, y: torch.cat(y).transpose(0, 1))
+
+
+def first_text(formula: str) -> Text:
+    """What the decoder begins with."""
+    return Text("First states", "The states that the decoder begins with, a row for each layer.", formula)

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.describe.cells import describe_cells, unpacked
-from regard.describe.values import Description, Op, Term, activation
+from regard.describe.cells import describe_cells, describe_first_states, describe_last_states, unpacked
+from regard.describe.texts import Op, Text, activation, add_bias, scaled_term, sign
+from regard.describe.values import Description, Term, Value
 
-Described = tuple[str, tuple[str, str] | None, str | None]  # names of the sum; of cos and sin; of the bias
+Described = tuple[str, tuple[Value, Value] | None, Value | None]  # the sum's name; cos and sin; the bias
 
 
 # Transformers
@@ -23,12 +24,64 @@ Described = tuple[str, tuple[str, str] | None, str | None]  # names of the sum; 
 def positions(m: Any, d: Description, x: str, times: float = 1.0, more: Sequence[str] = ()) -> Described:
     """The sum of embeddings and positions; and what attention needs, by the module's `effect`."""
     terms: list[Term] = [(x, times), *more]
-    if (table := m.vectors()) is not None:
-        terms.append(d.see("positions", None, m, "add", lambda a, _, y: table[a[1]].expand_as(y)))
+    letters, names = (
+        [scaled_term(times, "x"), *("s" for _ in more)],
+        ["Embedding", *("segments" for _ in more)],
+    )
+    if m.vectors() is not None:
+        terms.append(position_vectors(m, d))
+        letters, names = [*letters, "p"], [*names, "positions"]
     d.inner.update(m.children())
-    rotary = (d.name("cos"), d.name("sin")) if m.effect == "rotate" else None
-    bias = d.name("bias") if m.effect == "bias" else None
-    return d.add("sum", *terms, module=m, at="add"), rotary, bias
+    text = Text(" + ".join(names), "What a token is and where it stands, in one vector.", " + ".join(letters))
+    if len(terms) == 1:
+        text = text._replace(about="The embedding, as the blocks read it.")
+    rotary = (rotation(m, d, "cos"), rotation(m, d, "sin")) if m.effect == "rotate" else None
+    bias = position_bias(m, d) if m.effect == "bias" else None
+    return d.add("sum", text, *terms, module=m, at="add"), rotary, bias
+
+
+def position_vectors(m: Any, d: Description) -> str:
+    """A vector for each position: learned, or waves."""
+    table = m.vectors()
+    about = "A vector for each position, because attention by itself ignores the order."
+    op: Op = {"does": "look up", "W": d.weight("positions.table", table), "by": "position", "side": d.side}
+    text = Text("Positions", about, "p = P[position]")
+    if not isinstance(m.table, nn.Embedding):
+        D = table.shape[1]
+        frequency = 10_000 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+        W = d.weight("positions.frequency", frequency)
+        op = {"does": "wave", "W": W, "side": d.side, "f": ["sin", "cos"]}
+        angle = "(t / 10000^{2i/D})"
+        text = Text("Positions", about, f"p_{{2i}} = sin{angle}, p_{{2i+1}} = cos{angle}")
+    return d.see("positions", op, text, m, "add", lambda a, _, y: table[a[1]].expand_as(y))
+
+
+def rotation(m: Any, d: Description, f: str) -> Value:
+    """The cosine or sine of the angles of rotary positions."""
+    W = d.weight("positions.frequency", m.frequency)
+    low, high = float(m.frequency.min()), float(m.frequency.max())
+    about = (
+        f"Queries and keys are rotated by position t times θ, which goes from {high:.3g} down to {low:.3g}."
+    )
+    title = f"Rotary angles, {'cosine' if f == 'cos' else 'sine'}"
+    op = {"does": "wave", "W": W, "side": d.side, "f": [f]}
+    return Value(d.name(f), op, Text(title, about, f"{f}(t θ_i)"))
+
+
+def position_bias(m: Any, d: Description) -> Value:
+    """What the distance of two tokens adds to their score: a slope, or learned for buckets of distances."""
+    about = "What the distance between two tokens adds to their score"
+    if hasattr(m, "slopes"):
+        op: Op = {"does": "distance", "W": d.weight("positions.slopes", m.slopes)}
+        text = Text(
+            "Position bias", f"{about}: less the farther, steeper in some heads.", "B_{ij} = −m_h |i − j|"
+        )
+    else:
+        by_distance = m.table.weight[m.bucket(torch.arange(-m.far, m.far + 1, device=m.table.weight.device))]
+        op = {"does": "distance", "W": d.weight("positions.table", by_distance), "far": m.far}
+        about += ", learned for each head; far distances share numbers."
+        text = Text("Position bias", about, "B_{ij} = b[bucket(j − i)]")
+    return Value(d.name("bias"), op, text)
 
 
 def attention(
@@ -36,42 +89,69 @@ def attention(
     d: Description,
     x: str,
     source: str | None = None,
-    rotary: tuple[str, str] | None = None,
-    bias: str | None = None,
+    rotary: tuple[Value, Value] | None = None,
+    bias: Value | None = None,
 ) -> str:
     """Multi-head attention: queries, keys and values of the heads, `attend`, and the output layer."""
     share, read, at = m.heads // m.kv_heads, source or x, (m.out, "input")
-    q, k = d.heads("q", m, x, rotary=rotary), d.heads("k", m, read, share, rotary)
-    v, scale = d.heads("v", m, read, share), (m.q.out_features // m.heads) ** -0.5
+    letter = "X" if source is None else "Y"
+    q, k = d.heads("q", m, x, rotary=rotary), d.heads("k", m, read, share, rotary, letter)
+    v, scale = d.heads("v", m, read, share, reads=letter), (m.q.out_features // m.heads) ** -0.5
     y = d.attend(m, q, k, v, at, scale=scale, bias=bias)
-    return d.linear("out", m.out, d.see("joined", {"does": "join", "x": y}, *at))
+    heads = "[head_1; …; head_H]" if m.heads > 1 else "head_1"
+    text = Text("Heads joined", "The outputs of the heads side by side.", heads)
+    joined = d.see("joined", {"does": "join", "x": y}, text, *at)
+    text = Text("Output", "The heads mixed into one vector.", f"{heads} W_O")
+    return d.linear("out", m.out, joined, text, b="b_O")
 
 
 def feed_forward(m: Any, d: Description, x: str) -> str:
     """W₂ f(W₁ x), or with a gate W₂(f(W₁ x) ⊙ W₃ x)."""
-    gate = d.linear("gate", m.gate, x) if hasattr(m, "gate") else None
-    up = d.linear("up", m.up, x)
-    return d.linear("down", m.down, d.activate("hidden", m.f, gate or up, gate and up, m.down, "input"))
+    gated, f = hasattr(m, "gate"), sign(m.f)
+    wide = "Each token by itself, projected into a wider space."
+    gate, up = add_bias("W_1 x", m.gate if gated else m.up, "b_1"), add_bias("W_3 x", m.up, "b_3")
+    hidden, about = f"{f}({gate})", "Numbers below zero become zero, or almost zero."
+    if gated:
+        hidden += f" ⊙ {up if m.up.bias is None else f'({up})'}"
+        about = "The activated gate, times what is projected up."
+    y = (
+        d.linear("gate", m.gate, x, Text("Gate", "How much of each hidden number passes.", "W_1 x"), b="b_1")
+        if gated
+        else None
+    )
+    n = "3" if gated else "1"
+    z = d.linear("up", m.up, x, Text("Feed-forward, up", wide, f"W_{n} x"), b=f"b_{n}")
+    text = Text("Activation", about, hidden)
+    h = d.activate("hidden", m.f, y or z, y and z, m.down, "input", text)
+    down = f"W_2 ({hidden})" if gated else f"W_2 {hidden}"
+    text = Text("Feed-forward, down", "Projected back to the width of the model.", down)
+    return d.linear("down", m.down, h, text, b="b_2")
 
 
 def residual(m: Any, d: Description, x: str, *args: Any, **kwargs: Any) -> str:
     y = m.f.describe(d, d.norm("norm", m.norm, x) if m.pre else x, *args, **kwargs)
+    about = "Added to its input, so that this part only learns what to change."
+    text = Text("Residual", about, "x + f(norm(x))" if m.pre else "x + f(x)")
     if m.pre:
-        return d.add("residual", x, y, module=m)
-    return d.norm("norm", m.norm, d.add("residual", x, y, module=m.norm, at="input"))
+        return d.add("residual", text, x, y, module=m)
+    return d.norm("norm", m.norm, d.add("residual", text, x, y, module=m.norm, at="input"))
+
+
+OUTPUT = Text("Output", "The output of this part.", "y = x")
 
 
 def block(m: Any, d: Description, x: str, source: str | None = None, **self_attn: Any) -> str:
     x = m.attn.describe(d.at("attn"), x, **self_attn)
     if m.cross is not None:
         x = m.cross.describe(d.at("cross"), x, source)
-    return d.same("output", m.ffn.describe(d.at("ffn"), x), m)
+    return d.same("output", m.ffn.describe(d.at("ffn"), x), OUTPUT, m)
 
 
 def stack(
     m: Any, d: Description, x: str, source: str | None = None, name: str = "blocks", **more: Any
 ) -> str:
-    x = d.same("input", x, m[0], "input")
+    text = Text("Input of the first block", "What the first block reads.", "y = x")
+    x = d.same("input", x, text, m[0], "input")
     for i, one in enumerate(m):
         x = one.describe(d.at(name, i), x, source, **more)
     return x
@@ -79,44 +159,75 @@ def stack(
 
 # Recurrent networks
 
+STATES = "The state of the recurrent cells after each token."
 
-def encoder(m: Any, d: Description, x: str) -> str:
-    d.see("hidden", None, m, pick=lambda _, __, y: torch.cat(y[1]).transpose(0, 1))
-    return d.same("states", describe_cells(d, m.rnn, x), m.rnn, pick=lambda _, __, y: unpacked(y[0]))
+
+def encoder(m: Any, d: Description, x: str) -> tuple[str, str]:
+    """The names of the states of all tokens, and of the decoder's first."""
+    x, cell, both = describe_cells(d, m.rnn, x), m.rnn.mode.partition("_")[0], m.bridge is not None
+    formula = "[→h_t; ←h_t]" if both else f"h_t = {cell}(x_t, h_{{t−1}})"
+    states = d.same("states", x, Text("States", STATES, formula), m.rnn, pick=lambda _, __, y: unpacked(y[0]))
+    return states, describe_last_states(m, d)
 
 
 def recurrent_attention(m: Any, d: Description, q: str, source: str) -> str:
     """Attention with one head, whose score is additive if it has a U; its context may be gated."""
-    at, same, query, score = (m, "output"), {"does": "same", "x": source}, d.name("q"), None
-    key: Op = same
+    at, query, score = (m, "output"), d.name("q"), None
+    additive = hasattr(m.score, "U")
+    key: Op = {"does": "same", "x": source}
+    formula = "K = H"
     if m.score is not None:
-        U = getattr(m.score, "U", m.score.W)
+        U = m.score.U if additive else m.score.W
         key = {"does": "linear", "x": source, "W": d.weight("score.U", U.weight), "share": 1}
-    for name, op in (("q", {"does": "same", "x": q}), ("k", key), ("v", same)):
-        d.record(name, op, m, name, at)
-    if hasattr(m.score, "U"):
+        formula = "K = H Uᵀ" if additive else "K = H Wᵀ"
+    about = "What the decoder looks for: its state."
+    d.record("q", {"does": "same", "x": q}, Text("Queries Q", about, "Q = S"), m, "q", at)
+    d.record("k", key, Text("Keys K", "What each state of the source is found by.", formula), m, "k", at)
+    about = "What each state of the source passes on when it is attended to."
+    v = d.record("v", {"does": "same", "x": source}, Text("Values V", about, "V = H"), m, "v", at)
+    if additive:
         op = {"does": "linear", "x": query, "W": d.weight("score.W", m.score.W.weight)}
-        Wq = d.see("Wq", op, m.score.W, pick=lambda _, __, y: y[:, 0])
-        score = {"does": "additive", "q": Wq, "k": d.name("k"), "w": d.weight("score.w", m.score.w.weight)}
-    y = d.attend(m, query, d.name("k"), d.name("v"), at, score=score)
+        text = Text("Queries, projected", "What the decoder looks for, as it is compared.", "W s")
+        Wq = d.see("Wq", op, text, m.score.W, pick=lambda _, __, y: y[:, 0])
+        op = {"does": "additive", "q": Wq, "k": d.name("k"), "w": d.weight("score.w", m.score.w.weight)}
+        score = op, "wᵀ tanh(W s + U h)"
+    y = d.attend(m, query, d.name("k"), v, at, score=score)
     if hasattr(m, "gate"):
-        return d.see("output", {"does": "gate", "x": y, "by": d.linear("gate", m.gate, query)}, m)
-    return d.same("output", y, m)
+        text = Text("Gate", "How much the image matters for this word.", "W s")
+        op = {"does": "gate", "x": y, "by": d.linear("gate", m.gate, query, text)}
+        formula = f"σ({add_bias('W s', m.gate)}) c"
+        return d.see(
+            "output", op, Text("Context", "What was attended to, as far as the gate is open.", formula), m
+        )
+    return d.same("output", y, Text("Context", "What was attended to.", "c = A V"), m)
 
 
-def decoder(m: Any, d: Description, y: str, source: str) -> str:
-    after, x = m.attends_after_cell, y
-    q = d.name("states") if after else d.at("cells", m.rnn.num_layers - 1).name("previous")
+def decoder(m: Any, d: Description, y: str, source: str | tuple[str, str]) -> str:
+    source, hidden = source if isinstance(source, tuple) else (source, describe_first_states(m, d, source))
+    after, x, depth = m.attends_after_cell, y, m.rnn.num_layers
+    q = d.name("states") if after else d.at("cells", depth - 1).name("previous")
     if m.look is None:
-        c = d.see("context", None, m, pick=lambda a, _, y: a[1].source.expand(-1, y.shape[1], -1))
+        text = Text("Context", "The last state of the source, the same at every step.", "c = h_S")
+        op = {"does": "same", "x": hidden, "row": depth - 1}
+        c = d.see("context", op, text, m, pick=lambda a, _, y: a[1].source.expand(-1, y.shape[1], -1))
     else:
         c = m.look.describe(d.at("look"), q, source)
     if not after:
-        x = d.see("cell_input", {"does": "concat", "x": [y, c]}, m.rnn, "input", lambda a, *_: a[0])
-    s = d.same("states", describe_cells(d, m.rnn, x), m.rnn, pick=lambda _, __, y: y[0])
+        text = Text("Input of the cell", "The token's embedding and the context, side by side.", "[y; c]")
+        x = d.see("cell_input", {"does": "concat", "x": [y, c]}, text, m.rnn, "input", lambda a, *_: a[0])
+    cell = m.rnn.mode.partition("_")[0]
+    text = Text("States", STATES, f"s_t = {cell}({'y_t' if after else '[y_t; c_t]'}, s_{{t−1}})")
+    s = d.same("states", describe_cells(d, m.rnn, x, hidden), text, m.rnn, pick=lambda _, __, y: y[0])
     if after:
-        return d.activate("output", torch.tanh, d.linear("readout", m.readout, [c, s]), None, m)
-    return d.see("output", {"does": "largest", "x": d.linear("readout", m.readout, [s, y, c])}, m)
+        text = Text("Readout", "Context and state, mixed.", "W [c; s]")
+        readout = d.linear("readout", m.readout, [c, s], text)
+        text = Text("Output", "What the output layer reads.", f"tanh({add_bias('W [c; s]', m.readout)})")
+        return d.activate("output", torch.tanh, readout, None, m, text=text)
+    readout = d.linear(
+        "readout", m.readout, [s, y, c], Text("Readout", "State, token and context, mixed.", "W [s; y; c]")
+    )
+    text = Text("Output", "Of each two numbers of the readout the larger.", "o_i = max(r_{2i}, r_{2i+1})")
+    return d.see("output", {"does": "largest", "x": readout}, text, m)
 
 
 def encoder_decoder(m: Any, d: Description, head: bool = True) -> str:
@@ -129,31 +240,9 @@ def encoder_decoder(m: Any, d: Description, head: bool = True) -> str:
     return d.logits(y, m.output)
 
 
-# Images
-
-
-def vit(m: Any, d: Description, head: bool = True) -> str:
-    x = d.linear("embed", m.embed, d.see("patches", None, m.embed, "input"))
-    terms: list[Term] = [] if m.first is None else [(d.weight("first.weight", m.first.weight), 1.0)]
-    terms.append((x, 1.0, len(terms)))
-    if m.config.positions != "none":
-        terms.append(d.see("positions", None, m, "grid_positions", lambda _, __, y: y[None]))
-    x = d.add("sum", *terms, module=m.drop, at="input")
-    return d.norm("norm", m.norm, m.blocks.describe(d, x))
-
-
-def image_encoder(m: Any, d: Description) -> str:
-    """A network, of which only a ViT opens as sums, a linear layer and positions."""
-    if hasattr(m.net, "describe"):
-        x = d.linear("project", m.project, m.net.describe(d.at("net")))
-    else:
-        x = d.see("project", None, m.project)
-    return d.same("output", d.norm("norm", m.norm, m.positions.describe(d, x)[0]), m)
-
-
 def caption_decoder(m: Any, d: Description, y: str, source: str) -> str:
     x = m.blocks.describe(d, m.positions.describe(d, y, m.scale)[0], source)
-    return d.same("output", d.norm("norm", m.norm, x), m)
+    return d.same("output", d.norm("norm", m.norm, x), OUTPUT, m)
 
 
 # Models and heads
@@ -173,37 +262,63 @@ def bert(m: Any, d: Description, head: bool = True, generator: nn.ModuleList | N
         x = d.stacks([replace(stack, blocks=generator)], "generator")
     if not head:
         return x
-    x = d.linear("transform", m.transform, x)
-    x = d.norm("transform_norm", m.transform_norm, x, f=activation(m.activation))
+    text = Text("Transform", "One more layer before the tokens are predicted.", "W x")
+    x = d.linear("transform", m.transform, x, text)
+    x = d.norm("transform_norm", m.transform_norm, x, "Norm of the transform", f=activation(m.activation))
     return d.logits(x, m.output, m.output_bias)
+
+
+VECTOR = "One vector for the whole input"
 
 
 def pooled_by_layer(m: Any, d: Description, x: str, at: nn.Module) -> str:
     """A BERT's vector of a text: f(W x₀), from that of its first token."""
     f = torch.tanh if m.config.pooler == "tanh" else F.relu
-    return d.activate("pooled", f, d.linear("pooler", m.pooler, x, row=0), None, at, "input")
+    text = Text("Pooler", "The vector of the first token, through one more layer.", "W x_0")
+    y = d.linear("pooler", m.pooler, x, text, row=0)
+    text = Text("Pooled", f"{VECTOR}.", f"{sign(f)}({add_bias('W x_0', m.pooler)})")
+    return d.activate("pooled", f, y, None, at, "input", text)
+
+
+def pooled_mean(d: Description, x: str, at: nn.Module) -> str:
+    text = Text("Pooled", f"{VECTOR}: the mean of all.", "mean_t(x_t)")
+    return d.see("pooled", {"does": "mean", "x": x}, text, at, "input")
+
+
+def pooled_last(d: Description, x: str, at: nn.Module) -> str:
+    """A GPT's vector of a text: only the last token has read all of it."""
+    return d.same(
+        "pooled", x, Text("Pooled", f"{VECTOR}: that of the last token.", "x_T"), at, "input", row=-1
+    )
+
+
+def pooled_first(m: Any, d: Description, x: str, at: nn.Module) -> str:
+    """A ViT's vector of an image: that of its first token, or the mean of all."""
+    if m.first is None:
+        return pooled_mean(d, x, at)
+    return d.same(
+        "pooled", x, Text("Pooled", f"{VECTOR}: that of the first token.", "x_0"), at, "input", row=0
+    )
 
 
 def head(m: Any, d: Description) -> str:
     """A linear layer over each token's vector, or the pooled one."""
     x = m.model.describe(d, head=False)
     if m.each:
-        x = d.same("output", x, m.head, "input")
-    elif m.mean or not hasattr(m.model, "describe_pooled"):
-        x = d.see("pooled", None, m.head, "input")
-    else:
+        x = d.same("output", x, OUTPUT, m.head, "input")
+    elif m.mean:
+        x = pooled_mean(d, x, m.head)
+    elif hasattr(m.model, "describe_pooled"):
         x = m.model.describe_pooled(d, x, m.head)
-    return d.linear("logits", m.head, x)
+    else:
+        x = pooled_last(d, x, m.head)
+    return d.linear("logits", m.head, x, Text("Logits", "A score for every class.", "z = W x"))
 
 
 def electra(m: Any, d: Description) -> str:
     m.model.describe(d, generator=m.generator)
-    y = d.linear("transform", m.transform, m.model.describe(d, head=False))
-    x = d.activate("activated", m.model.activation, y, None, m.found, "input")
-    return d.linear("found", m.found, x)
-
-
-def pooled_first(m: Any, d: Description, x: str, at: nn.Module) -> str:
-    """A ViT's vector of an image: that of its first token; a mean does not open as a sum."""
-    op = None if m.first is None else {"does": "same", "x": x, "row": 0}
-    return d.see("pooled", op, at, "input")
+    text = Text("Transform", "One more layer before replaced tokens are detected.", "W x")
+    y = d.linear("transform", m.transform, m.model.describe(d, head=False), text)
+    text = Text("Activation", "The transform, activated.", f"{sign(m.model.activation)}(x)")
+    x = d.activate("activated", m.model.activation, y, None, m.found, "input", text)
+    return d.linear("found", m.found, x, Text("Replaced?", "How likely each token was replaced.", "z = wᵀ x"))

@@ -9,46 +9,69 @@ Operations (`does`), their operands (names of values, or of weights, which begin
 
 | does | of | a number is |
 |---|---|---|
-| look up | W, side | W[id of the token] |
+| look up | W, side; by, rows | W[id of the token]; by "position": W[position]; by a value: W[its number] |
+| wave | W, side, f: names | f(position · W[i]), with each f in turn for the same i |
+| distance | W; far | -W[head] · |j - i|; far: W[j - i, at most so far][head], of query i and key j |
 | add | terms: (name, times, first) | Σ times · name[row - first]; of @ names, only row 0 has them |
-| same | x; row: always this one | x |
+| same | x; row: always this one; column: of each row of x this one | x |
 | concat | x: names | the values side by side |
-| linear | x: a name, or some side by side; W, b, share, f | f(x · W[column] + b) |
+| linear | x: a name, or some side by side; W, b, share, f; row | f(x · W[column] + b) |
 | turn | x, cos, sin, share | each pair of x rotated by its angle |
 | norm | x, W, b, eps, f, share; rms | (f(x) - mean) / deviation · W + b; rms: f(x) / root mean square · W |
+|      | whole | of all channels, rows and columns together; W and b of the channel |
 | dot | q, k | q[row] · k[column] |
 | additive | q, k, w | Σ w tanh(q[row] + k[column]) |
 | scale | x, by | x · by |
 | softmax | x, bias, mask | exp(x + bias) / Σ exp, along a row |
 | average | w, v | Σ w[row] v[:, column] |
+| mean | x | the mean of x[:, column] |
 | join | x | heads side by side |
-| activate | x, f, times | f(x) · times |
+| activate | x, f, times; row | f(x) · times |
 | multiply | x, by | x · by |
 | combine | terms: (a, b or none), f | f(Σ a · b) |
 | blend | x, y, by | by · y + (1 - by) · x |
 | gate | x, by | σ(by) · x, one gate for a row |
 | largest | x | of each two the larger |
+| before | x; first, row; back | x of the row before, or after if `back`; at the end first[row], or 0 |
+| rows | of: operations | that of the operation of this row |
+| pixel | x, mean, std | (x / 255 - mean) / std of the channel |
+| patch | x, side | the pixel of an image cut into squares, row by row |
+| conv | x, W, b, f, size, stride, groups | Σ W f(x) over a square and all channels of the group, + b |
+| regions | x | the channels of a pixel, row by row |
 
 `share`: so many neighbouring heads have the same. With `share`, a value per head (H, T, d) is made from one
-for all heads (T, H d). An operation may carry `title`, `about` and `formula` for people to read.
+for all heads (T, H d). A row below 0 counts from the end.
+
+Every value carries a `Text` for people to read. Its formula is a line such as `A = softmax(Q Kᵀ / √d)`:
+`_` and `^` begin a subscript and a superscript, of one sign or in braces, `/` a fraction of what is next to
+it, `√` a root; names and signs stand for themselves. `viewer/page/formula.js` draws it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard.describe.export import StackParts
+from regard.describe.texts import (
+    HEADS,
+    MASK,
+    REASON,
+    Op,
+    Text,
+    activation,
+    add_bias,
+    as_title,
+    norm_text,
+    sign,
+)
 
-Op = dict[str, Any]
 Pick = Callable[[tuple[Any, ...], dict[str, Any], Any], Tensor | None]  # positional, keyword, result
 Term = str | tuple[str, float] | tuple[str, float, int]  # a name, times, and the row that it begins at
 SIDES = {"encoder": "source", "decoder": "target"}  # what the stacks of an encoder-decoder read
-OPERANDS = "x", "y", "W", "b", "cos", "sin", "q", "k", "w", "v", "bias", "mask", "times", "by"
+OPERANDS = "x", "y", "W", "b", "cos", "sin", "q", "k", "w", "v", "bias", "mask", "times", "by", "first"
 
 
 @dataclass(frozen=True)
@@ -57,6 +80,7 @@ class Value:
 
     name: str
     op: Op | None  # None: it is not opened as a sum
+    text: Text
     module: nn.Module | None = None  # None: it is not recorded here
     at: str = "output"  # of the module: "output", "input", or a method whose result is seen
     pick: Pick | None = None  # the tensor among what was passed; None: the output, or the first input
@@ -82,22 +106,31 @@ class Description:
         """The name in a trace of a value of this part."""
         return self.prefix + name
 
+    @property
+    def side(self) -> str:
+        """Whose tokens the rows of this part's values are."""
+        return SIDES.get(self.prefix.partition(".")[0], "text")
+
     def see(
         self,
         name: str,
-        op: Op | None = None,
+        op: Op | None,
+        text: Text,
         module: nn.Module | None = None,
         at: str = "output",
         pick: Pick | None = None,
         once: bool = False,
     ) -> str:
         """Note a value; returns its full name."""
-        self.values.append(Value(self.name(name), op, module, at, pick, once))
+        self.values.append(Value(self.name(name), op, text, module, at, pick, once))
         return self.name(name)
 
     def weight(self, name: str, t: Tensor) -> str:
         """Make a weight available to operations, under its name with an @ before it."""
-        self.weights[full := f"@{self.name(name)}"] = t.detach()
+        full = f"@{self.name(name)}"
+        while full in self.weights and self.weights[full] is not t:  # another part's value of the same name
+            full += "'"
+        self.weights[full] = t
         return full
 
     def _affine(self, name: str, module: Any) -> Op:
@@ -111,39 +144,59 @@ class Description:
     def lookup(self, name: str, module: nn.Embedding, side: str) -> str:
         """Rows of an embedding for the tokens of a side: text, source or target."""
         W = self.weight(f"{name}.weight", module.weight)
-        return self.see(name, {"does": "look up", "W": W, "side": side}, module)
+        about = "Each token becomes a vector: its row of the embedding matrix."
+        text = Text("Embedding", about, "x = E[token]")
+        return self.see(name, {"does": "look up", "W": W, "side": side}, text, module)
 
-    def linear(self, name: str, module: nn.Linear, x: str | list[str], **more: Any) -> str:
-        """W x + b, seen as the module's output."""
-        return self.see(name, {"does": "linear", "x": x} | self._affine(name, module) | more, module)
+    def linear(
+        self,
+        name: str,
+        module: nn.Linear,
+        x: str | list[str],
+        text: Text | None = None,
+        b: str = "b",
+        **more: Any,
+    ) -> str:
+        """W x + b, seen as the module's output; if there is a bias, it is added to the text's formula."""
+        title, about, formula = text or Text(as_title(name), "A weighted sum for each number.", "W x")
+        op = {"does": "linear", "x": x} | self._affine(name, module) | more
+        return self.see(name, op, Text(title, about, add_bias(formula or "W x", module, b)), module)
 
-    def norm(self, name: str, module: nn.Module, x: str, **more: Any) -> str:
-        """LayerNorm or RMSNorm; nn.Identity is no value of its own."""
+    def norm(self, name: str, module: Any, x: str, title: str = "Norm", **more: Any) -> str:
+        """LayerNorm, RMSNorm or GroupNorm of one group; nn.Identity is no value of its own."""
         if isinstance(module, nn.Identity):
             return x
-        rms = {"rms": True} if isinstance(module, nn.RMSNorm) else {}
-        op = {"does": "norm", "x": x, "eps": module.eps} | self._affine(name, module) | rms | more
-        return self.see(name, op, module)
+        kind = {"rms": True} if isinstance(module, nn.RMSNorm) else {}
+        kind |= {"whole": True} if isinstance(module, nn.GroupNorm) else {}
+        op = {"does": "norm", "x": x, "eps": module.eps} | self._affine(name, module) | kind | more
+        return self.see(name, op, norm_text(title, op), module)
 
     def logits(self, x: str, W: Tensor, b: Tensor | None = None) -> str:
         """What a run returns in the end: x Wᵀ + b."""
-        bias = {} if b is None else {"b": self.weight("output_bias", b)}
-        return self.see("logits", {"does": "linear", "x": x, "W": self.weight("output", W)} | bias)
+        tied = any(t is W for t in self.weights.values())
+        formula = ("z = h Eᵀ" if tied else "z = h Wᵀ") + ("" if b is None else " + b")
+        about = "A score for every token: the last vector, compared with the vector of each."
+        op = {"does": "linear", "x": x, "W": self.weight("output", W)}
+        op |= {} if b is None else {"b": self.weight("output_bias", b)}
+        return self.see("logits", op, Text("Logits", about, formula))
 
-    def add(self, name: str, *terms: Term, module: nn.Module | None = None, at: str = "output") -> str:
+    def add(
+        self, name: str, text: Text, *terms: Term, module: nn.Module | None = None, at: str = "output"
+    ) -> str:
         rows = [[term, 1, 0] if isinstance(term, str) else [*term, 0][:3] for term in terms]
-        return self.see(name, {"does": "add", "terms": rows}, module, at)
+        return self.see(name, {"does": "add", "terms": rows}, text, module, at)
 
     def same(
         self,
         name: str,
         x: str,
+        text: Text,
         module: nn.Module | None = None,
         at: str = "output",
         pick: Pick | None = None,
         **more: Any,
     ) -> str:
-        return self.see(name, {"does": "same", "x": x} | more, module, at, pick)
+        return self.see(name, {"does": "same", "x": x} | more, text, module, at, pick)
 
     def activate(
         self,
@@ -153,16 +206,22 @@ class Description:
         times: str | None = None,
         module: nn.Module | None = None,
         at: str = "output",
+        text: Text | None = None,
     ) -> str:
         """f(x), times another value if one is given."""
         op: Op = {"does": "activate", "x": x, "f": activation(f)} | (
             {} if times is None else {"times": times}
         )
-        return self.see(name, op if activation(f) else None, module, at)
+        if text is None:
+            formula = f"{sign(f)}(x)" + ("" if times is None else " ⊙ y")
+            text = Text(as_title(name), "A function of each number.", formula)
+        return self.see(name, op if activation(f) else None, text, module, at)
 
-    def record(self, name: str, op: Op | None, module: Any, key: str, at: tuple[nn.Module, str]) -> str:
+    def record(
+        self, name: str, op: Op | None, text: Text, module: Any, key: str, at: tuple[nn.Module, str]
+    ) -> str:
         """What `attend` left in `module.records`, seen at a place that comes after it."""
-        return self.see(name, op, *at, pick=lambda *_: last(module).get(key), once=key in "kv")
+        return self.see(name, op, text, *at, pick=lambda *_: last(module).get(key), once=key in "kv")
 
     def heads(
         self,
@@ -170,26 +229,42 @@ class Description:
         module: Any,
         x: str,
         share: int = 1,
-        rotary: tuple[str, str] | None = None,
+        rotary: tuple[Value, Value] | None = None,
+        reads: str = "X",
     ) -> str:
-        """Queries, keys or values of an attention's heads: W x, normalised and rotated if they are."""
+        """Queries, keys or values of an attention's heads: W x, normalised and rotated if they are.
+
+        `reads` is the letter of x in formulas.
+        """
         linear, norm = getattr(module, name), getattr(module, f"{name}_norm", nn.Identity())
+        letter, (title, about) = name.upper(), HEADS[name]
+        formula = add_bias(f"{reads} W_{letter}", linear, f"b_{letter}")
         op: Op = {"does": "linear", "x": x, "share": share} | self._affine(name, linear)
         if rotary or not isinstance(norm, nn.Identity):
-            y = self.norm(f"{name}_norm", norm, self.linear(f"W{name}", linear, x), share=1)
+            plain = Text(f"{title} before the {'rotation' if rotary else 'norm'}", about, formula)
+            y = self.see(f"W{name}", {"does": "linear", "x": x} | self._affine(name, linear), plain, linear)
+            if not isinstance(norm, nn.Identity):
+                y = self.norm(f"{name}_norm", norm, y, f"Norm of the {title.lower()}", share=1)
+                formula = f"norm({formula})"
             op = {"does": "same", "x": y, "share": share}
         if rotary:
-            for part, i in zip(rotary, (0, 1), strict=True):
-                self._rotation(part, i, module)
-            op = op | {"does": "turn", "cos": rotary[0], "sin": rotary[1]}
-        return self.record(name, op, module, name, (module.out, "input"))
+            for i in (0, 1):
+                self._rotation(rotary[i], i, module)
+            op = op | {"does": "turn", "cos": rotary[0].name, "sin": rotary[1].name}
+            formula = (
+                f"R_t ({formula})" if formula.endswith(letter) and " + " in formula else f"R_t {formula}"
+            )
+            about += " Rotated by an angle that grows with the position t."
+        about += f" {share} neighbouring heads share them." if share > 1 else " Each head has its own part."
+        text = Text(f"{title} {letter}", about, f"{letter} = {formula}")
+        return self.record(name, op, text, module, name, (module.out, "input"))
 
-    def _rotation(self, name: str, i: int, module: nn.Module) -> None:
+    def _rotation(self, value: Value, i: int, module: nn.Module) -> None:
         def angles(args: Any, kwargs: dict[str, Any], result: Any) -> Tensor | None:
             t = kwargs["rotary"][i] if kwargs.get("rotary") else None
             return None if t is None else t.reshape(-1, *t.shape[-2:])
 
-        self.values.append(Value(name, None, module, "input", angles, once=True))
+        self.values.append(replace(value, module=module, at="input", pick=angles, once=True))
 
     def attend(
         self,
@@ -199,27 +274,38 @@ class Description:
         v: str,
         at: tuple[nn.Module, str],
         *,
-        score: Op | None = None,
+        score: tuple[Op, str] | None = None,
         scale: float | None = None,
-        bias: str | None = None,
+        bias: Value | None = None,
     ) -> str:
-        """The steps of `attend`: scores, scaled if so, weights, and the values averaged by these."""
+        """The steps of `attend`: scores, scaled if so, weights, and the values averaged by these.
+
+        `score` is an operation other than the dot product, and its formula.
+        """
         self.attentions[self.prefix.removesuffix(".")] = module
-        op = score or {"does": "dot", "q": q, "k": k}
+        op, formula = score or ({"does": "dot", "q": q, "k": k}, "Q Kᵀ")
+        about = "Each query is compared with each key: the larger the score, the better they match."
+        text = Text("Scores", about, f"S = {formula}")
         if scale is None:
-            scores = self.record("scores", op, module, "scores", at)
+            scores, formula = self.record("scores", op, text, module, "scores", at), "S"
         else:
-            scores = self.see("scores", op, *at, pick=lambda *_: products(module))
+            scores, formula = self.see("scores", op, text, *at, pick=lambda *_: products(module)), "Q Kᵀ / √d"
+            about = "Divided by the root of the width, so that wide heads don't saturate the softmax."
             op = {"does": "scale", "x": scores, "by": scale}
-            scores = self.record("scaled", op, module, "scores", at)
+            scores = self.record("scaled", op, Text("Scaled", about, formula), module, "scores", at)
         more = {"mask": self.name("mask")}
         if bias is not None:
-            more["bias"] = bias
-            self.values.append(Value(bias, None, *at, lambda *_: biases(module), once=True))
-        self.see("mask", None, *at, pick=lambda *_: reasons(module)[0])
-        self.see("reason", None, *at, pick=lambda *_: reasons(module)[1])
-        w = self.record("weights", {"does": "softmax", "x": scores} | more, module, "weights", at)
-        return self.record("heads", {"does": "average", "w": w, "v": v}, module, "heads", at)
+            more["bias"], formula = bias.name, f"{formula} + B"
+            seen = replace(bias, module=at[0], at=at[1], pick=lambda *_: biases(module), once=True)
+            self.values.append(seen)
+        self.see("mask", None, MASK, *at, pick=lambda *_: reasons(module)[0])
+        self.see("reason", None, REASON, *at, pick=lambda *_: reasons(module)[1])
+        about = "The scores of each row become weights that sum to 1; 0 where a token may not attend."
+        text = Text("Weights: softmax", about, f"A = softmax({formula})")
+        w = self.record("weights", {"does": "softmax", "x": scores} | more, text, module, "weights", at)
+        about = "The output of each head: the values, averaged with the weights."
+        text = Text("Weighted values", about, "head_h = A V")
+        return self.record("heads", {"does": "average", "w": w, "v": v}, text, module, "heads", at)
 
     def stacks(self, stacks: Sequence[StackParts], blocks: str = "blocks") -> str:
         """Embeddings, positions, blocks and the last norm of each stack; return the name of what comes out.
@@ -231,15 +317,23 @@ class Description:
             several = len(stacks) > 1
             part, side = (self.at(stack.role), SIDES[stack.role]) if several else (self, "text")
             x = part.lookup("embed", stack.embed, side)
-            more = [] if stack.segments is None else [part.see("segments", None, stack.segments)]
+            more = [] if stack.segments is None else [part.segments(stack.segments)]
             x, rotary, bias = cast("Any", stack.positions).describe(part, x, stack.embed_scale, more)
             if stack.embed_norm is not None:
-                x = part.norm("embed_norm", stack.embed_norm, x)
+                x = part.norm("embed_norm", stack.embed_norm, x, "Norm of the embeddings")
             at, name = (part, "" if several else blocks) if blocks == "blocks" else (self.at(blocks), "")
             x = cast("Any", stack.blocks).describe(at, x, memory, name, rotary=rotary, bias=bias)
             memory = part.norm("norm", stack.norm, x)
         assert memory is not None
         return memory
+
+    def segments(self, module: nn.Embedding) -> str:
+        """Rows of an embedding for the segments of the tokens, whose numbers are a value of their own."""
+        text = Text("Segment numbers", "The number of the text that a token belongs to.")
+        by = self.see("segment", None, text, module, "input", lambda a, *_: a[0][..., None])
+        op = {"does": "look up", "W": self.weight("segments.weight", module.weight), "by": by}
+        text = Text("Segments", "Which of the texts a token belongs to, as a vector.", "s = S[segment]")
+        return self.see("segments", op, text, module)
 
     def of(self, model: Any) -> "Description":
         """The notes of a whole model."""
@@ -288,16 +382,9 @@ def reasons(module: Any) -> tuple[Tensor | None, Tensor | None]:
     return may, reason
 
 
-def activation(f: Any) -> str | None:
-    """The name of an activation function, if the page knows it."""
-    if isinstance(f, partial):
-        return "gelu_tanh" if f.func is F.gelu and f.keywords.get("approximate") == "tanh" else None
-    known = {F.relu: "relu", F.gelu: "gelu", F.silu: "silu", torch.tanh: "tanh", torch.sigmoid: "sigmoid"}
-    return known.get(f)
-
-
 def operands(op: Op) -> set[str]:
     """The names that go into a number."""
     names = [op[key] for key in OPERANDS if key in op] + [list(term) for term in op.get("terms", [])]
     flat = [one for name in names for one in (name if isinstance(name, list) else [name])]
-    return {one for one in flat if isinstance(one, str)}
+    flat += [one for row in op.get("of", []) for one in operands(row)]
+    return {one for one in flat if isinstance(one, str)} - {"position"}

@@ -15,7 +15,7 @@ from regard.core.cache import State, next_positions
 from regard.core.layers import Stack, init_xavier, make_block
 from regard.core.positions import Learned, Sinusoidal
 from regard.core.recurrent import Decoder, Hidden, RecurrentAttention, RecurrentState, init_recurrent
-from regard.describe import parts
+from regard.describe import images, parts
 from regard.describe.export import Graph, attention_graphs, recurrent_graphs
 from regard.models.base import EncoderDecoder, Presets, TextConfig
 from regard.models.vit import ViT, ViTConfig
@@ -84,7 +84,7 @@ class ImageEncoder(nn.Module):
         pos = torch.arange(x.shape[1], device=x.device)
         return self.drop(self.norm(self.positions.add(x, pos)))  # (B, S, D)
 
-    describe = parts.image_encoder
+    describe = images.image_encoder
 
 
 class GatedAttention(RecurrentAttention):

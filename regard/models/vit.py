@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from regard.core.cache import Mask
 from regard.core.layers import Stack, init_bert, make_block, make_norm
 from regard.core.positions import sinusoids
-from regard.describe import parts
+from regard.describe import images, parts
 from regard.describe.export import Graph
 from regard.models.base import BlocksConfig, Parts, Presets
 
@@ -117,7 +117,7 @@ class ViT(nn.Module):
     def unused_by_head(self, pooled: bool) -> Parts:
         return []
 
-    describe = parts.vit
+    describe = images.vit
 
     describe_pooled = parts.pooled_first
 

@@ -19,6 +19,8 @@ from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.pairs import Pair
 from regard.data.ragged import Ragged
+from regard.describe.texts import Text
+from regard.describe.values import Description
 from regard.errors import UserError
 from regard.models import Bert
 from regard.tasks import metrics as scoring
@@ -341,3 +343,9 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
 
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
         return {"vector": result}
+
+    def describe(self, d: Description, model: Bert, dims: int) -> None:
+        x, first = model.describe(Description(), head=False), self.config.pooling == "first"
+        op = {"does": "same", "x": x, "row": 0} if first else {"does": "mean", "x": x}
+        about = f"One vector for the whole text: {'that of the first token' if first else 'the mean of all'}."
+        d.see("vector", op, Text("Vector", about, "x_0" if first else "mean_t(x_t)"))

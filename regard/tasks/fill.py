@@ -20,6 +20,8 @@ from regard.data.documents import read_documents
 from regard.data.encoding import tokenizer_for
 from regard.data.passages import Passages, encode_passages, split_documents, split_paragraphs
 from regard.decode.sampling import sample_tokens
+from regard.describe.texts import Text
+from regard.describe.values import Description
 from regard.errors import UserError
 from regard.models import Bert, Electra
 from regard.tasks.answers import Answer
@@ -345,6 +347,15 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         if result.ndim > 1:
             return super().outcome(result, reading)
         return {"logits": result, "probabilities": widened(result).sigmoid()}  # whether words were replaced
+
+    def describe(self, d: Description, model: Bert | Electra, dims: int) -> None:
+        if dims == 1:  # ELECTRA detects replaced words
+            text = Text("Logits", "The score of each token being replaced.", "z_t")
+            z = d.same("logits", "found", text, column=0)
+            text = Text("Probabilities", "The probability of each token being replaced.", "σ(z_t)")
+            d.activate("probabilities", torch.sigmoid, z, text=text)
+        else:
+            super().describe(d, model, dims)
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
         return [i for i, id in enumerate(ids) if id == self.mask] or list(range(count))

@@ -21,6 +21,8 @@ from regard.data.images import ImageDataset, load_image
 from regard.data.labels import LabelledTexts, class_ids, class_names, split_by_class
 from regard.data.shuffling import mix64, random_keys
 from regard.data.synthetic import SIZE, draw_shapes
+from regard.describe.images import IMAGE
+from regard.describe.values import Description
 from regard.errors import UserError
 from regard.models import ModelWithHead, ViT
 from regard.tasks.answers import Answer
@@ -279,6 +281,11 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
         first = ["class"] if model.model.first is not None else []
         tokens = {"text": first + region_names(*grid), "label": list(self.labels)}
         return Reading(tokens=tokens, run=lambda: model(*args), pixels=self.pixels(input), grid=grid)
+
+    def describe(self, d: Description, model: ModelWithHead, dims: int) -> None:
+        super().describe(d, model, dims)
+        op = {"does": "pixel", "x": "pixels", "mean": self.config.mean, "std": self.config.std}
+        d.see("image", op, IMAGE)
 
 
 def shapes(config: SeeConfig, held: bool) -> tuple[ImageDataset, list[str]]:

@@ -18,6 +18,7 @@ from regard.core.modes import evaluating
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.spans import Span, read_spans
+from regard.describe.values import Description
 from regard.errors import UserError
 from regard.models import ModelWithHead
 from regard.tasks import metrics as scoring
@@ -29,7 +30,7 @@ from regard.tasks.loss import cross_entropy
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.tag import hold_out
-from regard.tasks.task import Task, widened
+from regard.tasks.task import PROBABILITIES, Task, widened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +290,10 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         assert reading.may is not None
         logits = widened(result).masked_fill(~reading.may[:, None], -math.inf)
         return {"logits": result, "probabilities": logits.softmax(0)}
+
+    def describe(self, d: Description, model: ModelWithHead, dims: int) -> None:
+        about = "Softmax over the places where an answer may begin, and over those where it may end."
+        d.see("probabilities", None, PROBABILITIES._replace(about=about))
 
 
 def strip_offsets(text: str, start: int, end: int) -> tuple[int, int]:

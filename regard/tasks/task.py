@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from regard.data import Corpus, in_length_order
 from regard.decode.sampling import Sampling
+from regard.describe.texts import Text
+from regard.describe.values import Description
 from regard.errors import UserError
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Bucketed, Samples
@@ -25,6 +27,11 @@ ConfigT = TypeVar("ConfigT")  # the settings in a recipe's [task]
 DataT = TypeVar("DataT")  # what it is trained and evaluated on
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Gather = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor, slice]]
+PROBABILITIES = Text(
+    "Probabilities",
+    "Softmax: the scores become probabilities that sum to 1.",
+    "p_i = e^{z_i} / Σ_j e^{z_j}",
+)
 
 
 class Task(ABC, Generic[ConfigT, DataT, ModelT]):
@@ -247,6 +254,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """The logits of one input and their probabilities, from a forward call's result without its batch
         dimension."""
         return {"logits": result, "probabilities": widened(result).softmax(-1)}
+
+    def describe(self, d: Description, model: ModelT, dims: int) -> None:
+        """Note what the task computes before and after the model; `dims` are those of the logits."""
+        d.see("probabilities", {"does": "softmax", "x": "logits"}, PROBABILITIES)
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
         """The rows of `count` rows of logits that are the answer."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.watch import watch
+from regard.describe.texts import layer_text
 from regard.describe.values import Description, Value
 from regard.errors import UserError
 from regard.tracing.names import layer_index, stack_prefix, trace_names
@@ -75,7 +76,7 @@ def recordable(module: nn.Module) -> list[Value]:
     known |= {m for part in (*description.attentions.values(), *description.inner) for m in part.modules()}
     names = {value.name for value in described}
     leaves = [(name, m) for name, m in trace_names(module) if isinstance(m, LEAVES) and m not in known]
-    return described + [Value(name, None, m) for name, m in leaves if name not in names]
+    return described + [Value(name, None, layer_text(name), m) for name, m in leaves if name not in names]
 
 
 def covered_modules(module: nn.Module | None) -> list[nn.Module]:

@@ -13,7 +13,7 @@ from regard.runs.folder import LOG
 from regard.runs.load import steps_of
 from regard.tracing import Trace
 from regard.tracing.names import attention_sides, layer_index
-from regard.viewer.sums import sums
+from regard.viewer.sums import describe_trace
 from regard.viewer.trace_data import TraceData
 from regard.viewer.tree import searches
 
@@ -63,6 +63,7 @@ Manifest = dict[str, Any]  # as JSON
 
 def build_manifest(data: TraceData) -> Manifest:
     trace, model = data.trace, data.model
+    sums, texts = describe_trace(model, trace)
     names = [*trace.tensors, *(["rollout"] if data.rollout is not None else [])]
     return {
         "model": describe_model(data),
@@ -73,7 +74,8 @@ def build_manifest(data: TraceData) -> Manifest:
         "grid": trace.about.get("grid"),
         "difference": trace.difference if math.isfinite(trace.difference) else None,
         "tensors": {name: describe_tensor(data, name) for name in names},
-        "sums": sums(model, trace),
+        "sums": sums,
+        "texts": {name: texts[name]._asdict() for name in names},
         "attentions": describe_attentions(trace),
         "layers": data.layers,
         "depth": data.depth,
@@ -117,7 +119,8 @@ def describe_tensor(data: TraceData, name: str) -> TensorInfo:
         columns = "label" if "label" in trace.tokens else "vocabulary" if len(shape) == 2 else None
     height = shape[-2] if len(shape) > 1 else 1
     labelled = rows is not None and len(shape) > 1 and len(trace.tokens.get(rows, [])) >= height
-    labelled = labelled and name != "pixels" and "layers" not in name
+    image = len(shape) > 2 and f"{part}.weights" not in trace and kind != "bias"
+    labelled = labelled and not image and name not in ("encoder.hidden", "decoder.hidden")
     return {"shape": shape, "rows": rows if labelled else None, "columns": columns}
 
 

@@ -1,32 +1,41 @@
-"""How each number of a trace was computed, as the model describes it: see `regard/describe.py`."""
+"""How each number of a trace was computed, as the model and its task describe it."""
 
-import torch
 from torch import Tensor
 
-from regard.describe.values import Description, Op, operands
+from regard.describe.texts import Op, Text, layer_text
+from regard.describe.values import Description, operands
 from regard.runs.model import Model
 from regard.tracing import Trace
+
+OTHERS = {  # what is no part of the computation
+    "pixels": Text("Picture", "The picture as it was given, channel by channel."),
+    "rollout": Text(
+        "Rollout",
+        "What reaches each token through all layers: the mean over the heads of each layer, with the "
+        "residual connection, multiplied.",
+        "∏_l (A_l + I) / 2",
+    ),
+}
 
 
 def weights(model: Model) -> dict[str, Tensor]:
     """The weights that operations name, each with an @ before its name."""
-    return Description().of(model.model).weights
+    return {name: t.detach() for name, t in Description().of(model.model).weights.items()}
 
 
-def sums(model: Model, trace: Trace) -> dict[str, Op]:
-    """The operation that made each tensor of a trace, by name, where all of its operands are at hand."""
+def describe_trace(model: Model, trace: Trace) -> tuple[dict[str, Op], dict[str, Text]]:
+    """The operation that made each tensor of a trace, by name, where all of its operands are at hand; and
+    what people read of every tensor."""
     description = Description().of(model.model)
+    model.task.describe(description, model.model, trace["logits"].ndim if "logits" in trace else 1)
     known = description.weights.keys() | set(trace)
+    values = [value for value in reversed(description.values) if value.name in trace]  # the first come last
+    texts = {name: OTHERS.get(name, layer_text(name)) for name in (*trace, "rollout")}
+    texts |= {value.name: value.text for value in values}
     ops: dict[str, Op] = {}
-    for value in description.values:
-        if value.op is not None and value.name in trace and operands(value.op) <= known:
-            ops.setdefault(value.name, value.op)
-    if "probabilities" in trace and softened(trace["logits"], trace["probabilities"]):
-        ops["probabilities"] = {"does": "softmax", "x": "logits"}
-    return ops
-
-
-def softened(logits: Tensor, probabilities: Tensor) -> bool:
-    """Whether the task made probabilities by a softmax along the rows; some have other ways."""
-    same = logits.shape == probabilities.shape
-    return same and torch.allclose(logits.float().softmax(-1), probabilities.float(), atol=1e-6)
+    for value in values:  # parts that do not run together may have values of the same name
+        op, rows = value.op or {}, len(trace[value.name])
+        if operands(op) <= known and op.get("rows", rows) == rows:
+            texts[value.name] = value.text
+            ops |= {value.name: op} if op else {}
+    return {name: ops[name] for name in trace if name in ops}, texts

@@ -167,7 +167,7 @@ class TraceData:
         """Whose tokens the rows of a tensor belong to."""
         if "text" in self.trace.tokens:
             return "text"
-        return "source" if name.startswith("encoder.") and name != "encoder.hidden" else "target"
+        return "source" if name.startswith("encoder.") else "target"
 
     def outputs(self) -> Outputs | None:
         """What the logits stand for, if the page can show them."""

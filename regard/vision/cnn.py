@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.core.layers import Residual
+from regard.describe import images
 
 
 class SamePadConv2d(nn.Conv2d):
@@ -44,6 +45,8 @@ class ConvNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x).flatten(2).mT  # (B, S, D)
+
+    describe = images.conv_net
 
 
 class InvertedResidual(nn.Module):
@@ -96,3 +99,5 @@ class EfficientNet(nn.Module):
         for block in self.blocks:
             x = block(x)
         return F.relu6(self.head(x)).flatten(2).mT
+
+    describe = images.efficient_net

@@ -1,9 +1,11 @@
 """The page in a real browser: how to open it, and how to read it."""
 
+import base64
 import functools
 import json
 
 import pytest
+import torch
 
 from helpers.looking import captioner, noise, reader, seer
 from regard.files.tensors import write_tensors
@@ -41,6 +43,30 @@ PAIRS = ["attention", "alignment", "walk", "map", "next", *MORE, "talk", "take"]
 SEEN = ["attention", "picture", "walk", "map", "next", *MORE, "take"]
 VIEWS = {"gpt": TEXT, "transformer": PAIRS, "gru": PAIRS, "bert": TEXT, "vit": SEEN, "captioner": SEEN}
 
+# One cell of every tensor, of the page's own run or of a saved one.
+OPEN_CELLS = """async (saved) => {
+  const { Saved, Server } = await import("/page/source.js");
+  const { openCell } = await import("/page/cell.js");
+  const source = saved ? new Saved(saved) : new Server();
+  const app = { source, manifest: await source.trace({}), go() {} };
+  let seed = 7; // the same cells in every run
+  const below = (n) => { seed = (seed * 16807) % 2147483647; return seed % n; };
+  const cells = {};
+  for (const [name, { shape }] of Object.entries(app.manifest.tensors)) {
+    const at = [shape.length > 2 ? shape.at(-3) : 1, shape.at(-2) ?? 1, shape.at(-1)].map(below);
+    const panel = await openCell(app, `${name}:${at}`);
+    const tick = panel.querySelector(".tick");
+    cells[name] = {
+      fits: tick?.dataset.fits ?? null,
+      total: tick?.parentNode.textContent ?? null,
+      title: panel.querySelector("h3").firstChild.textContent,
+      formula: panel.querySelector("math")?.textContent ?? null,
+      text: panel.textContent,
+    };
+  }
+  return cells;
+}"""
+
 
 @functools.cache
 def shown(kind):
@@ -59,6 +85,18 @@ def hostile():
     it.input = HOSTILE[0]
     it.words = lambda ids: [HOSTILE[i % 5] for i in ids]
     return it
+
+
+def saved_tensors(tensors):
+    """Tensors as a page of one file holds them."""
+    return {
+        name: {
+            "shape": list(torch.atleast_2d(t).shape),
+            "type": "float32",
+            "data": base64.b64encode(t.detach().float().contiguous().numpy().tobytes()).decode(),
+        }
+        for name, t in tensors.items()
+    }
 
 
 class Tab:

@@ -17,6 +17,7 @@ from regard.core.cache import State, next_positions
 from regard.core.layers import Block, FeedForward, Stack, init_gpt2
 from regard.core.positions import Rotary
 from regard.describe.export import TEXT, Graph, StackParts
+from regard.describe.texts import Text
 from regard.describe.values import Description
 from regard.models.base import Config, LanguageModel, Presets
 
@@ -45,7 +46,8 @@ class GatedAttention(Attention):
 
     def describe(self, d: Description, x: str, *args: Any, **kwargs: Any) -> str:
         y, gate = super().describe(d, x, *args, **kwargs), d.linear("gate", self.gate, x)
-        return d.activate("gated", torch.sigmoid, gate, y, self)
+        text = Text("Gated output", "What attention adds, as far as its gate is open.", "σ(W_g x + b_g) ⊙ y")
+        return d.activate("gated", torch.sigmoid, gate, y, self, text=text)
 
 
 class GatedLM(LanguageModel):

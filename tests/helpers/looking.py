@@ -35,16 +35,16 @@ def reader(task: str, kind: str, **settings: Any) -> Model:
     own = {k.removeprefix("task_"): settings.pop(k) for k in list(settings) if k.startswith("task_")}
     tokenizer, task_config = words(cls), config(name=task, **own)
     module, model_config, _ = MODELS[kind]
-    sizes = DEEP if kind in ("gpt", "bert", "transformer", "t5") else SIZES
+    sizes = DEEP if kind in ("gpt", "bert", "transformer", "t5") else {} if kind == "words" else SIZES
     model = cls.add_head(module(model_config(vocab=tokenizer.vocab, **sizes | settings)), task_config)
     return Model(shaken(model), cls(task_config, tokenizer, CONTEXT), GREEDY if cls.generation else {})
 
 
-def seer(pool: str = "first") -> Model:
-    """Return a classifier of images of 6 x 6 pixels, in patches of 2."""
+def seer(pool: str = "first", **settings: Any) -> Model:
+    """Pictures of 6 x 6 pixels, in patches of 2."""
     labels = ("cat", "dog", "fox")
     config = SeeConfig(name="see", size=6, channels=3, mean=(0.4,) * 3, std=(0.3,) * 3, labels=labels)
-    vit = ViT(ViTConfig(size=6, channels=3, patch=2, dim=12, depth=3, heads=2, pool=pool))  # type: ignore[arg-type]
+    vit = ViT(ViTConfig(size=6, channels=3, patch=2, dim=12, depth=3, heads=2, pool=pool, **settings))  # type: ignore[arg-type]
     return Model(shaken(See.add_head(vit, config)), See(config, None, vit.config.context), {}, kind="vit")
 
 

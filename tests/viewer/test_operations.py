@@ -1,10 +1,10 @@
 """The page computes every operation of a sum as torch does, and describes it as the model declares it."""
 
-import base64
-
 import pytest
 import torch
 from torch.nn import functional as F
+
+from helpers.browsing import saved_tensors
 
 H, KV, T, D, WIDE = 4, 2, 3, 6, 5  # heads, key heads, tokens, width of a head, width of a vector
 
@@ -23,7 +23,7 @@ CELLS = """async ({ manifest, tensors }) => {
         cells.push({
           fits: panel.querySelector(".tick")?.dataset.fits,
           title: panel.querySelector("h3").firstChild.textContent,
-          formula: panel.querySelector("math mtext")?.textContent ?? null,
+          formula: panel.querySelector("math")?.textContent ?? null,
           text: panel.textContent,
           opened: opened.splice(0),
         });
@@ -34,8 +34,8 @@ CELLS = """async ({ manifest, tensors }) => {
 }"""
 
 
-def cells(tab, sum, out, **operands):
-    """What the page shows for every number of `out`; names with _ for @ are weights."""
+def cells(tab, sum, out, text=None, tokens=None, **operands):
+    """What the page shows of every number of `out`; names with _ for @ are weights."""
     named = {name.replace("_", "@", 1) if name[0] == "_" else name: t for name, t in operands.items()}
     tensors = {name: t if t.ndim > 1 else t[None] for name, t in (named | {"out": out}).items()}
     described = {
@@ -43,16 +43,10 @@ def cells(tab, sum, out, **operands):
         for name, t in tensors.items()
         if name[0] != "@"
     }
-    saved = {
-        name: {
-            "shape": list(t.shape),
-            "type": "float32",
-            "data": base64.b64encode(t.float().contiguous().numpy().tobytes()).decode(),
-        }
-        for name, t in tensors.items()
-    }
-    manifest = {"tensors": described, "sums": {"out": sum}, "tokens": {}, "model": {"dtype": "float32"}}
-    return tab("gpt").page.evaluate(CELLS, {"manifest": manifest, "tensors": saved})
+    text = text or {"title": "Output", "about": "", "formula": None}
+    manifest = {"tensors": described, "sums": {"out": sum}, "texts": {"out": text}, "tokens": tokens or {}}
+    manifest |= {"model": {"dtype": "float32"}}
+    return tab("gpt").page.evaluate(CELLS, {"manifest": manifest, "tensors": saved_tensors(tensors)})
 
 
 def check(tab, sum, out, **operands):
@@ -140,13 +134,11 @@ def test_turn_of_each_head(tab, flat):
     check(tab, sum, turned.repeat_interleave(H // KV, 0), x=rows, cos=cos, sin=sin)
 
 
-def test_a_models_own_words_and_formula_come_first(tab):
+def test_words_and_formula_are_the_models(tab):
     x = noise(T, WIDE)
     own = {"title": "Query <b>", "about": "What it asks.", "formula": "softmax(Q Kᵀ / √d)"}
-    (first, *_) = cells(tab, {"does": "same", "x": "x"} | own, x, x=x)
-    assert (first["title"], first["formula"]) == (own["title"], own["formula"])
-    (first, *_) = cells(tab, {"does": "same", "x": "x"}, x, x=x)
-    assert (first["title"], first["formula"]) == ("out".capitalize() + "put", None)
+    (first, *_) = cells(tab, {"does": "same", "x": "x"}, x, own, x=x)
+    assert (first["title"], first["formula"]) == (own["title"], "softmax(QK⊤d)")
 
 
 def test_an_operation_that_the_page_does_not_know_is_named(tab):

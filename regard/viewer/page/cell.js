@@ -1,11 +1,12 @@
 /* A number opened: the sum behind it, term by term, computed again here and compared with the model's. */
 
 import { formatNumber, h, last, messageOf } from "./dom.js";
-import { describeStep } from "./formula.js";
-import { Cell, OPERATIONS, tokenName, totalOf } from "./operations.js";
+import { drawFormula } from "./formula.js";
+import { Cell, tokenName, totalOf } from "./operands.js";
+import { operationOf } from "./operations.js";
 
-/** @typedef {import("./operations.js").Steps} Steps */
-/** @typedef {import("./operations.js").Terms} Terms */
+/** @typedef {import("./operands.js").Steps} Steps */
+/** @typedef {import("./operands.js").Terms} Terms */
 
 const SHOWN = 40; // terms; the rest is added up
 // How far the model may be from the float64 of this page, as a share of what was added up.
@@ -32,7 +33,7 @@ export async function openCell(app, address) {
   }
   const cell = new Cell(app, name, at);
   const sum = app.manifest.sums[name];
-  const { title, formula } = describeStep(name, sum);
+  const { title, formula } = app.manifest.texts[name];
   root.append(h("h3", {}, title, " ", h("span", { class: "pale" }, placeWords(cell))),
     h("p", { class: "name" }, name));
   try {
@@ -42,7 +43,7 @@ export async function openCell(app, address) {
         h("p", { class: "total" }, `= ${formatNumber(value)}`));
       return root;
     }
-    if (formula) root.append(h("div", { class: "formula" }, formula));
+    if (formula) root.append(h("div", { class: "formula" }, drawFormula(formula)));
     root.append(...await sumParts(app, cell, sum, value));
   } catch (error) {
     root.append(h("p", { class: "pale" }, messageOf(error)));
@@ -85,8 +86,7 @@ function placeWords(cell) {
  * @param {number} value what the model computed
  */
 async function sumParts(app, cell, sum, value) {
-  /** @type {import("./operations.js").Operation<Sum, any>} */
-  const operation = /** @type {any} */ (OPERATIONS[sum.does]);
+  const operation = operationOf(sum);
   if (!operation) return [h("p", { class: "pale" }, `This page does not know the operation “${sum.does}”.`)];
   const values = await operation.operands(cell, sum);
   const result = operation.evaluate(values, sum, cell);

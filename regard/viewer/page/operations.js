@@ -1,23 +1,16 @@
 /* How a number is computed from others: one entry for each operation that a sum can name. */
 
-import { label, last } from "./dom.js";
+import { last } from "./dom.js";
+import { allChannels, conv, patch, pixel, regions } from "./images.js";
+import { ACTIVATIONS, at, constant, headOffset, innerProduct, lastPart, productTerm, productTerms, sigmoid,
+  tokenName, totalOf } from "./operands.js";
 
-/** One number, and its place as the address names it, if it can be opened in its turn.
- * @typedef {{ value: number, link: string | null }} Scalar */
-
-/** Numbers along a row or a column.
- * @typedef {{ values: Numbers, link: (i: number) => string | null }} Vector */
-
-/** @typedef {{ name: string | number, parts: Scalar[], value: number, chosen?: boolean }} SumTerm */
-
-/**
- * What the page shows: `steps` one after another, or the `terms` of a sum below the titles `head`.
- * `size`: the magnitude of what was added up, if it is not that of the terms. `divisor`: of each term.
- * @typedef {{ steps: [words: string, value: number, link?: string | null][],
- *   size?: number, note?: string }} Steps
- * @typedef {{ head: string[], terms: SumTerm[], last?: string, size?: number, divisor?: number,
- *   note?: string }} Terms
- */
+/** @typedef {import("./operands.js").Cell} Cell */
+/** @typedef {import("./operands.js").Scalar} Scalar */
+/** @typedef {import("./operands.js").Vector} Vector */
+/** @typedef {import("./operands.js").SumTerm} SumTerm */
+/** @typedef {import("./operands.js").Steps} Steps */
+/** @typedef {import("./operands.js").Terms} Terms */
 
 /**
  * @template {object} S the sum, with the names of its operands
@@ -28,159 +21,48 @@ import { label, last } from "./dom.js";
  * @property {(values: V, sum: S, cell: Cell) => Steps | Terms} show
  */
 
-/** @type {(x: number) => number} */
-function erf(x) {
-  // A series and a continued fraction, exact to the last digits of float64.
-  const z = Math.abs(x);
-  if (z < 2.5) {
-    let [term, sum] = [z, z];
-    for (let k = 1; Math.abs(term) > 1e-17 * Math.abs(sum) && k < 200; k++) {
-      term *= (-z * z) / k;
-      sum += term / (2 * k + 1);
-    }
-    return (Math.sign(x) * 2 * sum) / Math.sqrt(Math.PI);
-  }
-  let f = 0;
-  for (let k = 60; k > 0; k--) f = k / 2 / (z + f);
-  return Math.sign(x) * (1 - Math.exp(-z * z) / (Math.sqrt(Math.PI) * (z + f)));
-}
-
-/** @param {number} x */
-const sigmoid = (x) => 1 / (1 + Math.exp(-x));
-
-/** @type {Record<ActivationName, (x: number) => number>} */
-const ACTIVATIONS = {
-  relu: (x) => Math.max(0, x),
-  gelu: (x) => 0.5 * x * (1 + erf(x / Math.SQRT2)),
-  gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
-  silu: (x) => x * sigmoid(x),
-  sigmoid,
-  tanh: Math.tanh,
-};
-
-/** The place of a number in a tensor, and how to fetch others. */
-export class Cell {
-  /**
-   * @param {Pick<App, "source" | "manifest">} app
-   * @param {string} name
-   * @param {number[]} at head, row and column
-   */
-  constructor({ source, manifest }, name, [head, row, column]) {
-    this.source = source;
-    this.manifest = manifest;
-    this.name = name;
-    this.head = head;
-    this.row = row;
-    this.column = column;
-    this.shape = manifest.tensors[name].shape;
-  }
-
-  /**
-   * A row of a tensor.
-   * @param {string} name
-   * @param {number} row
-   * @param {number} [head]
-   * @returns {Promise<Vector>}
-   */
-  async along(name, row, head = this.head) {
-    const { data } = await this.source.tensor(name, { head, rows: `${row}:${row + 1}` });
-    return { values: data, link: (i) => this.link(name, row, i, head) };
-  }
-
-  /**
-   * A column of a tensor.
-   * @param {string} name
-   * @param {number} column
-   * @returns {Promise<Vector>}
-   */
-  async down(name, column) {
-    const { data } = await this.source.tensor(name, { head: this.head, columns: `${column}:${column + 1}` });
-    return { values: data, link: (i) => this.link(name, i, column) };
-  }
-
-  /**
-   * One number of a tensor: at the same place as this one, unless another is given.
-   * @param {string} name
-   * @param {number} [row]
-   * @param {number} [column]
-   * @param {number} [head]
-   * @returns {Promise<Scalar>}
-   */
-  async one(name, row = this.row, column = this.column, head = this.head) {
-    const part = { head, rows: `${row}:${row + 1}`, columns: `${column}:${column + 1}` };
-    const { data } = await this.source.tensor(name, part);
-    return { value: data[0], link: this.link(name, row, column, head) };
-  }
-
-  /**
-   * The address of a number that can be opened in its turn; weights can't.
-   * @type {(name: string, row: number, column: number, head?: number) => string | null}
-   */
-  link(name, row, column, head = this.head) {
-    return name.startsWith("@") ? null : `${name}:${head},${row},${column}`;
-  }
-
-  /**
-   * The tokens at the rows or columns of a tensor.
-   * @param {string} name
-   * @param {"rows" | "columns"} [axis]
-   */
-  tokens(name, axis = "rows") {
-    const { [axis]: side, shape } = this.manifest.tensors[name];
-    const count = axis === "rows" ? shape[shape.length - 2] : last(shape);
-    return this.manifest.tokens[side ?? ""]?.slice(-count) ?? null;
-  }
-}
-
-/**
- * The i-th token, or its number where there are no tokens.
- * @param {string[] | null} tokens
- * @param {number} i
- */
-export const tokenName = (tokens, i) => (tokens ? label(tokens[i]) : String(i));
-
-/** @param {string} name */
-const lastPart = (name) => last(name.split("."));
-
-/** @type {(value: number) => Scalar} */
-const constant = (value) => ({ value, link: null });
-
-/** @type {(name: string | number, a: Scalar, b: Scalar) => SumTerm} */
-const productTerm = (name, a, b) => ({ name, parts: [a, b], value: a.value * b.value });
-
-/** @type {(vector: Vector, i: number) => Scalar} */
-const at = ({ values, link }, i) => ({ value: values[i], link: link(i) });
-
-/** @type {(a: Vector, b: Vector) => number} */
-function innerProduct(a, b) {
-  let sum = 0;
-  for (let i = 0; i < a.values.length; i++) sum += a.values[i] * b.values[i];
-  return sum;
-}
-
-/** @type {(a: Vector, b: Vector, name?: (i: number) => string | number) => SumTerm[]} */
-const productTerms = (a, b, name = (i) => i) =>
-  Array.from(a.values, (_, i) => productTerm(name(i), at(a, i), at(b, i)));
-
-/** @param {SumTerm[]} terms */
-export const totalOf = (terms) => terms.reduce((sum, { value }) => sum + value, 0);
-
-/**
- * Where the head of a cell begins in a row that holds all heads side by side.
- * @type {(cell: Cell, share?: number) => number}
- */
-const headOffset = ({ shape, head }, share = 1) =>
-  (shape.length > 2 ? Math.floor(head / share) * shape[2] : 0);
-
 /** @type {Operation<SumOf<"look up">, { id: number, x: Scalar }>} */
 const lookUp = {
-  async operands(cell, { W, side }) {
-    const ids = cell.manifest.ids[side];
-    const id = ids[ids.length - cell.shape[cell.shape.length - 2] + cell.row];
+  async operands(cell, { W, side, by }) {
+    const id = by === "position" ? cell.position(side ?? "")
+      : by ? (await cell.one(by, cell.row, 0)).value
+        : cell.manifest.ids[side ?? ""].slice(-cell.shape[cell.shape.length - 2])[cell.row];
     return { id, x: await cell.one(W, id) };
   },
   evaluate: ({ x }) => x.value,
-  show: ({ id, x }, _, { column }) => ({ steps: [[`embedding of token ${id}, number ${column}`, x.value]] }),
+  show: ({ id, x }, { by }, { column }) =>
+    ({ steps: [[`vector of ${by ? lastPart(by) : "token"} ${id}, number ${column}`, x.value]] }),
+};
+
+/** @type {Operation<SumOf<"wave">, { position: number, frequency: Scalar, name: FunctionName }>} */
+const wave = {
+  async operands(cell, { W, side, f }) {
+    const frequency = await cell.one(W, 0, Math.floor(cell.column / f.length));
+    return { position: cell.position(side), frequency, name: f[cell.column % f.length] };
+  },
+  evaluate: ({ position, frequency, name }) => ACTIVATIONS[name](position * frequency.value),
+  show({ position, frequency, name }) {
+    const angle = position * frequency.value;
+    return {
+      steps: [["position", position], ["× frequency", frequency.value], [name, ACTIVATIONS[name](angle)]],
+      size: Math.abs(angle),
+    };
+  },
+};
+
+/** @type {Operation<SumOf<"distance">, { distance: number, x: Scalar }>} */
+const distance = {
+  async operands(cell, { W, far }) {
+    const [, queries, keys] = cell.shape;
+    const distance = cell.column - (cell.row + keys - queries);
+    if (far === undefined) return { distance, x: await cell.one(W, 0, cell.head) };
+    const row = Math.max(-far, Math.min(far, distance)) + far;
+    return { distance, x: await cell.one(W, row, cell.head) };
+  },
+  evaluate: ({ distance, x }, { far }) => (far === undefined ? -x.value * Math.abs(distance) : x.value),
+  show: ({ distance, x }, { far }) => ({
+    steps: [["distance", distance], [far === undefined ? "× − slope of the head" : "of the head", x.value]],
+  }),
 };
 
 /** @type {Operation<SumOf<"add">, { name: string, x: Scalar, factor: number }[]>} */
@@ -200,7 +82,10 @@ const add = {
 
 /** @type {Operation<SumOf<"same">, Scalar>} */
 const same = {
-  operands: (cell, { x, row, share = 1 }) => cell.one(x, row, cell.column, Math.floor(cell.head / share)),
+  operands(cell, { x, row = cell.row, column, share = 1 }) {
+    if (column !== undefined) return cell.one(x, cell.column, column);
+    return cell.one(x, cell.rowOf(x, row), cell.column, Math.floor(cell.head / share));
+  },
   evaluate: ({ value }) => value,
   show: ({ value, link }, { x }) => ({ steps: [[`the same as ${x}`, value, link]] }),
 };
@@ -210,7 +95,8 @@ const linear = {
   async operands(cell, { x, W, b, share, row = cell.row }) {
     const out = headOffset(cell, share) + cell.column;
     const names = [x].flat();
-    const inputs = await Promise.all(names.map((name) => cell.along(name, row)));
+    const rows = names.map((name, i) => cell.rowOf(name, typeof row === "number" ? row : row[i]));
+    const inputs = await Promise.all(names.map((name, i) => cell.along(name, rows[i])));
     const [w, bias] = await Promise.all([cell.along(W, out), b ? cell.one(b, 0, out) : null]);
     return { x: names.map((name, i) => [name, inputs[i]]), w, b: bias };
   },
@@ -255,27 +141,23 @@ const turn = {
   }),
 };
 
-/** @type {Operation<SumOf<"norm">, { x: Vector, gamma: number, beta: number }>} */
+/** @type {Operation<SumOf<"norm">, { x: Vector, i: number, gamma: number, beta: number }>} */
 const norm = {
-  async operands(cell, { x, W, b, share = 1 }) {
-    const perHead = (cell.manifest.tensors[x]?.shape.length ?? 2) > 2;
-    let row = await cell.along(x, cell.row, perHead ? Math.floor(cell.head / share) : cell.head);
-    if (!perHead && cell.shape.length > 2) { // heads side by side, each normalised by itself
-      const { values, link } = row;
-      const first = headOffset(cell, share);
-      row = { values: values.subarray(first, first + cell.shape[2]), link: (i) => link(first + i) };
-    }
-    const [gamma, beta] = await Promise.all([cell.one(W, 0), b ? cell.one(b, 0) : constant(0)]);
-    return { x: row, gamma: gamma.value, beta: beta.value };
+  async operands(cell, { x, W, b, share = 1, whole }) {
+    const [vector, i] = whole ? await allChannels(cell, x) : [await ownVector(cell, x, share), cell.column];
+    const column = whole ? cell.head : cell.column;
+    const [gamma, beta] = await Promise.all(
+      [cell.one(W, 0, column), b ? cell.one(b, 0, column) : constant(0)]);
+    return { x: vector, i, gamma: gamma.value, beta: beta.value };
   },
-  evaluate(values, sum, { column }) {
+  evaluate(values, sum) {
     const { x, mean, deviation } = normalise(values.x, sum);
-    return ((x[column] - mean) / deviation) * values.gamma + values.beta;
+    return ((x[values.i] - mean) / deviation) * values.gamma + values.beta;
   },
-  show({ x: vector, gamma, beta }, sum, { column }) {
+  show({ x: vector, i, gamma, beta }, sum) {
     const { x, mean, deviation } = normalise(vector, sum);
     /** @type {Steps["steps"]} */
-    const steps = [[sum.f ? `${sum.f} of ${lastPart(sum.x)}` : "x", x[column], vector.link(column)]];
+    const steps = [[sum.f ? `${sum.f} of ${lastPart(sum.x)}` : "x", x[i], vector.link(i)]];
     if (!sum.rms) steps.push([`− mean of ${x.length} numbers`, mean]);
     steps.push([sum.rms ? "÷ root mean square" : "÷ standard deviation", deviation]);
     steps.push(["× learned scale", gamma]);
@@ -283,6 +165,18 @@ const norm = {
     return { steps, size: Math.abs(gamma) + Math.abs(beta) };
   },
 };
+
+/**
+ * The vector that a number is normalised in; if heads are side by side, that of its own head.
+ * @type {(cell: Cell, x: string, share: number) => Promise<Vector>}
+ */
+async function ownVector(cell, x, share) {
+  const perHead = (cell.manifest.tensors[x]?.shape.length ?? 2) > 2;
+  const row = await cell.along(x, cell.row, perHead ? Math.floor(cell.head / share) : cell.head);
+  if (perHead || cell.shape.length < 3) return row;
+  const first = headOffset(cell, share);
+  return { values: row.values.subarray(first, first + cell.shape[2]), link: (i) => row.link(first + i) };
+}
 
 /** @type {(vector: Vector, sum: SumOf<"norm">) => { x: number[], mean: number, deviation: number }} */
 function normalise({ values }, { f, rms, eps }) {
@@ -365,6 +259,20 @@ const average = {
   },
 };
 
+/** @type {Operation<SumOf<"mean">, Vector>} */
+const mean = {
+  operands: (cell, { x }) => cell.down(x, cell.column),
+  evaluate: ({ values }) => Array.from(values).reduce((sum, x) => sum + x, 0) / values.length,
+  show(vector, { x }, cell) {
+    const tokens = cell.tokens(x);
+    const share = constant(1 / vector.values.length);
+    return {
+      head: ["of", "number", "share"],
+      terms: Array.from(vector.values, (_, i) => productTerm(tokenName(tokens, i), at(vector, i), share)),
+    };
+  },
+};
+
 /** @type {Operation<SumOf<"join">, { x: Scalar, head: number, i: number }>} */
 const join = {
   async operands(cell, { x }) {
@@ -378,8 +286,8 @@ const join = {
 
 /** @type {Operation<SumOf<"activate">, { x: Scalar, times: Scalar | null }>} */
 const activate = {
-  operands: async (cell, { x, times }) =>
-    ({ x: await cell.one(x), times: times ? await cell.one(times) : null }),
+  operands: async (cell, { x, times, row }) =>
+    ({ x: await cell.one(x, row), times: times ? await cell.one(times) : null }),
   evaluate: ({ x, times }, { f }) => ACTIVATIONS[f](x.value) * (times?.value ?? 1),
   show({ x, times }, sum) {
     /** @type {Steps["steps"]} */
@@ -459,8 +367,39 @@ const concat = {
   show: ({ x, name }) => ({ steps: [[`a part of ${name}`, x.value, x.link]] }),
 };
 
-/** @type {{ [D in keyof SumOperations]: Operation<SumOf<D>, any> }} */
-export const OPERATIONS = {
-  "look up": lookUp, add, same, linear, turn, norm, dot, additive, scale, softmax, average, join, activate,
-  gate, largest, multiply, blend, combine, concat,
+/** @type {Operation<SumOf<"before">, Scalar>} */
+const before = {
+  async operands(cell, { x, first, row = 0, back }) {
+    const from = cell.row + (back ? 1 : -1);
+    if (from >= 0 && from < cell.shape[0]) return cell.one(x, from);
+    return first ? cell.one(first, row) : constant(0);
+  },
+  evaluate: ({ value }) => value,
+  show: ({ value, link }, { x, first }) => ({
+    steps: [[link?.startsWith(`${x}:`) ? lastPart(x) : `the first of ${first ?? "all"}`, value, link]],
+  }),
 };
+
+/** @type {Operation<SumOf<"rows">, { sum: Sum, values: any }>} */
+const rows = {
+  async operands(cell, { of }) {
+    const sum = of[cell.row];
+    return { sum, values: await operationOf(sum).operands(cell, sum) };
+  },
+  evaluate: ({ sum, values }, _, cell) => operationOf(sum).evaluate(values, sum, cell),
+  show: ({ sum, values }, _, cell) => operationOf(sum).show(values, sum, cell),
+};
+
+/** @type {{ [D in keyof SumOperations]: Operation<SumOf<D>, any> }} */
+const OPERATIONS = {
+  "look up": lookUp, wave, distance, add, same, linear, turn, norm, dot, additive, scale, softmax, average,
+  mean, join, activate, gate, largest, multiply, blend, combine, concat, before, rows, pixel, patch, regions,
+  conv,
+};
+
+/**
+ * How a sum is computed; undefined if this page does not know its operation.
+ * @param {Sum} sum
+ * @returns {Operation<Sum, any>}
+ */
+export const operationOf = (sum) => /** @type {any} */ (OPERATIONS[sum.does]);

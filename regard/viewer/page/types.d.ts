@@ -30,38 +30,55 @@ interface TensorInfo {
 // How a number was computed: an operation and the names of its operands. @ names are weights.
 
 type Term = [name: string, factor: number, firstRow: number];
-type ActivationName = "relu" | "gelu" | "gelu_tanh" | "silu" | "sigmoid" | "tanh";
+type ActivationName = "relu" | "relu6" | "gelu" | "gelu_tanh" | "silu" | "sigmoid" | "tanh";
+type FunctionName = ActivationName | "sin" | "cos";
 
 interface SumOperations {
-  "look up": { W: string; side: string };
+  "look up": { W: string; side?: string; by?: string };
+  wave: { W: string; side: string; f: FunctionName[] };
+  distance: { W: string; far?: number };
   add: { terms: Term[] };
-  same: { x: string; row?: number; share?: number };
-  linear: { x: string | string[]; W: string; b?: string; share?: number; row?: number; f?: ActivationName };
+  same: { x: string; row?: number; column?: number; share?: number };
+  linear: {
+    x: string | string[]; W: string; b?: string; share?: number; row?: number | number[]; f?: ActivationName;
+  };
   turn: { x: string; cos: string; sin: string; share?: number };
-  norm: { x: string; W: string; b?: string; eps?: number | null; f?: ActivationName; rms?: boolean; share?: number };
+  norm: {
+    x: string; W: string; b?: string; eps?: number | null; f?: ActivationName; share?: number;
+    rms?: boolean; whole?: boolean;
+  };
   dot: { q: string; k: string };
   additive: { q: string; k: string; w: string };
   scale: { x: string; by: number };
   softmax: { x: string; bias?: string; mask?: string };
   average: { w: string; v: string };
+  mean: { x: string };
   join: { x: string };
-  activate: { x: string; f: ActivationName; times?: string };
+  activate: { x: string; f: ActivationName; times?: string; row?: number };
   gate: { x: string; by: string };
   largest: { x: string };
   multiply: { x: string; by: string };
   blend: { x: string; y: string; by: string };
   combine: { terms: [string, string | null][]; f?: ActivationName };
   concat: { x: string[] };
+  before: { x: string; first?: string; row?: number; back?: boolean };
+  rows: { of: Sum[] };
+  pixel: { x: string; mean: number[]; std: number[] };
+  patch: { x: string; side: number };
+  regions: { x: string; f?: ActivationName };
+  conv: {
+    x: string; W: string; b?: string; f?: ActivationName; size: number; stride: number; groups: number;
+  };
 }
 
-/** What the model's own module says about a tensor; `formula` is plain Unicode. */
-interface SumText {
-  title?: string;
-  about?: string;
-  formula?: string;
+/** What the model says about a tensor; `formula` is in the notation of formula.js. */
+interface TensorText {
+  title: string;
+  about: string;
+  formula: string | null;
 }
 
-type SumOf<D extends keyof SumOperations> = { does: D } & SumOperations[D] & SumText;
+type SumOf<D extends keyof SumOperations> = { does: D } & SumOperations[D];
 type Sum = { [D in keyof SumOperations]: SumOf<D> }[keyof SumOperations];
 
 // The manifest: the answer to POST /api/trace
@@ -133,6 +150,7 @@ interface Manifest {
   difference: number | null;
   tensors: Record<string, TensorInfo>;
   sums: Record<string, Sum>;
+  texts: Record<string, TensorText>;
   attentions: Partial<Record<AttentionPart, AttentionInfo[]>>;
   layers: number[] | null;
   depth: number;

@@ -2,7 +2,7 @@
 
 import { openCell } from "./cell.js";
 import { clampIndex, h, last, numberMenu, range, stepMenu } from "./dom.js";
-import { describeStep } from "./formula.js";
+import { drawFormula } from "./formula.js";
 import { Heatmap } from "./heatmap.js";
 import { allAttentions, heading, maskReasons, parsePlace } from "./selection.js";
 
@@ -80,7 +80,7 @@ export const walk = {
     const { all, at } = selectStep(app);
     const name = all[at];
     const { shape } = manifest.tensors[name];
-    const { title, about, formula } = describeStep(name, manifest.sums[name]);
+    const { title, about, formula } = manifest.texts[name];
     const heads = shape.length > 2 ? shape[0] : 0;
     const head = heads ? clampIndex(state.head, heads) : undefined;
     const map = await stepMap(app, name, head, title);
@@ -88,7 +88,7 @@ export const walk = {
     root.append(list, h("div", {}, controls(app, all, at, heads, head),
       heading(title, `${groupOf(name)} · ${shape.join(" × ")}`),
       h("p", {}, about),
-      formula ? h("div", { class: "formula" }, formula) : null,
+      formula ? h("div", { class: "formula" }, drawFormula(formula)) : null,
       h("div", { class: "beside" }, map.root, state.cell ? await openCell(app, state.cell) : null),
       h("p", { class: "name" }, name)));
     app.current = { name: name.replaceAll(".", "-"), tensor: [name, head], ...map.output };
@@ -109,7 +109,7 @@ function stepList({ manifest, state, go }, all, at) {
         event.preventDefault();
         go({ step: name, cell: null, at: null });
       },
-    }, describeStep(name, manifest.sums[name]).title));
+    }, manifest.texts[name].title));
   });
   return h("ol", { "aria-label": "Steps" }, items);
 }
@@ -117,12 +117,12 @@ function stepList({ manifest, state, go }, all, at) {
 /** @type {(app: App, all: string[], at: number, heads: number, head: number | undefined) => HTMLElement} */
 function controls({ go }, all, at, heads, head) {
   const step = (/** @type {number} */ by) => () => go({ step: all[at + by], cell: null, at: null });
-  const kind = all[at] === "pixels" || groupOf(all[at]).endsWith("convolutions") ? "channel" : "head";
+  const image = ["pixels", "image"].includes(lastPart(all[at])) || groupOf(all[at]).endsWith("convolutions");
   return h("div", { class: "controls" },
     h("button", { type: "button", id: "previous", disabled: at === 0, onclick: step(-1) }, "‹ Previous"),
     h("button", { type: "button", id: "next", disabled: at === all.length - 1, onclick: step(1) }, "Next ›"),
     h("span", { class: "pale" }, `step ${at + 1} of ${all.length}`),
-    heads > 1 ? stepMenu(kind, "head", numberMenu(heads), head ?? 0,
+    heads > 1 ? stepMenu(image ? "channel" : "head", "head", numberMenu(heads), head ?? 0,
       (to) => go({ head: to, cell: null }, { replace: true })) : null);
 }
 

@@ -1,0 +1,63 @@
+"""Tiny models of every family and setting whose numbers are computed in a way of its own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers.browsing import MODELS, WORDS
+from helpers.folders import save_folder
+from helpers.looking import captioner, noise, reader, seer
+from regard import load
+from regard.runs.model import Model
+
+BLANK = "the ___ fox"
+PAIR = "the quick fox\tthe lazy dog"
+MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
+    "geglu": lambda: (reader("translate", "transformer", ffn="geglu"), WORDS),
+    "untied": lambda: (reader("translate", "transformer", tied=False, output_bias=True), WORDS),
+    "t5-geglu": lambda: (reader("restore", "t5", ffn="geglu"), BLANK),
+    "swiglu": lambda: (reader("write", "gpt", ffn="swiglu", bias=True), WORDS),
+    "relative": lambda: (reader("write", "gpt", positions="relative"), WORDS),
+    "waves": lambda: (reader("write", "gpt", positions="sinusoidal"), WORDS),
+    "qk-norm": lambda: (reader("write", "gpt", qk_norm=True, kv_heads=1), WORDS),
+    "qk-norm-learned": lambda: (reader("write", "gpt", qk_norm=True, positions="learned"), WORDS),
+    "rnn": lambda: (reader("translate", "rnn", attention="dot", bidirectional=False), WORDS),
+    "rnn-both": lambda: (reader("translate", "rnn", attention="none", depth=2), WORDS),
+    "gru-forward": lambda: (reader("translate", "gru", attention="none", bidirectional=False), WORDS),
+    "lstm-additive": lambda: (reader("translate", "lstm", attention="additive", depth=2), WORDS),
+    "electra": lambda: (reader("fill", "bert", task_replaced=True), WORDS),
+    "electra-blank": lambda: (reader("fill", "bert", task_replaced=True), BLANK),
+    "pair": lambda: (reader("classify", "bert", task_labels=("a", "b")), PAIR),
+    "pair-mean": lambda: (reader("classify", "bert", task_labels=("a", "b"), task_mean=True), PAIR),
+    "gpt-classes": lambda: (reader("classify", "gpt", task_labels=("a", "b")), WORDS),
+    "score": lambda: (reader("classify", "bert", task_low=0.0, task_high=5.0), PAIR),
+    "tag": lambda: (reader("tag", "bert", task_labels=("O", "B-X")), WORDS),
+    "span": lambda: (reader("span", "bert"), "the fox\tthe quick brown fox jumps"),
+    "embed": lambda: (reader("embed", "bert"), WORDS),
+    "embed-first": lambda: (reader("embed", "bert", task_pooling="first"), WORDS),
+    "words": lambda: (reader("words", "words"), "fox dog"),
+    "vit-mean": lambda: (seer("mean"), noise(6)),
+    "vit-waves": lambda: (seer(positions="sinusoidal"), noise(6)),
+    "zoom": lambda: (captioner(zoom=2), noise(12)),
+    "efficientnet": lambda: (captioner(encoder="efficientnet", size=64), noise(64)),
+}
+FAMILIES = MODELS | MORE
+
+
+def whole_input(model: Model, given: Any) -> Any:
+    """The input, with an answer of several words if the model writes one: its own may be short."""
+    answers = {"translate": "der Fuchs springt", "chat": "der Fuchs springt", "caption": "the fox"}
+    answer = answers.get(model.task.config.name)
+    return given if answer is None else (given, answer)
+
+
+def load_folder(folder: Path, kind: str, seed: int = 0) -> tuple[Model, Any]:
+    """A Hugging Face model of random settings, loaded, and an input for it."""
+    save_folder(folder, kind, seed)
+    model = load(folder, device="cpu")
+    if model.task.reads == "image":
+        torch.manual_seed(seed)
+        return model, torch.randint(256, model.task.image_shape, dtype=torch.uint8)
+    return model, "The cat ___ on" if model.task.config.name in ("restore", "fill") else "The cat sleeps"
