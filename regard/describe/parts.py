@@ -34,7 +34,9 @@ def positions(m: Any, d: Description, x: str, times: float = 1.0, more: Sequence
     d.inner.update(m.children())
     text = Text(" + ".join(names), "What a token is and where it stands, in one vector.", " + ".join(letters))
     if len(terms) == 1:
-        text = text._replace(about="The embedding, as the blocks read it.")
+        text = Text(
+            "Embedding without positions", "Where a token stands only matters in attention.", letters[0]
+        )
     rotary = (rotation(m, d, "cos"), rotation(m, d, "sin")) if m.effect == "rotate" else None
     bias = position_bias(m, d) if m.effect == "bias" else None
     return d.add("sum", text, *terms, module=m, at="add"), rotary, bias

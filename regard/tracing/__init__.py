@@ -5,7 +5,8 @@ Shapes: T queries, S keys, H heads, d = D / H, D width, V vocabulary.
 
 Of a model; an encoder-decoder's names begin with `encoder.` and `decoder.`
     embed                   (T, D)      the embedding of each token or patch
-    segments, positions     (T, D)      added to it, if the model has them
+    segment                 (T, 1)      the number of each token's segment, if the model has segments
+    segments, positions     (T, D)      added to the embedding, if the model has them
     sum                     (T, D)      their sum; a Transformer's embeddings are first scaled by √D
     input, norm             (T, D)      the input of the first block; the final norm, if there is one
     cos, sin                (T, d/2)    the rotation of queries and keys by rotary positions
@@ -25,13 +26,15 @@ Of a block: `blocks.0`
     output                  (T, D)
 Of recurrent models: `encoder`, `decoder`, and the attention `decoder.look`
     states, hidden          (T, D)      of each token; the decoder's first state (N, D)
+    bridge, mean, first                 from the encoder's states to the first state
     look.*                              as of an attention with one head and unscaled scores; k is U h or W h
     readout, output         (T, D)
 Of the output
     logits, probabilities   (T, V)      or (classes,); of a span (T, 2); of a step (V,)
     pooled, vector          (D,)        of a whole text, before its head; of a model that makes vectors
 Of an image
-    pixels, patches                     bytes (C, height, width); (T, C · P · P), row by row
+    pixels, image                       bytes (C, height, width); normalised, as the network reads them
+    patches, regions                    (T, C · P · P), row by row; of convolutions, (T, D)
 
 All other layers (BERT's `transform`, convolutions) have their output under their own name.
 """

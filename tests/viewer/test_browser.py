@@ -123,7 +123,7 @@ def test_the_walk_goes_from_tokens_to_probabilities(tab):
     assert titles[-2:] == ["Logits", "Probabilities"]
     assert close(it.table()[1][2], float(shown("gpt").trace["embed"][1, 2]))
     it.press("ArrowRight")
-    it.wait("h2", "Embedding +")
+    it.wait("h2", "Embedding without positions")  # which rotate queries and keys
     for step in ("blocks.0.attn.weights", "probabilities"):
         it.open(f"#view=walk&step={step}")
         assert it.page.query_selector("math mi") is not None

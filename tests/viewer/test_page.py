@@ -12,12 +12,13 @@ import torch
 import regard
 from helpers.browsing import MODELS, WORDS, hostile, shown
 from helpers.looking import noise, reader
+from regard.describe.values import operands
 from regard.viewer import html, trace_data
 from regard.viewer.html import PAGE_FOLDER, VIEWS
 from regard.viewer.manifest import head_statistics
 from regard.viewer.onefile import all_modules, index
 from regard.viewer.session import Session
-from regard.viewer.sums import operands, sums, weights
+from regard.viewer.sums import describe_trace, weights
 
 
 def imported(name):
@@ -68,7 +69,7 @@ def test_no_text_is_parsed_as_html_and_nothing_is_loaded_from_elsewhere():
 @pytest.mark.parametrize("kind", MODELS)
 def test_sums_name_known_tensors(kind):
     it = shown(kind)
-    listed, known = sums(it.model, it.trace), set(it.trace) | set(weights(it.model))
+    (listed, _), known = describe_trace(it.model, it.trace), set(it.trace) | set(weights(it.model))
     for name, how in listed.items():
         assert name in it.trace
         assert operands(how) <= known

@@ -38,7 +38,7 @@ def test_every_sum_is_right(kind: str) -> None:
     check(kind, model, trace(model, whole_input(model, given)))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", MAKERS)
 def test_every_sum_of_a_loaded_folder_is_right(tmp_path: Path, kind: str, seed: int) -> None:
     """The settings are random: activations, shared keys, windows, stretched rotations."""

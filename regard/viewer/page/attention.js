@@ -1,6 +1,5 @@
 /* Where each token looks: one head as a heat map or as arcs, or all heads of all layers as an atlas. */
 
-import { openCell } from "./cell.js";
 import { formatWeight, h, numberMenu, stepMenu, tabs } from "./dom.js";
 import { Heatmap } from "./heatmap.js";
 import {
@@ -74,7 +73,8 @@ async function showMap(root, app, options, [name, head]) {
   });
   const { part, layer } = selectHead(app);
   app.current = { name: `attention-${part}-${layer}-${head}`, tensor: [name, head], ...map.output };
-  root.append(h("div", { class: "beside" }, map.root, state.cell ? await openCell(app, state.cell) : null));
+  const cell = state.cell ? await (await import("./cell.js")).openCell(app, state.cell) : null;
+  root.append(h("div", { class: "beside" }, map.root, cell));
 }
 
 /**
