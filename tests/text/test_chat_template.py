@@ -1,7 +1,7 @@
-"""Chat templates: the same texts as in transformers, with limits on time and size."""
+"""Chat templates: the same texts as transformers', within limits of memory and time."""
 
 import json
-import tracemalloc
+import resource
 from pathlib import Path
 
 import pytest
@@ -125,7 +125,6 @@ def test_mistakes():
         "{% set ns = namespace() %}{% set ns._x = 1 %}",
         "{{ (messages|map(attribute='__class__')|first).__name__ }}",
         "{{ cycler.__init__.__globals__.os }}",
-        "{{ '%s' % messages }}",
         "{{ '{0.__class__}'.format(1) }}",
     ],
 )
@@ -138,80 +137,87 @@ def test_nothing_of_python_is_reached(text):
     assert said == ""
 
 
-NESTED = "{% for a in r %}{% for b in r %}{% for c in r %}X{% endfor %}{% endfor %}{% endfor %}"
+NESTED = "{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% endfor %}{% endfor %}"
+GROW = "{% set ns = namespace(x=A) %}{% for i in range(60) %}{% set ns.x = B %}{% endfor %}{{ ns.x }}"
+KEEP = "{% set ns = namespace(l=[]) %}{% set s = 'x' * 1000000 %}{% for i in range(9999) %}"
+MEMORY = [
+    "{{ 'a' * 1000000000 }}",
+    "{{ 1000000000 * ['a'] }}",
+    "{{ (1).to_bytes(4000000000,'big') }}",
+    "{{ 'x'.encode().ljust(6000000000) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '{:>1000000000}'.format(1) }}",
+    "{{ 'a'|center(1000000000) }}",
+]
+TIME = [
+    "{{ 9 ** (9 ** 9) }}",
+    "{% set l = ['x' * 1000] * 99999 %}{{ range(99999)|select('in', l)|list }}",
+    GROW.replace("A", "7").replace("B", "ns.x * ns.x"),
+    "{% set r = range(99999) %}" + NESTED,
+    "{% set r = range(99999) %}{% for a in r %}{% for b in r if false %}{% endfor %}{% endfor %}",
+    "{% macro m(n) %}{% if n %}{% set a = m(n - 1) + m(n - 1) %}{% endif %}{% endmacro %}{{ m(60) }}",
+    "{{ lipsum(n=1000000) }}",
+]
+EITHER = [  # as fast as the machine is
+    GROW.replace("A", "{}").replace("B", "{1: ns.x, 2: ns.x}"),
+    "{{ [['a' * 100000] * 100000] }}",
+    "{{ ('a' * 100000)|replace('a', 'b' * 100000) }}",
+    "{{ range(90000)|join('b' * 100000) }}",
+    "{{ range(90000)|list|tojson(indent=100000) }}",
+    "{{ range(90000)|list|tojson(separators=('b' * 100000, ':')) }}",
+    "{% for a in range(99999) %}" + "y" * 100000 + "{% endfor %}",
+    "{{ (['x' * 4000000] * 2000)|sort }}",
+    KEEP + "{% set ns.l = [s[i:], ns.l] %}{% endfor %}",
+    GROW.replace("A", "'ab'").replace("B", "ns.x ~ ns.x"),
+    GROW.replace("A", "[1]").replace("B", "ns.x + ns.x"),
+]
+OTHER = [
+    "{% for m in messages recursive %}{{ loop(messages) }}{{ loop(messages) }}{% endfor %}",
+    "{% macro m() %}" + "x" * 10000 + "{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% for a in range(9999999) %}{% endfor %}",
+    "{{ 'ab' * 3000000 }}",  # longer than any prompt
+]
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "limit"),
     [
-        "{{ 'a' * 1000000000 }}",
-        "{{ 1000000000 * ['a'] }}",
-        "{{ 9 ** (9 ** 9) }}",
-        "{% set ns = namespace(x=7) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
-        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}",
-        "{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}",
-        "{% set ns = namespace(x={}) %}"
-        "{% for i in range(60) %}{% set ns.x = {1: ns.x, 2: ns.x} %}{% endfor %}",
-        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}"
-        "{% set ns.x = y %}{% endfor %}",
-        "{{ ('a' * 100000)|replace('a', 'b' * 100000) }}",
-        "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
-        "{{ range(90000)|join('b' * 100000) }}",
-        "{{ ('b' * 100000).join('a' * 100000) }}",
-        "{{ ('\n' * 100000)|indent(1000000) }}",
-        "{{ range(90000)|list|tojson(indent=100000) }}",
-        "{{ [['a' * 100000] * 100000] }}",
-        "{{ ([['a' * 100000] * 100000])|string }}",
-        "{{ 'a'.ljust(1000000000) }}",
-        "{{ 'a'|center(1000000000) }}",
-        "{{ lipsum(n=1000000) }}",
-        "{{ strftime_now('%999999999d') }}",
-        "{% macro m() %}" + "x" * 10000 + "{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
-        "{% set r = range(99999) %}" + NESTED,
-        "{% for a in range(99999) %}" + "y" * 100000 + "{% endfor %}",
-        "{% for a in range(9999999) %}{% endfor %}",
+        *((text, "128 MiB") for text in MEMORY),
+        *((text, "0.2 s") for text in TIME),
+        *((text, "takes more than") for text in EITHER),
+        *((text, "fails") for text in OTHER),
     ],
 )
-def test_gigabytes_are_refused(monkeypatch, text):
-    """Before the template is rendered."""
-    monkeypatch.setattr(template, "MAX_OUTPUT", 2**21)
-    tracemalloc.start()
-    try:
-        user_error(lambda: Template(text, where="w").render(TALK), "w")
-        assert tracemalloc.get_traced_memory()[1] < 2**25
-    finally:
-        tracemalloc.stop()
+def test_hostile_templates_are_refused(monkeypatch, text, limit):
+    """Where they are loaded or used, and this process does not grow."""
+    monkeypatch.setattr(template, "MEMORY", 2**27)
+    monkeypatch.setattr(template, "SECONDS", 0.2)
+    before = peak_memory()
+    user_error(lambda: Template(text, where="w").render(TALK), "w", limit)
+    assert peak_memory() - before < 2**25
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{% set r = range(99999) %}" + NESTED.replace("X", ""),
-        "{% set r = range(99999) %}{% for a in r %}{% for b in r if false %}{% endfor %}{% endfor %}",
-        "{% macro m(n) %}{% if n %}{% set a = m(n - 1) + m(n - 1) %}{% endif %}{% endmacro %}{{ m(60) }}",
-        "{% for m in messages recursive %}{{ loop(messages) }}{{ loop(messages) }}{% endfor %}",
-    ],
-)
-def test_for_ever_is_refused(monkeypatch, text):
-    monkeypatch.setattr(template, "MAX_SECONDS", 0.5)
-    user_error(lambda: Template(text, where="w").render(TALK), "w", "fails")
+def peak_memory() -> int:
+    """The most bytes that this process ever had, by Linux's count."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def test_the_clock_is_looked_at(monkeypatch):
-    chatml = Template(CHATML, where="w")
-    monkeypatch.setattr(template, "MAX_SECONDS", -1.0)
-    user_error(lambda: chatml.render(TALK), "w", "takes more than")
+def test_a_template_goes_on_after_a_mistake(monkeypatch):
+    monkeypatch.setattr(template, "SECONDS", 0.2)
+    costly = "{% if messages|length > 2 %}X{% endif %}{{ messages[0].content }}"
+    for step in ("{{ 'a' * 10 ** 9 }}", "{{ 9 ** (9 ** (messages|length + 5)) }}"):
+        made = Template(costly.replace("X", step))
+        child = made._sandbox.process.pid
+        assert made.render(TALK[1:2]) == TALK[1]["content"]
+        assert made._sandbox.process.pid == child  # the same, warm
+        user_error(lambda made=made: made.render(TALK), "takes more than")
+        assert made.render(TALK[1:2]) == TALK[1]["content"]
 
 
-def test_a_template_goes_on_after_a_mistake():
-    template = Template("{% if messages|length > 1 %}{{ 'a' * 10 ** 8 }}{% endif %}{{ messages[0].content }}")
-    user_error(lambda: template.render(TALK), "fails")
-    assert template.render(TALK[1:2]) == TALK[1]["content"]
-    for _ in range(300):  # the limit is for each conversation
-        template.render([{"role": "user", "content": "a" * 100_000}])
+def test_half_characters_and_what_is_not_json():
+    made = Template("{{ messages[0].content }}", where="w")
+    assert made.render([{"role": "user", "content": "a\ud800"}]) == "a\ud800"
+    user_error(lambda: made.render([{"role": "user", "content": {1, 2}}]), "messages", "JSON")
 
 
 # ------------------------------------------------------------------------------------- folders with templates
