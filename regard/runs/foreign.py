@@ -11,6 +11,7 @@ from regard.errors import UserError
 from regard.runs import recipe
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS
+from regard.text.chat_template import Template
 from regard.text.tokenizer import Tokenizer
 
 
@@ -24,7 +25,7 @@ def load_foreign(folder: Path, device: str | torch.device | None = None) -> Mode
     if found.tokenizer is not None:
         tokenizers = [load_tokenizer(folder, found)]
         if found.target_tokenizer is not None:
-            tokenizers.append(Tokenizer(found.target_tokenizer))
+            tokenizers.append(Tokenizer.adopt(found.target_tokenizer, folder))
         for tokenizer in tokenizers if ends else ():
             tokenizer.end = ends[0]  # type: ignore[union-attr]
     module = task_class.add_head(found.model, config)
@@ -34,8 +35,6 @@ def load_foreign(folder: Path, device: str | torch.device | None = None) -> Mode
     task = task_class(config, tokenizers[0], found.model.config.context, *tokenizers[1:])  # type: ignore[union-attr, arg-type]
     template = None
     if found.chat_template is not None:
-        from regard.text.chat_template import Template  # Jinja is loaded only for models that converse
-
         template = Template(found.chat_template, found.special_tokens, str(found.template_path))
     task.adopt_prompt_format(begin, ends, first, template)
     greedy = {"temperature": 0.0} if template is not None else {}  # a model that answers need not be original
@@ -49,7 +48,7 @@ def load_tokenizer(folder: Path, found: Any) -> Tokenizer:
     if isinstance(found.tokenizer, Path):
         where, tokenizer = found.tokenizer, Tokenizer.load(found.tokenizer)
     else:
-        where, tokenizer = folder, Tokenizer(found.tokenizer)
+        where, tokenizer = folder, Tokenizer.adopt(found.tokenizer, folder)
     if found.token_names:
         tokenizer = Tokenizer.read(rename_special_tokens(tokenizer.inner.to_str(), found.token_names), where)
     if tokenizer.vocab > (vocab := found.model.config.vocab):

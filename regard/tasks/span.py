@@ -160,10 +160,9 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         """A question with a text; where this is too long, with parts of it, each from the middle of the one
         before. A question may take half of the room."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        encodings = self.tokenizer.inner.encode_batch(texts, add_special_tokens=False)
         encoded = {
-            text: (e.ids, [strip_offsets(text, *offset) for offset in e.offsets])
-            for text, e in zip(texts, encodings, strict=True)
+            text: (ids, [strip_offsets(text, *offset) for offset in offsets])
+            for text, (ids, offsets) in zip(texts, self.tokenizer.encode_offsets(texts), strict=True)
         }
         result = []
         for question, text in pairs:

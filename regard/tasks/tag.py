@@ -185,12 +185,9 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         """The ids of each word, no more than there is room for, and which of them is the first of the word
         itself: where characters are tokens, the one after the space."""
         result = {}
-        for word, e in zip(
-            words, self.tokenizer.inner.encode_batch(list(words), add_special_tokens=False), strict=True
-        ):
+        for word, (ids, offsets) in zip(words, self.tokenizer.encode_offsets(words), strict=True):
             space = word.startswith(" ")
-            begin = next((i for i, (_, stop) in enumerate(e.offsets) if stop > space), len(e.ids))
-            ids = list(e.ids)
+            begin = next((i for i, (_, stop) in enumerate(offsets) if stop > space), len(ids))
             if begin == len(ids):  # nothing of the word is left
                 ids.append(self.unknown)
             if len(ids) > self.room:

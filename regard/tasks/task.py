@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -18,10 +18,8 @@ from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Bucketed, Samples
 from regard.tasks.reading import Reading, recorded_call
 from regard.tasks.request import DataRequest, Prompt, Request
+from regard.text.chat_template import Template
 from regard.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from regard.text.chat_template import Template  # Jinja is loaded only for models that converse
 
 ConfigT = TypeVar("ConfigT")  # the settings in a recipe's [task]
 DataT = TypeVar("DataT")  # what it is trained and evaluated on
@@ -71,7 +69,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     end: int | None = None  # after it
     ends: tuple[int, ...] = ()  # where any of several tokens ends an answer
     source_end: int | None = None  # after a source
-    template: "Template | None" = None  # how a conversation becomes a text
+    template: Template | None = None  # how a conversation becomes a text
 
     gather: Gather | None = None  # the trainer's: rows of all processes, for losses that need the whole batch
 
@@ -231,7 +229,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         raise NotImplementedError
 
     def adopt_prompt_format(
-        self, begin: int | None, ends: Sequence[int], first: list[int] | None, template: "Template | None"
+        self, begin: int | None, ends: Sequence[int], first: list[int] | None, template: Template | None
     ) -> None:
         """Take over what another library's folder says of prompts: the token before a target, those that
         end an answer, those before every text, and the chat template."""

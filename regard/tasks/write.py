@@ -5,11 +5,9 @@ Shapes: B batch, T tokens.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import tokenizers
 import torch
 from torch import Tensor
 
@@ -24,10 +22,7 @@ from regard.tasks.loss import cross_entropy
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.task import Task
-from regard.text.tokenizer import tokenizer_errors
-
-if TYPE_CHECKING:
-    from regard.text.chat_template import Message, Template
+from regard.text.chat_template import Message, Template
 
 TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>")  # may end one
 
@@ -58,19 +53,19 @@ class Write(Task[WriteConfig, Stream, GPT]):
         other.template, other.converses = self.template, self.converses
         return other
 
-    def use_template(self, template: "Template") -> None:
+    def use_template(self, template: Template) -> None:
         """From now on, texts are turns of a conversation."""
         self.template, self.converses = template, True
         ends = [self.tokenizer.id(name) for name in TURNS if name in template.text]
         self.ends = tuple(dict.fromkeys([*self.ends, *(id for id in ends if id is not None)]))
 
     def adopt_prompt_format(
-        self, begin: int | None, ends: Sequence[int], first: list[int] | None, template: "Template | None"
+        self, begin: int | None, ends: Sequence[int], first: list[int] | None, template: Template | None
     ) -> None:
         super().adopt_prompt_format(begin, ends, first, template)
         if len(ends) > 1:
             self.ends = tuple(ends)
-        usual = self.tokenizer.inner.encode("").ids  # what the tokenizer puts before a text
+        usual = self.tokenizer.default_specials()
         self.first = first if first is not None else [] if set(usual) & set(self.ends) else usual
         if template is not None:
             self.use_template(template)
@@ -145,7 +140,7 @@ class Write(Task[WriteConfig, Stream, GPT]):
         hypotheses = search_beams(model, prompts, request.sampling, self.ends, samples)
         return decode_hypotheses(hypotheses, self.tokenizer, request.stop)
 
-    def conversation(self, turns: Sequence[str]) -> "list[Message]":
+    def conversation(self, turns: Sequence[str]) -> list[Message]:
         return [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
 
     # Prompts
@@ -157,7 +152,7 @@ class Write(Task[WriteConfig, Stream, GPT]):
     def prompt_of_ids(self, ids: list[int]) -> Prompt:
         return Prompt(ids)
 
-    def prompt(self, messages: "Sequence[Message]") -> list[int]:
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
         """A conversation as tokens, up to where the model's answer begins.
 
         A message is {"role": "system", "user" or "assistant", "content": text}.
@@ -166,14 +161,12 @@ class Write(Task[WriteConfig, Stream, GPT]):
             raise UserError(
                 "this model continues texts and has no chat template; give it a text, not a conversation"
             )
-        text = self.template.render(messages)
-        with tokenizer_errors("the tokenizer fails on this conversation"):
-            ids = self._spelling.encode(text, add_special_tokens=False).ids
+        ids = self.tokenizer.encode_spelling(self.template.render(messages))
         if not ids:
             raise UserError(f"{self.template.where}: the chat template makes nothing of this conversation")
         return ids
 
-    def read_in(self, text: "str | Sequence[Message]") -> list[int]:
+    def read_in(self, text: str | Sequence[Message]) -> list[int]:
         """What the model reads before it writes."""
         if self.template is not None or not isinstance(text, str):
             return self.prompt([{"role": "user", "content": text}] if isinstance(text, str) else text)
@@ -182,11 +175,6 @@ class Write(Task[WriteConfig, Stream, GPT]):
     def plain(self, text: str) -> list[int]:
         """A text to continue, as it is."""
         return self.first + self.tokenizer.encode(text) or self._blank()
-
-    @cached_property
-    def _spelling(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, to which a special token's spelling is the token."""
-        return tokenizers.Tokenizer.from_str(self.tokenizer.inner.to_str())
 
     def _blank(self) -> list[int]:
         """What stands before the first word: a new line, or else the end of an earlier text."""

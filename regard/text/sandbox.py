@@ -60,6 +60,7 @@ class Sandbox:
             raise SandboxError("busy", f"earlier calls take more than {MAX_WAIT:.0f} s")
         try:
             if self.owner != os.getpid() or self.process.poll() is not None:
+                self.stop()
                 self._start()
             return self._exchange(seconds, request)
         finally:
@@ -79,7 +80,11 @@ class Sandbox:
         os.set_blocking(self.process.stdin.fileno(), False)  # type: ignore[union-attr]
         self.owner = os.getpid()  # after a fork, the pipes belong to the other process
         self.stop = weakref.finalize(self, stop, self.process, self.owner)
-        self._exchange(self.seconds, self.setup, self.content)
+        try:
+            self._exchange(self.seconds, self.setup, self.content)
+        except SandboxError:
+            self.stop()
+            raise
 
     def _exchange(
         self, seconds: float, request: dict[str, Any], content: bytes = b""
@@ -140,9 +145,10 @@ def wait_for(file: int, event: int, deadline: float) -> None:
 
 
 def stop(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Kill a child, unless it has ended, and close its pipes."""
+    """Kill a child, unless it has ended or belongs to another process, and close its pipes."""
     if owner == os.getpid():
         process.kill()
         process.wait()
+    process.returncode = process.returncode or 0  # nothing to wait for, if it is another's
     process.stdin.close()  # type: ignore[union-attr]
     process.stdout.close()  # type: ignore[union-attr]

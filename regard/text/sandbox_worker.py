@@ -7,7 +7,6 @@ takes more processor time than its header allows is killed by a signal.
 
 import json
 import os
-import resource
 import signal
 import struct
 import sys
@@ -174,6 +173,8 @@ def describe_error(error: BaseException) -> Json:
 
 def set_limits(memory: int, files: int, threads: bool) -> None:
     """Limit the memory. From now on, no file or socket can be opened, and no process started."""
+    import resource  # not on Windows, where the parent imports this module as well
+
     limits = {resource.RLIMIT_NOFILE: files, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
     if sys.platform == "linux":  # others refuse it, or ignore it
         limits[resource.RLIMIT_AS] = memory

@@ -17,11 +17,15 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import UserError, first_line, os_reason
 from regard.files.untrusted import read_text
+from regard.text.tokenizer_limits import find_unusual, read_content
+from regard.text.tokenizer_sandbox import TokenizerSandbox
 
 END_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", "[SEP]")
 MAX_BYTES = 2**26  # of a tokenizer.json
 PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by piece
 AT_ONCE = 2**22  # characters: while it is encoded, a token takes some hundred bytes inside the library
+MAX_PENDING = 64  # ids that wait for text: more than a character has bytes
+MAX_DECODED = 2**26  # characters of tokens
 # Words and the punctuation around them.
 WORDS = "|".join(
     [
@@ -58,11 +62,14 @@ class Tokenizer:
     Special tokens enter by their id only: their spelling inside a text is ordinary text.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+    def __init__(self, inner: tokenizers.Tokenizer, sandbox: TokenizerSandbox | None = None) -> None:
         inner.no_truncation()  # a BERT's tokenizer.json may ask for both
         inner.no_padding()
         inner.encode_special_tokens = True
-        self.inner = inner
+        self.inner, self.sandbox = (
+            inner,
+            sandbox,
+        )  # the sandbox encodes texts, where it is not safe to do so here
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -78,9 +85,15 @@ class Tokenizer:
 
     @classmethod
     def read(cls, text: str, file: Path) -> "Tokenizer":
-        """Parse the text of a tokenizer.json; `file` is named in errors."""
+        """Parse the text of a tokenizer.json, which is not trusted; `file` is named in errors."""
+        sandbox = sandbox_for(text, file)
         with tokenizer_errors(f"{file}: not a tokenizer.json of the tokenizers library"):
-            return cls(tokenizers.Tokenizer.from_str(text))
+            return cls(tokenizers.Tokenizer.from_str(text), sandbox)
+
+    @classmethod
+    def adopt(cls, inner: tokenizers.Tokenizer, file: Path) -> "Tokenizer":
+        """Wrap a tokenizer with parts of an untrusted file of another format."""
+        return cls(inner, sandbox_for(inner.to_str(), file))
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.inner.to_str(pretty=True), "utf-8")
@@ -89,6 +102,11 @@ class Tokenizer:
     def vocab(self) -> int:
         """The number of rows an embedding needs: the largest id, added tokens included, plus one."""
         return max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @cached_property
+    def longest(self) -> int:
+        """The number of characters of the longest token."""
+        return max(map(len, self.inner.get_vocab(with_added_tokens=True)), default=0)
 
     @cached_property
     def digest(self) -> str:
@@ -115,10 +133,14 @@ class Tokenizer:
 
         def encode_pending() -> None:
             batch = [piece for _, piece in pending]
-            with tokenizer_errors("the tokenizer fails on this text"):
-                encodings = self.inner.encode_batch_fast(batch, add_special_tokens=False)
-            for (row, _), encoding in zip(pending, encodings, strict=True):
-                rows[row].append(np.array(encoding.ids, dtype=np.int32))
+            if self.sandbox is not None:
+                arrays = [ids for ids, _ in self.sandbox.encode(batch)]
+            else:
+                with tokenizer_errors("the tokenizer fails on this text"):
+                    encodings = self.inner.encode_batch_fast(batch, add_special_tokens=False)
+                arrays = [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+            for (row, _), ids in zip(pending, arrays, strict=True):
+                rows[row].append(ids)
             pending.clear()
 
         characters = 0
@@ -132,9 +154,46 @@ class Tokenizer:
         encode_pending()
         return [arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for arrays in rows]
 
+    def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Encode each text to its ids, and to where each begins and ends in the text."""
+        if self.sandbox is not None:
+            encoded = self.sandbox.encode(texts, offsets=True)
+            return [
+                (ids.tolist(), [(start, stop) for start, stop in places.tolist()]) for ids, places in encoded
+            ]
+        with tokenizer_errors("the tokenizer fails on this text"):
+            encodings = self.inner.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def encode_spelling(self, text: str) -> list[int]:
+        """Encode a text in which a special token's spelling is the token."""
+        if self.sandbox is not None:
+            ids: list[int] = self.sandbox.encode([text], spelled=True)[0][0].tolist()
+            return ids
+        with tokenizer_errors("the tokenizer fails on this text"):
+            return self._spelling.encode(text, add_special_tokens=False).ids
+
+    def default_specials(self) -> list[int]:
+        """The special tokens that a tokenizer.json asks to put around a text."""
+        if self.sandbox is not None:
+            ids: list[int] = self.sandbox.encode([""], specials=True)[0][0].tolist()
+            return ids
+        with tokenizer_errors("the tokenizer fails on an empty text"):
+            return self.inner.encode("").ids
+
+    @cached_property
+    def _spelling(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, to which a special token's spelling is the token."""
+        return tokenizers.Tokenizer.from_str(self.inner.to_str())
+
     def decode(self, ids: Iterable[int]) -> str:
+        ids = [int(id) for id in ids]
+        if len(ids) * self.longest > MAX_DECODED:
+            length = sum(len(self.inner.id_to_token(id) or "") for id in ids)
+            if length > MAX_DECODED:
+                raise UserError(f"{len(ids)} tokens are {length} characters; decode up to {MAX_DECODED}")
         with tokenizer_errors("the tokenizer fails on these tokens"):
-            return self.inner.decode([int(id) for id in ids], skip_special_tokens=True)
+            return self.inner.decode(ids, skip_special_tokens=True)
 
     def decoder(self, prefix: Sequence[int] = ()) -> "Decoder":
         """Return a streaming decoder that continues after the ids of a prefix."""
@@ -166,14 +225,21 @@ class Decoder:
         """Return the text that this id completes: none while bytes of a character are missing."""
         self.pending.append(int(id))
         text = self.finish()
-        if not text or text.endswith("\ufffd"):
+        if len(self.pending) < MAX_PENDING and (not text or text.endswith("\ufffd")):
             return ""
-        self.context, self.pending = self.pending, []
+        self.context, self.pending = (self.pending if text else self.context), []
         return text
 
     def finish(self) -> str:
         """Return the text that is still pending."""
         return self.tokenizer.decode(self.context + self.pending)[len(self.tokenizer.decode(self.context)) :]
+
+
+def sandbox_for(text: str, file: Path) -> TokenizerSandbox | None:
+    """Return the sandbox that a tokenizer.json needs; None if it takes linear time and little memory."""
+    content = read_content(text, file)
+    part = find_unusual(content, file, {WORDS})
+    return None if part is None else TokenizerSandbox(text, content, file, part)
 
 
 @contextlib.contextmanager
