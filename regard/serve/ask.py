@@ -77,9 +77,7 @@ class AskRoute:
         prompts: list[EncodedPrompt | None] = [None]
         if served.engine is not None:
             size = sum(len(text) if isinstance(text, str) else 0 for text in inputs)
-            prompts = await self.registry.run_sized(
-                size, lambda: [served.encode(text, as_user=True) for text in inputs]
-            )
+            prompts = await self.registry.encode(served, inputs, size, as_user=True)
         return start_generation(self.registry, served, inputs, prompts, options, whole=whole)
 
 

@@ -114,7 +114,7 @@ class OpenAIRoutes:
         """Generate answers to all prompts and send them, at once or as a stream."""
         streams, info = bool(body.get("stream")), request.scope["request_info"]
         size = sum(map(prompt_size, prompts))
-        encoded = await self.registry.run_sized(size, lambda: [served.encode(p) for p in prompts])
+        encoded = await self.registry.encode(served, prompts, size)
         generation = start_generation(
             self.registry,
             served,

@@ -74,6 +74,12 @@ class ServedModel:
         config: Any = self.model.model.config
         return config.vocab
 
+    @property
+    def sandboxed(self) -> bool:
+        """Whether a child process encodes prompts: the model's chat template, or its tokenizer."""
+        task = self.model.task
+        return task.template is not None or any(t.sandbox is not None for t in self.model.tokenizers)
+
     def options(self, requested: dict[str, Any]) -> Request:
         """Combine the options of a request with the model's own; those that are None are not set."""
         options = {name: value for name, value in requested.items() if value is not None}
@@ -166,6 +172,16 @@ class ModelRegistry:
     async def run_sized(self, size: int, work: Callable[[], T]) -> T:
         """Run work whose time grows with its size: in a thread, unless it is small."""
         return work() if size <= INLINE else await self.run_in_thread(work)
+
+    async def encode(
+        self, served: ServedModel, prompts: Sequence[Any], size: int, as_user: bool = False
+    ) -> list[EncodedPrompt | None]:
+        """Encode prompts of this size: never in the event loop if a child process does it."""
+
+        def work() -> list[EncodedPrompt | None]:
+            return [served.encode(prompt, as_user) for prompt in prompts]
+
+        return await (asyncio.to_thread(work) if served.sandboxed else self.run_sized(size, work))
 
     def engine_metrics(self) -> list[Metric]:
         engines = [(name, m.engine) for name, m in self.models.items() if m.engine is not None]
