@@ -92,8 +92,8 @@ def test_a_dead_child_is_started_again(sign):
 
 def test_a_child_that_hangs(monkeypatch):
     """A stopped one takes no processor time, but is not waited for."""
-    monkeypatch.setattr(sandbox, "PATIENCE", 0.1)
     child = start()
+    monkeypatch.setattr(sandbox, "PATIENCE", 0.1)
     os.kill(child.process.pid, signal.SIGSTOP)
     with pytest.raises(SandboxError) as caught:
         ask(child, "a" * 2**20)  # more than a pipe holds

@@ -1,0 +1,75 @@
+"""Random hostile chat templates and tokenizers: each is refused or works, within memory and time."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.hostile import bounded
+from helpers.torture import hostile_template, hostile_tokenizer
+from regard.errors import UserError
+from regard.text import chat_template, tokenizer_sandbox
+from regard.text.chat_template import Template
+from regard.text.tokenizer import Tokenizer
+
+TALK = [{"role": "user", "content": "Hi there"}, {"role": "assistant", "content": "Hi"}] * 2
+TEXTS = ["a" * 3000, "ab " * 1000, "abc", " " * 3000, "é\n1"]
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, memory in ((chat_template, 2**27), (tokenizer_sandbox, 2**28)):
+        monkeypatch.setattr(module, "MEMORY", memory)
+        monkeypatch.setattr(module, "SECONDS", 0.1)
+    monkeypatch.setattr(tokenizer_sandbox, "TRIAL_SECONDS", 0.05)
+    monkeypatch.setattr(tokenizer_sandbox, "TRIAL_LENGTH", 2**11)
+
+
+def use_template(seed: int) -> None:
+    template = Template(hostile_template(seed), where="w")
+    for talk in (TALK, TALK[:1]):
+        assert isinstance(template.render(talk), str)
+
+
+def use_tokenizer(seed: int) -> None:
+    tokenizer = Tokenizer.read(hostile_tokenizer(seed), Path("w"))
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        tokenizer.decode(ids[:1000])
+        decoder = tokenizer.decoder()
+        for id in ids[:100]:
+            decoder.push(id)
+    tokenizer.encode_offsets(TEXTS)
+
+
+def torture(use: Callable[[int], None], seeds: range, folder: Path) -> Counter[str]:
+    """Use many; return how they ended."""
+    ends: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            with bounded(folder):
+                use(seed)
+            ends["works"] += 1
+        except UserError as error:
+            lines, end = str(error).count("\n"), "limit" if "takes more than" in str(error) else "refused"
+            ends["two lines" if lines else end] += 1
+        except (TimeoutError, AssertionError) as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return ends
+
+
+USES: dict[str, Any] = {"templates": use_template, "tokenizers": use_tokenizer}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_torture(use, tmp_path):
+    ends = torture(use, range(25), tmp_path)
+    assert set(ends) == {"works", "limit", "refused"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_torture_by_thousands(use, tmp_path):
+    torture(use, range(25, 3000), tmp_path)
