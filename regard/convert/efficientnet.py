@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.files.regular import regular_stat
 from regard.files.tensors import Tensors, read_tensors
 
 MAGIC = 0x1950A86A20F9469CFC6C  # the first object of such a file
@@ -83,6 +84,7 @@ class TensorView:
 def read_torch(path: Path) -> Tensors:
     """The tensors of a file that torch.save wrote before its version 1.6."""
     try:
+        regular_stat(path)
         with path.open("rb") as file:
             if read_object(file) != MAGIC:
                 raise ValueError("its first bytes are others")

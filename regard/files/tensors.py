@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.files.atomic import atomic_file
+from regard.files.regular import regular_stat
 
 Tensors = dict[str, Tensor]
 
@@ -49,6 +50,7 @@ def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None 
 def read_tensors(path: Path) -> Tensors:
     """Return the tensors of a safetensors file. Raise UserError if the file is missing or damaged."""
     try:
+        regular_stat(path)
         with safe_open(path, framework="pt") as f:
             tensors, metadata = {name: f.get_tensor(name) for name in f.keys()}, f.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:

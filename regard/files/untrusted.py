@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
+from regard.files.regular import regular_stat
 
 MAX_BYTES = 2**23  # of a configuration file
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
     """Return the text of a regular file of at most `limit` bytes."""
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path}: not a file; replace or remove it")
-    if path.stat().st_size > limit:
+    if regular_stat(path).st_size > limit:
         raise UserError(f"{path}: more than {limit >> 20} MiB; this is not a configuration file")
     try:
         return path.read_text(encoding="utf-8")

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from regard.errors import UserError
 from regard.files import atomic
+from regard.files.regular import regular_stat
 from regard.files.tensors import Tensors, read_tensors, write_tensors
 
 MANIFEST = "manifest.json"
@@ -35,6 +37,7 @@ def manifest(folder: Path) -> str:
     """Return the text of manifest.json for the files in a folder."""
     digests = {}
     for path in sorted(p for p in folder.iterdir() if p.name != MANIFEST):
+        regular_stat(path)
         with path.open("rb") as f:
             digests[path.name] = hashlib.file_digest(f, "sha256").hexdigest()
     return json.dumps(digests, indent=1) + "\n"
@@ -43,8 +46,9 @@ def manifest(folder: Path) -> str:
 def is_intact(path: Path) -> bool:
     """Whether the files of a checkpoint match its manifest."""
     try:
+        regular_stat(path / MANIFEST)
         return (path / MANIFEST).read_bytes() == manifest(path).encode()
-    except OSError:
+    except (OSError, UserError):
         return False
 
 

@@ -37,7 +37,7 @@ class Log:
     def read(path: Path) -> list[dict[str, Any]]:
         """Return the rows of a log; lines that are damaged are left out."""
         rows = []
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
         for line in lines:
             with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
                 row = json.loads(line)

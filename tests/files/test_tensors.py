@@ -63,7 +63,7 @@ def test_no_damage_to_a_file_gives_other_tensors(tmp_path: Path) -> None:
 
 def test_no_such_file(tmp_path: Path) -> None:
     user_error(lambda: read_tensors(tmp_path / "a"), tmp_path / "a", "no such file")
-    user_error(lambda: read_tensors(tmp_path), tmp_path, "damaged or not safetensors")
+    user_error(lambda: read_tensors(tmp_path), tmp_path, "a folder, not a file")
 
 
 def test_tensors_are_replaced_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
