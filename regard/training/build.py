@@ -30,7 +30,8 @@ from regard.training import optimizers as optim
 from regard.training.gather import gather_pairs
 from regard.training.trainer import TrainConfig, Trainer
 
-# What may differ when a run is resumed: none of these changes what a step computes.
+# What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
+# masks of dropout, which micro, device and the number of processes change as another seed would.
 BUDGET = {"steps", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "log", "tensorboard", "device", "compile", "parallel"}
 FROM_DATA = ("vocab", "target_vocab", "size", "channels")  # settings of models that follow from the data
@@ -186,7 +187,7 @@ def cleanup(folder: Path) -> Iterator[None]:
             isinstance(e, RuntimeError) and any(words in str(e).lower() for words in short)
         ):
             raise UserError(
-                "out of memory; take fewer sequences at a time (--set train.micro=4, same result), "
+                "out of memory; take fewer sequences at a time (--set train.micro=4, the same batch), "
                 "or make model.context or model.dim smaller"
             ) from None
         raise

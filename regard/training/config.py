@@ -18,7 +18,9 @@ class TrainConfig:
     minutes: float | None = None
     batch: int = 12  # sequences per step, over all processes
     tokens: int | None = None  # per step, padding included, instead of a number of sequences
-    micro: int | None = None  # sequences per forward pass (gradient accumulation): less memory, same result
+    # Sequences per forward pass (gradient accumulation): less memory. The gradient is that of the batch, up
+    # to rounding; but dropout and stochastic depth draw other masks, as with another seed.
+    micro: int | None = None
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
     warmup: int = 100

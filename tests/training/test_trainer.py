@@ -91,6 +91,28 @@ def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case, micr
         assert b == pytest.approx(a, rel=1e-8)
 
 
+def test_parts_of_a_batch_draw_their_own_masks(text, tmp_path):
+    """The same rows, but other dropout; without it, the same result."""
+    seen = {}
+
+    def run(out, **settings):
+        rows = seen.setdefault(out, [])
+        with before(Trainer, "forward", lambda trainer, ids, _: rows.append(ids)):
+            tiny(text, tmp_path / out, steps=1, train__batch=12, **settings)
+        return load_file(tmp_path / out / "model.safetensors")
+
+    whole, parts, again = (
+        run(out, model__dropout=0.5, train__micro=micro)
+        for out, micro in (("whole", 12), ("parts", 5), ("again", 5))
+    )
+    assert torch.equal(torch.cat(seen["whole"]), torch.cat(seen["parts"]))
+    assert any(not torch.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
+    assert all(torch.equal(parts[name], again[name]) for name in parts)
+    run("whole-0", model__dropout=0.0)
+    run("parts-0", model__dropout=0.0, train__micro=5)
+    close(tmp_path / "whole-0", tmp_path / "parts-0", rtol=1e-4, atol=1e-6)
+
+
 def test_a_part_larger_than_the_batch_is_the_batch(text, tmp_path):
     tiny(text, tmp_path / "whole", steps=3)
     tiny(text, tmp_path / "part", steps=3, train__micro=100)
