@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.documents import read_documents
-from regard.data.encoding import DataConfig, Parts, encode_texts, split_texts, tokenizer_for
+from regard.data.documents import read_chunks
+from regard.data.encoding import (
+    DataConfig,
+    Parts,
+    encode_texts,
+    split_texts,
+    texts_to_learn_from,
+    tokenizer_for,
+)
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.streams import Stream
 from regard.errors import UserError
@@ -26,6 +33,7 @@ class Corpus:
     task_settings: dict[str, Any] = field(default_factory=dict)  # that follow from the data
     notes: list[str] = field(default_factory=list)  # what the user should know about the data
     model_settings: dict[str, int] = field(default_factory=dict)  # that follow from the data: size of images
+    files: list[str] = field(default_factory=list)  # that were read
 
 
 def load_corpus(
@@ -42,9 +50,9 @@ def load_corpus(
         raise UserError(
             f"{valid_paths[0]}: a prepared folder, but {paths[0]} is not; prepare both or neither"
         )
-    valid = list(read_documents(valid_paths)) if valid_paths else None
-    parts = split_texts(list(read_documents(paths)), valid, config.holdout)
-    tokenizer = tokenizer or tokenizer_for(parts, config, specials)
+    valid = list(read_chunks(valid_paths)) if valid_paths else None
+    parts = split_texts(list(read_chunks(paths)), valid, config.holdout)
+    tokenizer = tokenizer or tokenizer_for(texts_to_learn_from(parts), config, specials)
     train, held_out = _streams(parts, tokenizer)
     return Corpus(train, held_out if len(held_out) >= 2 else None, tokenizer)
 
@@ -88,7 +96,7 @@ def _prepared_corpus(
     if valid_prepared:
         valid = concat_shards(valid_paths, ["train", "valid"], own)
     elif valid_paths:
-        valid = _streams(((True, text) for text in read_documents(valid_paths)), own)[1]
+        valid = _streams(((True, starts, text) for starts, text in read_chunks(valid_paths)), own)[1]
     else:
         valid = concat_shards(paths, ["valid"], own)
     return Corpus(train, valid if len(valid) >= 2 else None, own)

@@ -20,6 +20,8 @@ from regard.data.files import (
 from regard.errors import UserError
 
 T = TypeVar("T")
+Chunk = tuple[bool, str]  # whether a document starts here, and text of it
+CHUNK = 2**20  # bytes of a plain file that are read at once; whole lines, so it may be more
 
 
 def read_documents(paths: Sequence[str]) -> Iterator[str]:
@@ -27,22 +29,47 @@ def read_documents(paths: Sequence[str]) -> Iterator[str]:
 
     A file is one document; a .jsonl has one on each line, and blank documents are skipped.
     """
+    texts: list[str] = []
+    for starts, text in read_chunks(paths):
+        if starts and texts:
+            yield "".join(texts)
+            texts = []
+        texts.append(text)
+    if texts:
+        yield "".join(texts)
+
+
+def read_chunks(paths: Sequence[str]) -> Iterator[Chunk]:
+    """Yield the same documents chunk by chunk, so that a file of any size takes little memory."""
     for file in expand_folders(paths):
-        read = _hub if file.startswith("hf:") else _jsonl if content_suffix(file) == ".jsonl" else _plain
         is_empty = True
-        for text in read(file):
-            if text and not text.isspace():
-                is_empty = False
-                yield text
+        for starts, text in _file_chunks(file):
+            is_empty = is_empty and (not text or text.isspace())
+            yield starts, text
         if is_empty:
             raise empty_file(file)
 
 
+def _file_chunks(file: str) -> Iterator[Chunk]:
+    if file.startswith("hf:") or content_suffix(file) == ".jsonl":
+        for text in (_hub if file.startswith("hf:") else _jsonl)(file):
+            if text and not text.isspace():
+                yield True, text
+    else:
+        for number, text in enumerate(_plain(file)):
+            yield number == 0, text
+
+
 def _plain(path: str) -> Iterator[str]:
     content = bytearray()
-    for line in read_lines(path):
+    first = 1  # the number of its first line
+    for number, line in enumerate(read_lines(path), 1):
         content += line
-    yield decode_utf8(content, path)
+        if len(content) >= CHUNK:
+            yield decode_utf8(content, path, first)
+            content.clear()
+            first = number + 1
+    yield decode_utf8(content, path, first)
 
 
 def _jsonl(path: str) -> Iterator[str]:
@@ -67,14 +94,12 @@ class Reiterable(Generic[T]):
         return self.start()
 
 
-def reiterable_documents(paths: Sequence[str]) -> Iterable[str]:
+def reiterable_chunks(paths: Sequence[str]) -> Iterable[Chunk]:
     """Return the documents, to be read any number of times; those of pipes are held in memory."""
     paths = [str(path) for path in paths]
     pipes = [p for p in paths if not (p.startswith("hf:") or os.path.isfile(p) or os.path.isdir(p))]
-    cached = {path: list(read_documents([path])) for path in pipes}
-    return Reiterable(
-        lambda: chain.from_iterable(cached.get(path) or read_documents([path]) for path in paths)
-    )
+    cached = {path: list(read_chunks([path])) for path in pipes}
+    return Reiterable(lambda: chain.from_iterable(cached.get(path) or read_chunks([path]) for path in paths))
 
 
 def text_size(paths: Sequence[str]) -> int | None:

@@ -1,17 +1,18 @@
 """Split texts for training and validation, make their tokenizer, and encode them."""
 
+import contextvars
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
+from itertools import groupby
 
 import numpy as np
 
-from regard.data.documents import Reiterable
+from regard.data.documents import Chunk, Reiterable
 from regard.errors import UserError, suggest
-from regard.text.tokenizer import AT_ONCE, KINDS, Tokenizer, split_pieces, train_tokenizer
+from regard.text.tokenizer import AT_ONCE, KINDS, Tokenizer, split_chunks, train_tokenizer
 
 TRAINING_TEXT = 2**30  # characters: more do not make a better tokenizer
 MIN_DOCUMENTS = 10  # with fewer, the end of the text is held out instead of whole documents
@@ -22,56 +23,88 @@ class DataConfig:
     tokenizer: str = "char"  # a kind to train, or a tokenizer.json or its folder
     vocab: int = 8192  # the target size of a trained tokenizer's vocabulary
     holdout: float = 0.1  # the share of the text for validation, if no validation text is given
+    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout < 1:
             raise ValueError(f"holdout={self.holdout} must be a share of the text, from 0 to less than 1")
-        if not self.vocab > 0:
-            raise ValueError(f"vocab={self.vocab} must be more than 0")
+        for name in ("vocab", "max_bytes"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be more than 0")
 
 
-Parts = Iterable[tuple[bool, str]]  # (held out, text)
+Part = tuple[bool, bool, str]  # whether it is held out, whether a document starts here, and text of it
+Parts = Iterable[Part]
 
 
-def split_texts(texts: Iterable[str], valid: Iterable[str] | None, holdout: float) -> Parts:
+def split_texts(texts: Iterable[Chunk], valid: Iterable[Chunk] | None, holdout: float) -> Parts:
     """Return all texts, each with whether it is held out.
 
-    Held out are `valid`, if given; or every tenth text, for a holdout of 0.1; or, of few texts, the last
-    tenth of their characters (as nanoGPT does).
+    Held out are `valid`, if given; or every tenth document, for a holdout of 0.1; or, of few documents, the
+    last tenth of their characters (as nanoGPT does).
     """
     if valid is not None:
-        valid_texts = valid
-        return Reiterable(
-            lambda: chain(((False, text) for text in texts), ((True, text) for text in valid_texts))
-        )
+        sides = ((False, texts), (True, valid))
+        return Reiterable(lambda: ((out, starts, text) for out, side in sides for starts, text in side))
     if holdout == 0:
-        return Reiterable(lambda: ((False, text) for text in texts))
+        return Reiterable(lambda: ((False, starts, text) for starts, text in texts))
     count = characters = 0
-    for text in texts:
-        count += 1
+    for starts, text in texts:
+        count += starts
         characters += len(text)
     every = max(2, round(1 / holdout))
     if count >= max(MIN_DOCUMENTS, every):
-        return Reiterable(lambda: ((number % every == 0, text) for number, text in enumerate(texts, 1)))
+        return Reiterable(lambda: _hold_out_documents(texts, every))
     return Reiterable(lambda: _cut_texts(texts, int(characters * (1 - holdout))))
 
 
-def _cut_texts(texts: Iterable[str], left: int) -> Iterator[tuple[bool, str]]:
+def _hold_out_documents(texts: Iterable[Chunk], every: int) -> Iterator[Part]:
+    number = 0
+    for starts, text in texts:
+        number += starts
+        yield number % every == 0, starts, text
+
+
+def _cut_texts(texts: Iterable[Chunk], left: int) -> Iterator[Part]:
     """Hold out everything after the first `left` characters."""
-    for text in texts:
+    for starts, text in texts:
         if left > 0:
-            yield False, text[:left]
+            yield False, starts, text[:left]
         if left < len(text):
-            yield True, text[max(0, left) :]
+            yield True, starts, text[max(0, left) :]
         left -= len(text)
 
 
-def tokenizer_for(parts: Parts, config: DataConfig, specials: Sequence[str]) -> Tokenizer:
-    """Train the kind of tokenizer that the configuration names, or load the file."""
+def split_parts(parts: Parts) -> Iterator[Part]:
+    """Yield the pieces that the tokenizer encodes: the same ones, however a document came in chunks."""
+    number = 0
+
+    def document(part: Part) -> tuple[int, bool]:
+        nonlocal number
+        number += part[1]
+        return number, part[0]
+
+    for (_, held_out), chunks in groupby(parts, document):
+        for index, piece in enumerate(split_chunks(text for _, _, text in chunks)):
+            yield held_out, index == 0, piece
+
+
+def texts_to_learn_from(parts: Parts) -> Iterable[tuple[bool, str]]:
+    """Return what `tokenizer_for` takes."""
+    return Reiterable(lambda: ((held_out, piece) for held_out, _, piece in split_parts(parts)))
+
+
+def tokenizer_for(
+    texts: Iterable[tuple[bool, str]], config: DataConfig, specials: Sequence[str]
+) -> Tokenizer:
+    """Train the kind of tokenizer that the configuration names, or load the file.
+
+    A text comes with whether it is held out.
+    """
     kind = config.tokenizer
     if kind in KINDS:
         # The characters of the held-out text give nothing away, and would be unknown otherwise.
-        learnable = Reiterable(lambda: (text for held_out, text in parts if kind == "char" or not held_out))
+        learnable = Reiterable(lambda: (text for held_out, text in texts if kind == "char" or not held_out))
         limit = sys.maxsize if kind == "char" else TRAINING_TEXT
         return train_tokenizer(
             kind, Reiterable(lambda: _limit_characters(learnable, limit)), config.vocab, specials
@@ -107,10 +140,15 @@ def encode_texts(parts: Parts, tokenizer: Tokenizer) -> Iterator[EncodedBatch]:
     end = np.array([] if tokenizer.end is None else [tokenizer.end], dtype)
     started: set[bool] = set()
     batches = _batches(parts)
+    context = contextvars.copy_context()  # the limits of `read_together`
+
+    def read_batch() -> list[Part] | None:
+        return context.run(next, batches, None)
+
     with ThreadPoolExecutor(1) as reader:  # reads ahead while the tokenizer's own threads encode
-        next_batch = reader.submit(next, batches, None)
+        next_batch = reader.submit(read_batch)
         while batch := next_batch.result():
-            next_batch = reader.submit(next, batches, None)
+            next_batch = reader.submit(read_batch)
             encoded = tokenizer.encode_batch([piece for _, _, piece in batch])
             for side in (False, True):
                 arrays, size, documents = [], 0, 0
@@ -125,17 +163,16 @@ def encode_texts(parts: Parts, tokenizer: Tokenizer) -> Iterator[EncodedBatch]:
                     yield EncodedBatch(side, side_ids, size, documents)
 
 
-def _batches(parts: Parts) -> Iterator[list[tuple[bool, bool, str]]]:
-    """Yield the pieces for one call of the tokenizer: (held out, starts a document, piece)."""
-    batch: list[tuple[bool, bool, str]] = []
+def _batches(parts: Parts) -> Iterator[list[Part]]:
+    """Yield the pieces for one call of the tokenizer."""
+    batch: list[Part] = []
     characters = 0
-    for held_out, text in parts:
-        for number, piece in enumerate(split_pieces(text)):
-            batch.append((held_out, number == 0, piece))
-            characters += len(piece)
-            if characters >= AT_ONCE:
-                yield batch
-                batch, characters = [], 0
+    for part in split_parts(parts):
+        batch.append(part)
+        characters += len(part[2])
+        if characters >= AT_ONCE:
+            yield batch
+            batch, characters = [], 0
     if batch:
         yield batch
 

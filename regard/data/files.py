@@ -7,16 +7,55 @@ import json
 import lzma
 import os
 import sys
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Set
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from regard.errors import UserError, first_line, os_reason
+from regard.files.regular import regular_stat
 
 MAX_LINE = 10_000_000  # bytes
+MAX_EXPANSION = 100  # times the size of a compressed file: text expands about 4 times, and rarely 20
+SMALL = 2**28  # bytes that any compressed file may expand to
+PIPE_WAIT = 60.0  # seconds for the first byte of a pipe
 TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}
 COMPRESSED = {".gz", ".xz", ".zst"}
+
+
+# What a run reads
+
+
+@dataclass
+class Reading:
+    """What holds for all files that are read together, and which these are."""
+
+    max_bytes: int | None = None  # that a compressed file may expand to; None: MAX_EXPANSION times its size
+    files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
+
+
+_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
+
+
+@contextlib.contextmanager
+def read_together(max_bytes: int | None) -> Iterator[Reading]:
+    """Let compressed files expand to `max_bytes`, and record the files that are opened in this context."""
+    reading = Reading(max_bytes)
+    token = _reading.set(reading)
+    try:
+        yield reading
+    finally:
+        _reading.reset(token)
+
+
+def record_file(path: str) -> None:
+    """Record that a file is opened; called by everything that reads data."""
+    reading = _reading.get()
+    if reading is not None:
+        reading.files.setdefault(path)
 
 
 # Paths
@@ -32,7 +71,12 @@ def list_files(folder: str, suffixes: Set[str] = TEXT_SUFFIXES, what: str = "tex
     for root, folders, files in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         names = [name for name in files if not name.startswith(".") and content_suffix(name) in suffixes]
-        paths += [os.path.join(root, name) for name in names]
+        for path in (os.path.join(root, name) for name in names):
+            try:
+                regular_stat(path)
+            except OSError as error:
+                fail(error)
+            paths.append(path)
     if not paths:
         raise UserError(
             f"{folder}: no {what} in this folder; add files with the suffix {' '.join(sorted(suffixes))}"
@@ -71,7 +115,7 @@ class _ZstdReader(io.RawIOBase):
     """The content of a .zst file. Unlike zstandard's own reader, it notices that a file was cut short."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.ready = file, b""
+        self.file, self.ready, self.at = file, b"", 0  # `at`: what has been taken of `ready`
         self.frame: Any = None
 
     def readable(self) -> bool:
@@ -80,8 +124,9 @@ class _ZstdReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         import zstandard  # only such files need it
 
-        while not self.ready:
-            chunk = self.file.read(2**12)  # small, because it may expand a thousandfold
+        while self.at == len(self.ready):
+            self.ready, self.at = b"", 0
+            chunk = self.file.read(2**11)  # small, because it may expand thirty-thousandfold
             if not chunk:
                 if self.frame is not None:
                     raise EOFError("it ends too early")
@@ -95,9 +140,58 @@ class _ZstdReader(io.RawIOBase):
                 chunk = self.frame.unused_data
                 if self.frame.eof:
                     self.frame = None
-        data, self.ready = self.ready[: len(buffer)], self.ready[len(buffer) :]
+        data = self.ready[self.at : self.at + len(buffer)]
+        self.at += len(data)
         buffer[: len(data)] = data
         return len(data)
+
+
+class _LimitedReader(io.RawIOBase):
+    """What a decompressor returns, up to a limit: a small file may expand to fill any memory or disk."""
+
+    def __init__(self, file: Any, path: str, size: int) -> None:
+        reading = _reading.get()
+        self.file, self.path, self.count = file, path, 0
+        self.limit = reading.max_bytes if reading else None
+        if self.limit is None and size:  # a pipe has none
+            self.limit = max(SMALL, MAX_EXPANSION * size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self.file.readinto(buffer)
+        self.count += count
+        if self.limit is not None and self.count > self.limit:
+            raise UserError(
+                f"{self.path}: expands to more than {self.limit:,} bytes; if that is right, "
+                f"raise the limit with data.max_bytes, or decompress the file"
+            )
+        return count
+
+
+def _open_pipe(path: str) -> IO[bytes]:
+    """Open a named pipe; raise UserError if nothing is written to it, where opening it would block."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")  # noqa: SIM115 - the caller closes it
+    deadline = time.monotonic() + PIPE_WAIT
+    while not file.peek(1):
+        if time.monotonic() > deadline:
+            file.close()
+            raise UserError(
+                f"{path}: a pipe, to which nothing was written for {PIPE_WAIT:g} seconds; give a file, "
+                "or - for standard input"
+            )
+        time.sleep(0.02)
+    os.set_blocking(file.fileno(), True)
+    return file
+
+
+def _open(path: str) -> IO[bytes]:
+    if Path(path).is_fifo():
+        return _open_pipe(path)
+    regular_stat(path)
+    record_file(path)
+    return open(path, "rb")
 
 
 @contextlib.contextmanager
@@ -105,16 +199,20 @@ def _open_decompressed(path: str) -> Iterator[IO[bytes]]:
     if path == "-":
         yield sys.stdin.buffer
         return
-    with open(path, "rb") as file:
+    with _open(path) as file:
+        decompressed: io.RawIOBase | gzip.GzipFile | lzma.LZMAFile
         match Path(path).suffix.lower():
             case ".gz":
-                yield io.BufferedReader(gzip.GzipFile(fileobj=file))  # faster than GzipFile's own readline
+                decompressed = gzip.GzipFile(fileobj=file)
             case ".xz":
-                yield io.BufferedReader(lzma.LZMAFile(file))  # noqa: SIM115 - only `file` needs closing
+                decompressed = lzma.LZMAFile(file)  # noqa: SIM115 - only `file` needs closing
             case ".zst":
-                yield io.BufferedReader(_ZstdReader(file))
+                decompressed = _ZstdReader(file)
             case _:
                 yield file
+                return
+        limited = _LimitedReader(decompressed, path, os.fstat(file.fileno()).st_size)
+        yield io.BufferedReader(limited, 2**16)  # faster than GzipFile's own readline
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from regard.data.images import (
     resize_image,
 )
 from regard.errors import UserError, first_line
+from regard.files.regular import check_name
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 
@@ -69,6 +70,7 @@ def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
         raise UserError(f"{folder}: a folder of IDX files; give {folder}/...images-idx3-ubyte")
     for path in list_files(folder, SUFFIXES, "image"):
         name, *below = Path(path).relative_to(folder).parts
+        check_name(name)
         if not below:
             raise UserError(f"{path}: in no class; put images in folders named after their classes")
         yield ImageSource(path, path), name
@@ -117,7 +119,7 @@ def image_finder(path: str) -> Callable[[str], ImageSource | None]:
     if os.path.isfile(tar := f"{stem}.tar"):
         try:
             with tarfile.open(tar, "r:") as file:
-                members = [m for m in file if m.isreg()]
+                members = [m for m in file if m.isreg() and not m.issparse()]
         except (tarfile.TarError, OSError, EOFError) as error:
             raise UserError(f"{tar}: not a complete .tar ({first_line(error)}); get it again") from None
         return {m.name: ImageSource(tar, f"{tar}:{m.name}", m.offset_data, m.size) for m in members}.get
@@ -187,7 +189,9 @@ def read_idx(path: str, dimensions: int) -> np.ndarray:
             raise UserError(
                 f"{path}: its header says {' x '.join(map(str, shape))} bytes, which cannot be; get it again"
             )
-        data = bytearray(file.read(size + 1))
+        data = bytearray()  # grows with what is there, not with what the header says
+        while len(data) <= size and (block := file.read(min(2**20, size + 1 - len(data)))):
+            data += block
     if len(data) != size:
         raise UserError(
             f"{path}: {size:,} bytes should follow its header, but {len(data):,} do; get it again"

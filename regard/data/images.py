@@ -17,6 +17,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from regard.data.digests import file_sha256
+from regard.data.files import record_file
 from regard.draw.terminal import progress
 from regard.errors import UserError, first_line, os_reason
 
@@ -87,7 +89,17 @@ class ImageDataset:
         return [f"images of {size:.1f} GB are too large to keep in memory; each is decoded again when needed"]
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the number of images and of up to a thousand of them."""
+        """Return a SHA-256 of all images: of their files, or of their pixels if these are not from files."""
+        sha = hashlib.sha256(f"{len(self)} {self.shape}".encode())
+        for source in self.sources:
+            sha.update(f"{file_sha256(source.path)} {source.start} {source.length}\n".encode())
+        if self.pixels is not None and not self.sources:
+            for block in self.pixels.split(1000):
+                sha.update(block.contiguous().numpy().data)
+        return sha.hexdigest()
+
+    def sampled_fingerprint(self) -> str:
+        """Return the SHA-256 of up to a thousand images, as earlier versions did."""
         sha = hashlib.sha256(f"{len(self)} {self.shape}".encode())
         for rows in np.array_split(self._sample_rows(), 10):
             sha.update(self.read(rows).numpy().tobytes())
@@ -211,6 +223,7 @@ def load_images(
     sides, grey = [], True
     with refuse_bombs(), progress("reading image headers", len(sources)) as advance:
         for source in sources:
+            record_file(source.path)
             with open_image(source) as image:
                 sides.append(min(image.size))
                 grey = grey and image.mode in GREY

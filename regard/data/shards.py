@@ -1,16 +1,18 @@
-"""Folders of token ids for texts that do not fit in memory: written by `prepare`, then memory-mapped."""
+"""Folders of token ids for texts that do not fit in memory: written by `prepare`, then read in windows."""
 
+import contextlib
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from regard.data.documents import reiterable_documents, text_size
+from regard.data.documents import reiterable_chunks, text_size
 from regard.data.encoding import (
     DataConfig,
     EncodedBatch,
@@ -18,17 +20,23 @@ from regard.data.encoding import (
     dtype_for,
     encode_texts,
     split_texts,
+    texts_to_learn_from,
     tokenizer_for,
 )
+from regard.data.files import read_together
+from regard.data.shard import Shard
 from regard.data.streams import Stream
 from regard.draw.terminal import progress
 from regard.errors import UserError, first_line, os_reason
 from regard.files.atomic import atomic_folder
+from regard.files.regular import check_name
+from regard.files.untrusted import read_text
 from regard.text.tokenizer import Tokenizer
 
 SHARD_TOKENS = 2**26  # in a file
 INDEX = "shards.json"
 VERSION = 1  # of the index
+MAX_INDEX = 2**26  # bytes
 
 
 def is_prepared(paths: Sequence[str]) -> bool:
@@ -43,15 +51,24 @@ def is_prepared(paths: Sequence[str]) -> bool:
 
 def concat_shards(folders: Sequence[str], sides: Sequence[str], tokenizer: Tokenizer) -> Stream:
     """Return the shards of these folders as one stream, with the end token between folders too."""
-    parts: list[np.ndarray] = []
+    parts: list[np.ndarray | Shard] = []
     size = 0
     for folder in folders:
         about = _read_index(Path(folder), tokenizer)
         for side in sides:
-            arrays = [_load_shard(Path(folder), entry, about["dtype"]) for entry in about[side]["files"]]
-            if parts and arrays and tokenizer.end is not None:
+            shards = [
+                Shard(
+                    Path(folder) / Path(entry["name"]).name,
+                    about["dtype"],
+                    entry["tokens"],
+                    entry["sha256"],
+                    tokenizer.vocab,
+                )
+                for entry in about[side]["files"]
+            ]
+            if parts and shards and tokenizer.end is not None:
                 parts.append(np.array([tokenizer.end], dtype=about["dtype"]))
-            parts += arrays
+            parts += shards
             size += about[side]["bytes"]
     return Stream(parts, size)
 
@@ -59,11 +76,15 @@ def concat_shards(folders: Sequence[str], sides: Sequence[str], tokenizer: Token
 def _read_index(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     file = folder / INDEX
     try:
-        about: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        about: dict[str, Any] = json.loads(read_text(file, MAX_INDEX))
         if about["version"] != VERSION or about["dtype"] not in ("uint16", "uint32"):
             raise ValueError(f"version {about['version']}, {about['dtype']}; known is version {VERSION}")
-        needed = [about[side][key] for side in ("train", "valid") for key in ("bytes", "files")]
-        needed += [entry[key] for files in needed[1::2] for entry in files for key in ("name", "tokens")]
+        sides = [about[side] for side in ("train", "valid")]
+        entries = [entry for side in sides for entry in side["files"]]
+        numbers = [side["bytes"] for side in sides] + [entry["tokens"] for entry in entries]
+        texts = [entry[key] for entry in entries for key in ("name", "sha256")]
+        if not (all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts)):
+            raise ValueError("a value is of another kind")
         digest = about["tokenizer"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: damaged ({first_line(error)}); prepare the folder again") from None
@@ -74,27 +95,13 @@ def _read_index(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     return about
 
 
-def _load_shard(folder: Path, entry: dict[str, Any], dtype: str) -> np.ndarray:
-    file = folder / Path(entry["name"]).name
-    try:
-        ids: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise UserError(f"{file}: missing; prepare the folder again") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{file}: damaged ({first_line(error)}); prepare the folder again") from None
-    if ids.dtype != dtype or ids.shape != (entry["tokens"],):
-        actual, expected = f"{ids.dtype} {ids.shape}", f"{dtype} {(entry['tokens'],)}"
-        raise UserError(f"{file}: damaged ({actual} instead of {expected}); prepare the folder again")
-    return ids
-
-
 class _ShardWriter:
-    """Writes the ids of one side of the split to files of at most `size` tokens."""
+    """Writes the ids of one side of the split to .npy files of at most `size` tokens, as they come."""
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype, size: int) -> None:
-        self.folder, self.side = folder, side
-        self.buffer = np.empty(size, dtype)
-        self.filled = 0
+        self.folder, self.side, self.dtype, self.size = folder, side, dtype, size
+        self.file: BufferedRandom | None = None
+        self.filled = 0  # tokens in it
         self.about: dict[str, Any] = {"documents": 0, "bytes": 0, "tokens": 0, "files": []}
 
     def write(self, batch: EncodedBatch) -> None:
@@ -103,22 +110,40 @@ class _ShardWriter:
         self.about["tokens"] += len(batch.ids)
         ids = batch.ids
         while len(ids):
-            head = ids[: len(self.buffer) - self.filled]
-            self.buffer[self.filled : self.filled + len(head)] = head
+            if self.file is None:
+                name = f"{self.side}-{len(self.about['files']):05d}.npy"
+                self.file = open(self.folder / name, "w+b")  # noqa: SIM115 - closed below
+                self.write_header(self.size)
+            head = ids[: self.size - self.filled]
+            self.file.write(head.data)
             self.filled += len(head)
             ids = ids[len(head) :]
-            if self.filled == len(self.buffer):
-                self.flush()
+            if self.filled == self.size:
+                self.finish_file()
 
-    def flush(self) -> None:
-        if not self.filled:
+    def write_header(self, tokens: int) -> None:
+        """Write the header of .npy, which is as long for fewer tokens."""
+        assert self.file is not None
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (tokens,)}
+        np.lib.format.write_array_header_1_0(self.file, header)
+
+    def finish_file(self) -> None:
+        if self.file is None:
             return
-        name = f"{self.side}-{len(self.about['files']):05d}.npy"
-        np.save(self.folder / name, self.buffer[: self.filled], allow_pickle=False)
-        with open(self.folder / name, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        start = self.file.tell() - self.filled * self.dtype.itemsize
+        self.file.seek(0)
+        self.write_header(self.filled)
+        assert self.file.tell() == start, "the ids begin after the header"
+        self.file.seek(0)
+        digest = hashlib.file_digest(self.file, "sha256").hexdigest()
+        name = os.path.basename(self.file.name)
         self.about["files"].append({"name": name, "tokens": self.filled, "sha256": digest})
-        self.filled = 0
+        self.close()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        self.file, self.filled = None, 0
 
 
 def prepare(
@@ -131,19 +156,27 @@ def prepare(
 ) -> dict[str, Any]:
     """Write texts of any size to a folder of token shards for `load_corpus`; return its shards.json.
 
-    The folder appears at `out` only when it is complete.
+    The texts are read in chunks, up to three times: to count them, to train the tokenizer and to encode them.
+    So the memory does not depend on their size, except that standard input and pipes, which can be read only
+    once, are held, and that the trainer of the tokenizer keeps what it learns from. The ids are those of the
+    whole texts. The folder appears at `out` only when it is complete.
     """
     out = Path(os.path.abspath(out))
+    check_name(out)
     for inputs in (paths, valid_paths):
         if is_prepared(inputs):
             raise UserError(f"{inputs[0]}: prepared already; give the texts")
     try:
         # A name of its own: two processes that prepare the same folder must not write into each other's.
-        with atomic_folder(out, "--out", suffix=f"{os.getpid()}.partial") as draft:
-            valid = reiterable_documents(valid_paths) if valid_paths else None
-            parts = split_texts(reiterable_documents(paths), valid, config.holdout)
+        with (
+            atomic_folder(out, "--out", suffix=f"{os.getpid()}.partial") as draft,
+            read_together(config.max_bytes),
+        ):
+            valid = reiterable_chunks(valid_paths) if valid_paths else None
+            parts = split_texts(reiterable_chunks(paths), valid, config.holdout)
             with progress("bytes prepared", text_size([*paths, *valid_paths])) as advance:
-                about = _write_shards(parts, tokenizer_for(parts, config, specials), draft, shard, advance)
+                tokenizer = tokenizer_for(texts_to_learn_from(parts), config, specials)
+                about = _write_shards(parts, tokenizer, draft, shard, advance)
     except OSError as error:  # errors of reading are UserErrors already
         raise UserError(
             f"{out}: cannot be written ({os_reason(error)}); free space or choose another folder"
@@ -157,12 +190,15 @@ def _write_shards(
     parts: Parts, tokenizer: Tokenizer, folder: Path, size: int, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     dtype = dtype_for(tokenizer)
-    train, valid = _ShardWriter(folder, "train", dtype, size), _ShardWriter(folder, "valid", dtype, size)
-    for batch in encode_texts(parts, tokenizer):
-        (valid if batch.held_out else train).write(batch)
-        advance(batch.bytes)
-    train.flush()
-    valid.flush()
+    with (
+        contextlib.closing(_ShardWriter(folder, "train", dtype, size)) as train,
+        contextlib.closing(_ShardWriter(folder, "valid", dtype, size)) as valid,
+    ):
+        for batch in encode_texts(parts, tokenizer):
+            (valid if batch.held_out else train).write(batch)
+            advance(batch.bytes)
+        train.finish_file()
+        valid.finish_file()
     tokenizer.save(folder / "tokenizer.json")
     about = {
         "version": VERSION,

@@ -5,14 +5,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from regard.data.shard import Shard
 from regard.data.shuffling import random_keys, shuffle_index
 from regard.errors import UserError
 
+BLOCK = 2**20  # tokens at a time, where all are read
+
 
 class Stream:
-    """Consecutive token ids, in parts that may be memory-mapped; `bytes` is the size of the text in UTF-8."""
+    """Consecutive token ids, in memory or in files; `bytes` is the size of the text in UTF-8."""
 
-    def __init__(self, parts: Sequence[np.ndarray], bytes: int) -> None:
+    def __init__(self, parts: Sequence[np.ndarray | Shard], bytes: int) -> None:
         self.parts = list(parts)
         self.bytes = bytes
         self.ends = np.cumsum([len(part) for part in self.parts], dtype=np.int64)
@@ -24,7 +27,22 @@ class Stream:
         return f"{len(self):,} tokens"
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the length and of up to a million tokens spread over the stream."""
+        """Return a SHA-256 of all tokens; those of files are checked by the files' own."""
+        shards = [part for part in self.parts if isinstance(part, Shard)]
+        for shard in shards:
+            shard.check_begun = True  # so that nobody who reads it meanwhile has to wait
+        sha = hashlib.sha256(f"{len(self)}".encode())
+        for part in self.parts:
+            if isinstance(part, Shard):
+                part.check()
+                sha.update(part.sha256.encode())
+            else:
+                for start in range(0, len(part), BLOCK):
+                    sha.update(part[start : start + BLOCK].astype("<u4").data)
+        return sha.hexdigest()
+
+    def sampled_fingerprint(self) -> str:
+        """Return the SHA-256 of the length and of up to a million tokens, as earlier versions did."""
         sha = hashlib.sha256(f"{len(self)}".encode())
         for start in np.linspace(0, max(0, len(self) - 4096), 256, dtype=np.int64).tolist():
             sha.update(self.read(start, min(len(self), start + 4096)).tobytes())
@@ -43,12 +61,19 @@ class Stream:
             part += 1
         return ids
 
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield all ids, some at a time."""
+        for start in range(0, len(self), BLOCK):
+            yield self.read(start, start + BLOCK)
+
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
         """Return the `width` ids from each start, one row each, as int64."""
         first, last = (np.searchsorted(self.ends, i, side="right") for i in (starts, starts + width - 1))
         if (first[0] == first).all() and (first == last).all():  # all in one part: one indexing operation
             part = self.parts[first[0]]
             inside = starts - (self.ends[first[0]] - len(part))
+            if isinstance(part, Shard):
+                return part.rows(inside, width).astype(np.int64)
             return part[inside[:, None] + np.arange(width)].astype(np.int64)
         return np.stack([self.read(start, start + width) for start in starts.tolist()])
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError, suggest
+from regard.files.regular import check_name
 from regard.files.untrusted import read_text
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -139,4 +140,6 @@ def spelt(value: Any) -> str:
     """JSON spells most values as TOML does, but not infinity and not the delete character."""
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    check_name(text)
+    return text

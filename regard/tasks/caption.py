@@ -81,8 +81,15 @@ class Captioned:
         return f"{len(self):,} captions of {self.sources.describe()}"
 
     def fingerprint(self) -> str:
+        return self._with_captions(self.sources.fingerprint())
+
+    def sampled_fingerprint(self) -> str:
+        """As earlier versions took it."""
+        return self._with_captions(self.sources.sampled_fingerprint())
+
+    def _with_captions(self, images: str) -> str:
         ids = self.ids.ids.tobytes() + self.ids.lengths.tobytes() + self.images.tobytes()
-        return hashlib.sha256(self.sources.fingerprint().encode() + ids).hexdigest()
+        return hashlib.sha256(images.encode() + ids).hexdigest()
 
 
 class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):

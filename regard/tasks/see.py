@@ -67,10 +67,13 @@ class SeeConfig(Augmentation):
 @dataclass(frozen=True, kw_only=True)
 class PictureConfig:
     holdout: float = 0.1  # the share of the images to evaluate on, where no others are given for that
+    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout < 1:
             raise ValueError(f"holdout={self.holdout} must be a share, from 0 to less than 1")
+        if self.max_bytes is not None and not self.max_bytes > 0:
+            raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
 
 
 class Examples:
@@ -89,6 +92,10 @@ class Examples:
 
     def fingerprint(self) -> str:
         return hashlib.sha256(self.sources.fingerprint().encode() + self.labels.tobytes()).hexdigest()
+
+    def sampled_fingerprint(self) -> str:
+        """As earlier versions took it."""
+        return hashlib.sha256(self.sources.sampled_fingerprint().encode() + self.labels.tobytes()).hexdigest()
 
 
 class See(Task[SeeConfig, Examples, ModelWithHead]):

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus
-from regard.data.documents import read_documents
-from regard.data.encoding import encode_texts, split_texts
+from regard.data.documents import read_chunks
+from regard.data.encoding import encode_texts, split_parts, split_texts
 from regard.data.files import content_suffix, decode_utf8, empty_file, list_files, read_lines
 from regard.data.shards import is_prepared
 from regard.data.shuffling import GOLDEN, mix64, random_keys
@@ -99,9 +99,9 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         paths, valid, data = request.paths, request.valid, request.data
         if request.tokenizers or data.tokenizer != "word" or is_prepared(paths):
             return load_corpus(paths, valid, data, cls.specials, *request.tokenizers)
-        held = list(read_documents(valid)) if valid else None
-        parts = list(split_texts(list(read_documents(paths)), held, data.holdout))
-        training = (text for out, text in parts if not out)
+        held = list(read_chunks(valid)) if valid else None
+        parts = list(split_texts(list(read_chunks(paths)), held, data.holdout))
+        training = (text for out, _, text in split_parts(parts) if not out)
         tokenizer = word_tokenizer(training, data.vocab, cls.specials, data.least, data.lower, signs=True)
         if tokenizer.vocab < len(cls.specials) + 2:
             raise UserError(
@@ -230,7 +230,8 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         vectors = self.word_vectors(model)
         for file, rows in data.items():
             scores = (analogies if "target" in rows[0] else similarities)(vectors, rows)
-            name = "" if len(data) == 1 else Path(file).name.split(".")[0] + "_"
+            stem = os.fsencode(Path(file).name.split(".")[0]).decode(errors="replace")  # any bytes
+            name = "" if len(data) == 1 else stem + "_"
             result |= {name + key: value for key, value in scores.items()}
         return result
 
@@ -287,8 +288,8 @@ class Chances:
     @classmethod
     def of(cls, stream: Stream, vocab: int, no_words: Sequence[int], t: float) -> "Chances":
         counts = np.zeros(vocab)
-        for part in stream.parts:
-            counts += np.bincount(part, minlength=vocab)
+        for ids in stream.blocks():
+            counts += np.bincount(ids, minlength=vocab)
         counts[list(no_words)] = 0
         if not counts.any():
             raise UserError("the text has no word to learn from; give more, or set data.least=1")

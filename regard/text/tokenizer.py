@@ -44,15 +44,23 @@ def split_pieces(text: str) -> Iterator[str]:
     """Split a long text into pieces of PIECE to 2 * PIECE characters, where that changes no token.
 
     That is between a word and the newline after it: GPT-2's pattern never joins a non-space with a newline,
-    and later ones (GPT-4, Llama 3) only join punctuation with it.
+    and later ones (GPT-4, Llama 3) only join punctuation with it. A text without newlines is cut anywhere.
     """
-    start = 0
-    while len(text) - start > 2 * PIECE:
-        near, far = start + PIECE, start + 2 * PIECE
-        match = re.compile(r"[^\W_]\n").search(text, near, far) or re.compile(r"\S\n").search(text, near, far)
-        stop = match.end() - 1 if match else far
-        yield text[start:stop]
-        start = stop
+    return split_chunks([text])
+
+
+def split_chunks(chunks: Iterable[str]) -> Iterator[str]:
+    """Split a text that comes chunk by chunk into the same pieces as `split_pieces` does the whole text."""
+    text, start = "", 0
+    for chunk in chunks:
+        text, start = text[start:] + chunk, 0
+        while len(text) - start > 2 * PIECE:
+            near, far = start + PIECE, start + 2 * PIECE
+            match = re.compile(r"[^\W_]\n").search(text, near, far)
+            match = match or re.compile(r"\S\n").search(text, near, far)
+            stop = match.end() - 1 if match else far
+            yield text[start:stop]
+            start = stop
     yield text[start:]
 
 

@@ -15,8 +15,10 @@ from torch import nn
 
 from regard import errors
 from regard.data import Corpus
+from regard.data.files import read_together
 from regard.errors import UserError
 from regard.files import atomic
+from regard.files.regular import check_name
 from regard.models import MODELS, ModelWithHead
 from regard.runs import checkpoints as checkpoint
 from regard.runs import lora, recipe
@@ -69,6 +71,8 @@ def train(
     sections = change_recipe(recipe.read(name), changes)
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
     valid = [valid] if isinstance(valid, str) else list(valid)
+    for path in map(str, (folder, *data, *valid)):
+        check_name(path)
     plan = Plan(folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file())
     if plan.resumes:
         resume_plan(plan, changes)
@@ -101,13 +105,13 @@ def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.
 
 
 def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
-    """Take over the run's own recipe, data and base; only what no step's result depends on may differ."""
+    """Take over the run's own recipe, data and base; only what is in FREE may differ."""
     old = recipe.read_file(plan.folder / RECIPE)
     preset = get_preset(MODELS[old["model"]["kind"]][2], changes.get("model.preset"))
     for key, now in ({f"model.{name}": value for name, value in preset.items()} | dict(changes)).items():
         section, _, name = key.partition(".")
-        if section == "train" and name in FREE:
-            old["train"][name] = now
+        if (section == "train" and name in FREE) or key == "data.max_bytes":
+            old[section][name] = now
         elif name != "preset" and (was := old[section].get(name)) != now:
             raise UserError(
                 f"{key}: {plan.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
@@ -279,7 +283,10 @@ def read_data(
         here = Path(__file__).parents[1] / "builtin"
         plan.data, held = ([str(here / name) for name in names] for names in task_class.builtin)
         plan.valid = plan.valid or held
-    return task_class.read(DataRequest(plan.data, plan.valid, data_config, config, context, tokenizers))
+    with read_together(data_config.max_bytes) as reading:
+        corpus = task_class.read(DataRequest(plan.data, plan.valid, data_config, config, context, tokenizers))
+    corpus.files = list(reading.files)
+    return corpus
 
 
 def from_data(model_config: type[Any]) -> list[str]:

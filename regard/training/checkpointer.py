@@ -4,7 +4,6 @@ A step's result depends only on the weights, the optimizer state, the seed and t
 checkpoint of these is enough to resume bit for bit.
 """
 
-import functools
 import itertools
 import shutil
 from collections.abc import Sequence
@@ -21,6 +20,9 @@ from regard.runs import checkpoints, lora
 from regard.runs import folder as run_folder
 from regard.training import distributed
 from regard.training.config import TrainConfig
+from regard.training.data_check import DataCheck
+
+GRACE = 2.0  # seconds that a resumed run waits for the fingerprint of its data before the first step
 
 
 @dataclass
@@ -44,14 +46,30 @@ class Checkpointer:
         optimizers: Sequence[torch.optim.Optimizer],
         corpus: Corpus,
         config: TrainConfig,
+        data: DataCheck,
     ):
         self.folder, self.checkpoints = folder, folder / run_folder.CHECKPOINTS
         self.model, self.optimizers, self.corpus, self.config = model, optimizers, corpus, config
         self.saved_step: int | None = None
+        self.data, self.data_is_checked = data, False
 
-    @functools.cached_property
-    def fingerprints(self) -> list[str]:
-        return [data.fingerprint() for data in (self.corpus.train, self.corpus.valid) if data is not None]
+    def check_data(self, seconds: float | None = None) -> None:
+        """Raise UserError if the data are damaged or not those of the checkpoint, as far as that is known
+        after so many seconds; by default, wait until it is. All processes must call this together."""
+        if self.data_is_checked:
+            return
+        self.data.wait(seconds)
+        problem = self.data.problem()
+        wrong, running = distributed.all_max(problem is not None, not self.data.is_done())
+        if wrong:
+            raise problem or UserError("another process found that the data changed; it names the file")
+        self.data_is_checked = not running
+
+    def check_old_data(self, expected: list[str]) -> None:
+        """Compare with the fingerprints of earlier versions, which took a sample of large data."""
+        sides = [data for data in (self.corpus.train, self.corpus.valid) if data is not None]
+        if expected != [getattr(data, "sampled_fingerprint", data.fingerprint)() for data in sides]:
+            raise UserError(f"the data differ from those that {self.folder} began with; give the same files")
 
     def weights(self) -> dict[str, Tensor]:
         """Return the full weights. All processes must call this together."""
@@ -87,14 +105,18 @@ class Checkpointer:
             write_tensors(self.folder / run_folder.WEIGHTS, lora.merge(self.model, weights))
 
     def save(self, state: TrainState) -> Path | None:
-        """Write a checkpoint, remove old ones, and return its path in the first process."""
+        """Write a checkpoint, remove old ones, and return its path in the first process.
+
+        The data must be checked before.
+        """
         weights, optimizer = self.weights(), self.optimizer_state()
         self.saved_step = state.step
         if distributed.RANK:
             return None
         if self.corpus.valid is None or not (self.folder / run_folder.WEIGHTS).exists():
             self.publish(weights)
-        about = asdict(state) | {"seed": self.config.seed, "data": self.fingerprints}
+        self.data.save()
+        about = asdict(state) | {"seed": self.config.seed, "data": self.data.fingerprint}
         path = checkpoints.save(self.checkpoints, state.step, weights, optimizer, about)
         first = min(self.steps_to_average(state.step), default=state.step)
         needed = [step for step in checkpoints.steps(self.checkpoints) if step >= first]
@@ -112,8 +134,11 @@ class Checkpointer:
         if path is None:
             return None, notices
         weights, optimizer, about = checkpoints.load(path)
-        if about["data"] != self.fingerprints:
-            raise UserError(f"the data differ from those that {self.folder} began with; give the same files")
+        if isinstance(about["data"], list):
+            self.check_old_data(about["data"])
+        else:
+            self.data.expected = about["data"]
+            self.check_data(GRACE)
         self.load_weights(weights)
         self.load_optimizer_state(optimizer)
         state = TrainState(**{f.name: about[f.name] for f in fields(TrainState)})

@@ -25,6 +25,7 @@ from regard.tasks import Batch, idle, targets
 from regard.training import distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState
 from regard.training.config import TrainConfig
+from regard.training.data_check import DataCheck
 from regard.training.optimizers import lr_factor, make_optimizers
 from regard.training.reporter import Reporter, describe
 
@@ -60,6 +61,7 @@ class Trainer:
         c = config
         self.folder, self.task, self.model, self.corpus, self.config = folder, task, model, corpus, c
         self.device = device
+        data_check = DataCheck(folder, corpus)  # begins before anything is read, which need not wait for it
         self.samples = task.samples(corpus.train, c.seed, c.batch, c.tokens)
         self.reporter = Reporter(folder, task, c, describe(model, corpus, device.type))
         for line in [*corpus.notes, *self.samples.notes]:
@@ -76,7 +78,7 @@ class Trainer:
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay
         )
-        self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c)
+        self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, data_check)
         self.state = TrainState()
         self.started = time.monotonic()
         self.first_step = 0  # the step that this process starts with
@@ -108,7 +110,12 @@ class Trainer:
             self.pace.start()
             while not finished:
                 result = self.train_step()
-                interrupted, used_up = distributed.all_max(self.signal or 0, self.budget_used() >= 1)
+                problem = self.checkpointer.data.problem()
+                interrupted, used_up, wrong_data = distributed.all_max(
+                    self.signal or 0, self.budget_used() >= 1, problem is not None
+                )
+                if wrong_data:
+                    self.checkpointer.check_data(seconds=0)
                 self.signal = self.signal or int(interrupted) or None
                 if result is not None:
                     finished = bool(used_up)
@@ -274,6 +281,7 @@ class Trainer:
     def evaluate(self) -> None:
         """Measure the model on the validation set; the best weights so far are published."""
         self.check_finite()
+        self.check_data()
         valid = self.corpus.valid
         if valid is None:
             self.state.evaluated = self.step
@@ -362,8 +370,15 @@ class Trainer:
         done = self.budget_used()
         self.reporter.log_step(row, eta=self.elapsed() * (1 - done) / done if done else None)
 
+    def check_data(self) -> None:
+        """Raise UserError if the data changed, before anything that belongs to them is written over."""
+        if not self.checkpointer.data.is_done():
+            self.reporter.notice("waiting until all data are read once, to know them when the run is resumed")
+        self.checkpointer.check_data()
+
     def save(self) -> None:
         self.check_finite()
+        self.check_data()
         self.reporter.flush()
         path = self.checkpointer.save(dataclasses.replace(self.state, elapsed=self.elapsed()))
         if path is not None:

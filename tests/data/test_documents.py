@@ -14,7 +14,7 @@ import pytest
 from helpers.corpora import COMPRESS, standard_input
 from helpers.errors import user_error
 from regard.data import files
-from regard.data.documents import read_documents, reiterable_documents, text_size
+from regard.data.documents import read_documents, reiterable_chunks, text_size
 
 
 def read(*paths):
@@ -198,9 +198,9 @@ def test_hub(monkeypatch):
 def test_what_can_be_read_once_is_held(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("a")
     standard_input(monkeypatch, b"b")
-    texts = reiterable_documents([str(tmp_path / "a.txt"), "-"])
+    texts = reiterable_chunks([str(tmp_path / "a.txt"), "-"])
     (tmp_path / "a.txt").write_text("new")
-    assert [list(texts), list(texts)] == [["new", "b"]] * 2
+    assert [list(texts), list(texts)] == [[(True, "new"), (True, "b")]] * 2
 
 
 def test_size_is_known_if_it_takes_no_reading(tmp_path):

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from helpers.corpora import SPECIALS, expected_ids, ids, standard_input, write_documents
 from helpers.errors import user_error
 from regard.data import DataConfig, Windows, load_corpus, prepare, shards
+from regard.data.shard import Shard
 from regard.text.tokenizer import Tokenizer, train_tokenizer
 
 
@@ -51,8 +51,8 @@ def test_what_is_in_a_prepared_folder(tmp_path, capsys):
         assert array.dtype == np.uint16
         assert len(array) == entry["tokens"] <= 1000
         assert hashlib.sha256((out / entry["name"]).read_bytes()).hexdigest() == entry["sha256"]
-    mapped = load_corpus([str(out)], [], DataConfig(), []).train.parts
-    assert all(isinstance(part, np.memmap) for part in mapped)
+    parts = load_corpus([str(out)], [], DataConfig(), []).train.parts
+    assert all(isinstance(part, Shard) for part in parts)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
@@ -193,11 +193,11 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
     there = sorted(p.name for p in tmp_path.iterdir())
 
     def fail(error):
-        def save(file, *_, **__):
-            Path(file).write_bytes(b"half")
+        def write(file, *_, **__):
+            file.write(b"half")
             raise error
 
-        monkeypatch.setattr(np, "save", save)
+        monkeypatch.setattr(np.lib.format, "write_array_header_1_0", write)
         return lambda: prepare([path], tmp_path / "out", DataConfig(), [])
 
     full = OSError(errno.ENOSPC, "No space left on device")

@@ -132,7 +132,7 @@ def test_without_out_the_next_free_number(text, tmp_path, monkeypatch):
 
 def test_a_run_is_a_whole_folder(finished, text):
     names = {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json", "recipe.toml"}
-    names |= {"log.jsonl", "curve.svg", "README.md", "checkpoints"}
+    names |= {"log.jsonl", "curve.svg", "README.md", "checkpoints", "fingerprints.json"}
     assert {p.name for p in finished.iterdir()} == names
     assert checkpoints(finished) == ["step-4", "step-6"]
     weights = load_file(finished / "model.safetensors")  # Hugging Face's own reader takes it

@@ -1,0 +1,65 @@
+"""SHA-256 of files, remembered as long as the file system says that a file is the same."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from regard.errors import UserError
+from regard.files import atomic
+from regard.files.regular import regular_stat
+from regard.files.untrusted import read_text
+
+Status = tuple[int, int, int, int]  # size, time of the last change, of the last change of status, inode
+
+MAX_BYTES = 2**30  # of what `write` wrote: a hundred for each file
+FRESH = 2 * 10**9  # nanoseconds: a file that was just written may change again within a tick of the clock
+
+_known: dict[str, tuple[Status, str]] = {}  # path -> what it was, and its SHA-256 then
+
+
+def file_status(path: str | Path) -> Status:
+    """Return what changes when a file does."""
+    status = regular_stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def file_sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file, which is read unless it is known and has not changed since."""
+    path = os.path.abspath(path)
+    status = file_status(path)
+    known = _known.get(path)
+    if known is not None and known[0] == status:
+        return known[1]
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if file_status(path) != status:
+        raise UserError(f"{path}: changed while it was read; wait until it is complete, then start again")
+    if time.time_ns() - max(status[1:3]) > FRESH:
+        _known[path] = status, digest
+    return digest
+
+
+def remember(file: Path) -> dict[str, str]:
+    """Take over what `write` wrote; return the SHA-256 of each path. A damaged file counts as empty."""
+    try:
+        rows = json.loads(read_text(file, MAX_BYTES))
+        digests = {
+            str(path): ((int(a), int(b), int(c), int(d)), str(digest)) for path, a, b, c, d, digest in rows
+        }
+    except (OSError, ValueError, TypeError):
+        return {}
+    _known.update(digests)
+    return {path: digest for path, (_, digest) in digests.items()}
+
+
+def write(file: Path, digests: Iterable[tuple[str, str]]) -> None:
+    """Write the SHA-256 of these paths, each with what tells whether the file has changed since."""
+    unknown: Status = (-1, -1, -1, -1)
+    rows = []
+    for path, digest in digests:
+        status, known = _known.get(path, (unknown, digest))
+        rows.append([path, *(status if known == digest else unknown), digest])
+    atomic.write_text(file, "[" + ",\n".join(json.dumps(row) for row in rows) + "]\n")
