@@ -167,11 +167,7 @@ def prepare(
         if is_prepared(inputs):
             raise UserError(f"{inputs[0]}: prepared already; give the texts")
     try:
-        # A name of its own: two processes that prepare the same folder must not write into each other's.
-        with (
-            atomic_folder(out, "--out", suffix=f"{os.getpid()}.partial") as draft,
-            read_together(config.max_bytes),
-        ):
+        with atomic_folder(out, "--out") as draft, read_together(config.max_bytes):
             valid = reiterable_chunks(valid_paths) if valid_paths else None
             parts = split_texts(reiterable_chunks(paths), valid, config.holdout)
             with progress("bytes prepared", text_size([*paths, *valid_paths])) as advance:

@@ -4,23 +4,72 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.files.locks import LOCK, is_at, lock_folder, release, try_lock
+
+DRAFT = ".partial"  # in a folder that exists already
+OF_DISKS = "lost+found"  # what an empty disk contains
+
+
+# Files
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to. It replaces `path` on success and is removed after an error."""
+    """Yield a temporary path to write to. It replaces `path` on success and is removed after an error.
+
+    The mode of an existing file is kept. Processes that write the same file wait for each other.
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        mode = None
+    handle = _create_locked(partial)
+    try:
+        if mode is not None:  # from the first byte on: what it holds may be private
+            os.fchmod(handle, mode | stat.S_IRUSR | stat.S_IWUSR)
         yield partial
         flush(partial)
+        if mode is not None:
+            partial.chmod(mode)
         os.replace(partial, path)
-    finally:
+    except BaseException:
         partial.unlink(missing_ok=True)
+        raise
+    finally:
+        release(handle)
     flush(path.parent)
+
+
+def _create_locked(path: Path) -> int:
+    """Create a file and lock it, once no other process writes to it; return its handle."""
+    while True:
+        is_new = True
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            is_new = False
+            try:
+                handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                continue
+            except OSError as e:
+                if e.errno != errno.ELOOP:
+                    raise
+                path.unlink()  # a link; what it points to stays as it is
+                continue
+        try_lock(handle, wait=True)
+        if is_at(handle, path):
+            if is_new:
+                return handle
+            path.unlink()  # the process that wrote it died
+        release(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -28,27 +77,160 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-@contextlib.contextmanager
-def atomic_folder(folder: Path, argument: str = "DIR", suffix: str = "partial") -> Iterator[Path]:
-    """Yield a temporary folder to write to. It becomes `folder` on success and is removed after an error.
-
-    `folder` may exist if it is empty; otherwise raise a UserError that names the command-line `argument`.
-    """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder} already exists; delete it or choose another {argument}")
-    partial = folder.with_name(f".{folder.name}.{suffix}")
-    shutil.rmtree(partial, ignore_errors=True)
+def is_missing(path: Path) -> bool:
+    """Whether nothing has this name; unlike `exists`, raise the error if that cannot be determined."""
     try:
-        with _explain(folder, argument):
-            partial.mkdir(parents=True)
-        yield partial
-        with _explain(folder, argument):
-            if folder.is_dir():
-                folder.rmdir()  # empty, or another process has just written to it
-            os.rename(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    flush(folder.parent)
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False
+
+
+# Folders
+
+
+@dataclass
+class Draft:
+    """A folder that is being written."""
+
+    folder: Path  # where it will be
+    path: Path  # where to write until then
+    argument: str
+    is_published: bool = False
+
+    def publish(self, last: str = "") -> None:
+        """Flush what was written and give it its name; in a folder that existed, the file `last` at last."""
+        flush_tree(self.path)
+        with _explain(self.folder, self.argument):
+            if self.path.parent == self.folder:
+                _move_up(self.path, last)
+            else:
+                os.rename(self.path, self.folder)
+        self.is_published = True
+        flush(self.folder if self.path.parent == self.folder else self.folder.parent)
+
+
+def _move_up(folder: Path, last: str) -> None:
+    entries = sorted(folder.iterdir(), key=lambda p: (p.name == last, p.name))
+    for entry in entries:
+        if not is_missing(folder.parent / entry.name):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder.parent / entry.name))
+    for entry in entries:
+        os.rename(entry, folder.parent / entry.name)
+    folder.rmdir()
+
+
+@contextlib.contextmanager
+def atomic_folder(folder: Path, argument: str = "DIR") -> Iterator[Path]:
+    """Yield a temporary folder to write to. It becomes `folder` on success and is removed after an error."""
+    with new_folder(folder, argument) as draft:
+        yield draft.path
+        draft.publish()
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path, argument: str = "DIR") -> Iterator[Draft]:
+    """Lock a folder that is missing or empty; yield a draft of it, which is removed unless it is published.
+
+    Raise a UserError that names the command-line `argument` if there is something, or if another process
+    writes there. An empty folder is used in place: it may be a disk, and its mode is kept.
+    """
+    with contextlib.ExitStack() as stack:
+        home, was_left, created = _lock_home(stack, folder, argument)
+        in_place = home == folder
+        draft = Draft(folder, home / DRAFT if in_place else home, argument)
+        leftovers = _contents(draft.path)
+        if leftovers and not was_left:
+            raise UserError(f"{draft.path} is left from an interrupted command; delete it if it is no use")
+        for path in leftovers:
+            remove(path)
+        draft.path.mkdir(exist_ok=True)
+        try:
+            yield draft
+        finally:
+            if not draft.is_published:
+                for path in [draft.path] if in_place else _contents(draft.path):
+                    remove(path)
+            elif not in_place:
+                created[-1] = folder
+
+
+def _lock_home(stack: contextlib.ExitStack, folder: Path, argument: str) -> tuple[Path, bool, list[Path]]:
+    """Lock an empty folder, or the place of a draft of a missing one.
+
+    Return which it is, whether a process that died had locked it, and the folders to remove if they are
+    empty in the end: those that were created.
+    """
+    for _ in range(100):
+        check_empty(folder, argument)
+        home = draft_home(folder)
+        with contextlib.ExitStack() as attempt, _explain(folder, argument):
+            created: list[Path] = []
+            attempt.callback(remove_empty, created)
+            try:
+                created += make_folders(home)
+                if home != folder and home not in created:
+                    created.append(home)
+                was_left = attempt.enter_context(lock_folder(home, argument, name=folder))
+            except FileNotFoundError:  # removed by a process that ended just now
+                continue
+            check_empty(folder, argument)
+            if draft_home(folder) == home:
+                stack.push(attempt.pop_all())
+                return home, was_left, created
+    raise UserError(f"{folder} appears and disappears; choose another {argument}")
+
+
+def draft_home(folder: Path) -> Path:
+    """Return where a new folder is locked and drafted: inside it if it exists, otherwise beside it."""
+    return folder if folder.is_dir() else folder.with_name(f".{folder.name}.partial")
+
+
+def _contents(folder: Path) -> list[Path]:
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return [path for path in paths if not path.name.startswith(LOCK)]
+
+
+def check_empty(folder: Path, argument: str) -> None:
+    """Raise UserError if there is anything but an empty folder."""
+    if is_missing(folder):
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another {argument}")
+    if any(path.name not in (DRAFT, OF_DISKS) for path in _contents(folder)):
+        raise UserError(
+            f"{folder} exists and is not empty; choose another {argument}, or delete it if it is no use"
+        )
+
+
+def make_folders(folder: Path) -> list[Path]:
+    """Create a folder and its parents, flushed to disk; return those that were missing, outermost first."""
+    created: list[Path] = []
+    try:
+        for path in reversed([p for p in (folder, *folder.parents) if not p.is_dir()]):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                created.append(path)
+                flush(path.parent)
+    except BaseException:
+        remove_empty(created)
+        raise
+    return created
+
+
+def remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders as far as they are empty; the outermost comes first."""
+    for path in reversed(folders):
+        with contextlib.suppress(OSError):  # not empty, or gone
+            path.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -66,6 +248,9 @@ def _explain(folder: Path, argument: str) -> Iterator[None]:
         raise UserError(f"{folder} {reason}; choose another {argument}") from None
 
 
+# The disk
+
+
 def flush(path: Path) -> None:
     """Write a file, or the entries of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -73,3 +258,11 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def flush_tree(folder: Path) -> None:
+    """Write everything in a folder to the disk."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            flush(Path(parent, name))
+        flush(Path(parent))

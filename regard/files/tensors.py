@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.errors import UserError
+from regard.errors import UserError, os_reason
 from regard.files.atomic import atomic_file
 from regard.files.regular import regular_stat
 
@@ -55,8 +55,11 @@ def read_tensors(path: Path) -> Tensors:
             tensors, metadata = {name: f.get_tensor(name) for name in f.keys()}, f.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (SafetensorError, OSError) as e:
+    except SafetensorError as e:
         raise UserError(f"{path}: damaged or not safetensors ({e})") from None
+    except OSError as e:
+        reason = "damaged or not safetensors" if path.is_dir() else "cannot be read"
+        raise UserError(f"{path}: {reason} ({os_reason(e)})") from None
     if "sha256" in metadata and metadata["sha256"] != digest(tensors):
         raise UserError(
             f"{path}: damaged, its contents do not match its SHA-256; copy it again, or use a checkpoint"
