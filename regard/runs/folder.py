@@ -1,9 +1,6 @@
 """The files of a run's folder."""
 
-import errno
 import json
-import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,8 @@ from typing import Any
 from torch import nn
 
 from regard.errors import UserError
+from regard.files import atomic
+from regard.files.atomic import Draft, new_folder
 from regard.files.untrusted import read_json
 from regard.runs import recipe
 from regard.tasks.task import Task
@@ -23,11 +22,20 @@ TARGET_TOKENIZER = "target_tokenizer.json"  # where what is written has a vocabu
 GENERATION = "generation_config.json"
 RECIPE = "recipe.toml"
 LOG = "log.jsonl"
+CURVE = "curve.svg"
+CARD = "README.md"
+TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 
 
 def begin(folder: Path, model: nn.Module, task: Task, sections: recipe.Sections) -> None:
     """Create the folder with everything that exists before training, at once or not at all."""
+    with new_folder(folder, "--out") as draft:
+        publish(draft, model, task, sections)
+
+
+def publish(draft: Draft, model: nn.Module, task: Task, sections: recipe.Sections) -> None:
+    """Write everything that exists before training to a draft, and publish it."""
     config = {
         "architectures": [type(model).__name__],
         "model_type": f"regard-{sections['model']['kind']}",
@@ -35,29 +43,22 @@ def begin(folder: Path, model: nn.Module, task: Task, sections: recipe.Sections)
     } | {k: v for k, v in asdict(model.config).items() if v is not None}  # type: ignore[call-overload]
     end = task.tokenizer and task.tokenizer.end
     ends = {} if end is None else {"eos_token_id": end}
-    beside = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        beside.mkdir(parents=True)
-        for name, content in ((CONFIG, config), (GENERATION, ends | task.generation)):
-            (beside / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        (beside / RECIPE).write_text(recipe.to_toml(sections), encoding="utf-8")
-        (beside / LOG).touch()
-        if task.tokenizer is not None:
-            task.tokenizer.save(beside / TOKENIZER)
-        if task.target_tokenizer is not None:
-            task.target_tokenizer.save(beside / TARGET_TOKENIZER)
-        if folder.is_dir():
-            folder.rmdir()  # empty, or the caller would not have come here
-        os.rename(beside, folder)
-    except OSError as e:
-        if e.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise UserError(f"{folder} holds another run that began just now; choose another --out") from None
-        if e.errno == errno.ENOTDIR:
-            raise UserError(f"{folder} is a file, or below one; choose another --out") from None
-        raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    for name, content in ((CONFIG, config), (GENERATION, ends | task.generation)):
+        (draft.path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    (draft.path / RECIPE).write_text(recipe.to_toml(sections), encoding="utf-8")
+    (draft.path / LOG).touch()
+    if task.tokenizer is not None:
+        task.tokenizer.save(draft.path / TOKENIZER)
+    if task.target_tokenizer is not None:
+        task.target_tokenizer.save(draft.path / TARGET_TOKENIZER)
+    draft.publish(last=RECIPE)  # which makes it a run
+
+
+def discard(folder: Path) -> None:
+    """Remove what `publish` and the trainer write before the first weights."""
+    for name in (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, TENSORBOARD):
+        atomic.remove(folder / name)
+    atomic.remove_empty([folder / CHECKPOINTS])
 
 
 def load_tokenizers(folder: Path) -> list[Tokenizer]:

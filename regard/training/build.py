@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,16 +18,18 @@ from regard.data.files import read_together
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.regular import check_name
+from regard.files.atomic import Draft
+from regard.files.locks import LOCK, lock_folder
 from regard.models import MODELS, ModelWithHead
-from regard.runs import checkpoints as checkpoint
 from regard.runs import lora, recipe
-from regard.runs.folder import CHECKPOINTS, RECIPE, WEIGHTS, begin, load_tokenizers
+from regard.runs.folder import RECIPE, WEIGHTS, discard, load_tokenizers, publish
 from regard.runs.load import load
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS, DataRequest, Task
 from regard.tasks.heads import without_head
 from regard.training import distributed
 from regard.training import optimizers as optim
+from regard.training.checkpointer import find_checkpoint
 from regard.training.gather import gather_pairs
 from regard.training.trainer import TrainConfig, Trainer
 
@@ -49,6 +50,7 @@ class Plan:
     valid: list[str]
     base: str | Path | None  # a model to start from
     resumes: bool  # whether the folder holds this run already
+    draft: Draft | None = None  # of the folder of a new run, in the first process
 
 
 def train(
@@ -71,8 +73,8 @@ def train(
     sections = change_recipe(recipe.read(name), changes)
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
     valid = [valid] if isinstance(valid, str) else list(valid)
-    for path in map(str, (folder, *data, *valid)):
-        check_name(path)
+    for path in (folder, base or "", *data, *valid):
+        check_name(os.path.abspath(path))  # which is written to the recipe
     plan = Plan(folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file())
     if plan.resumes:
         resume_plan(plan, changes)
@@ -83,8 +85,9 @@ def train(
             plan.sections["model"] = given
     config = recipe.fill("train", plan.sections["train"], TrainConfig)
     device = choose_device(config.device)
-    with distributed.process_group(device), cleanup(folder):
+    with distributed.process_group(device), explain_limits(folder), exclusive_folder(plan):
         assemble(plan, config, device).run()
+        distributed.barrier()  # every process has what it needs of the folder
     return load(folder, device)
 
 
@@ -107,7 +110,10 @@ def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.
 def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
     """Take over the run's own recipe, data and base; only what is in FREE may differ."""
     old = recipe.read_file(plan.folder / RECIPE)
-    preset = get_preset(MODELS[old["model"]["kind"]][2], changes.get("model.preset"))
+    if (kind := old["model"].get("kind")) not in MODELS:
+        hint = errors.suggest(str(kind), MODELS)
+        raise UserError(f"{plan.folder / RECIPE}: model.kind={kind} is not a model; {hint}")
+    preset = get_preset(MODELS[kind][2], changes.get("model.preset"))
     for key, now in ({f"model.{name}": value for name, value in preset.items()} | dict(changes)).items():
         section, _, name = key.partition(".")
         if (section == "train" and name in FREE) or key == "data.max_bytes":
@@ -117,6 +123,9 @@ def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
                 f"{key}: {plan.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
     files, held_out, plan.base = (old["data"].pop(name, None) for name in ("files", "valid", "from"))
+    for key, value in (("files", files), ("valid", held_out), ("from", [plan.base])):
+        if value and not (isinstance(value, list) and all(isinstance(v, str | None) for v in value)):
+            raise UserError(f"{plan.folder / RECIPE}: data.{key}={value!r} should name files")
     plan.sections, plan.data, plan.valid = old, plan.data or files or [], plan.valid or held_out or []
 
 
@@ -140,14 +149,51 @@ def free_folder(folder: Path) -> Path:
 
 def check_folder(folder: Path) -> None:
     """Raise UserError if a new run can't be written here."""
-    if folder.is_dir() and any(folder.iterdir()):
-        if (folder / RECIPE).is_file():
-            raise UserError(
-                f"{folder} already holds a run; continue it with --resume, or choose another --out"
-            )
-        raise UserError(f"{folder} exists and is not empty; choose another --out")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another --out")
+    if (folder / RECIPE).is_file():
+        if not atomic.is_missing(folder / LOCK):
+            with lock_folder(folder, "--out"):  # or raise an error that names the process that trains here
+                pass
+        raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
+    atomic.check_empty(folder, "--out")
+
+
+@contextlib.contextmanager
+def exclusive_folder(plan: Plan) -> Iterator[None]:
+    """Lock the run's folder for as long as any process of this run lives.
+
+    A new run that fails before its first weights leaves the place as it was.
+    """
+    folder, existed = plan.folder, plan.folder.is_dir()
+    distributed.barrier()  # all have seen that
+    with contextlib.ExitStack() as stack:
+        problem: Exception | None = None
+        if distributed.RANK == 0:
+            try:
+                if plan.resumes:
+                    stack.enter_context(lock_folder(folder, "--out"))
+                    if atomic.is_missing(folder / RECIPE):
+                        raise UserError(f"{folder} was removed by another process just now; try again")
+                else:
+                    plan.draft = stack.enter_context(atomic.new_folder(folder, "--out"))
+            except (UserError, OSError) as e:
+                problem = e
+        refused = distributed.all_max(problem is not None)[0]
+        if problem is not None:
+            raise problem
+        if refused:
+            raise SystemExit(2)  # the first process says why
+        if distributed.RANK:
+            if not existed:
+                stack.callback(atomic.remove_empty, [folder, atomic.draft_home(folder)])
+            home = atomic.draft_home(folder)
+            stack.enter_context(lock_folder(home, "--out", distributed.RANK, folder))
+        distributed.barrier()
+        try:
+            yield
+        except BaseException:
+            if plan.draft and plan.draft.is_published and atomic.is_missing(folder / WEIGHTS):
+                discard(folder)
+            raise
 
 
 def choose_device(name: str) -> torch.device:
@@ -176,25 +222,22 @@ def keep_memory() -> None:
 
 
 @contextlib.contextmanager
-def cleanup(folder: Path) -> Iterator[None]:
-    """Turn what the machine refuses into one line of advice; a run that never saved leaves nothing behind."""
-    existed = folder.is_dir() and any(folder.iterdir())
+def explain_limits(folder: Path) -> Iterator[None]:
+    """Turn what the machine refuses into one line of advice."""
     try:
         yield
-    except BaseException as e:
-        if not existed and not (folder / WEIGHTS).exists() and distributed.RANK == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise UserError(f"{folder}: {e.strerror or e}; make room and continue with --resume") from None
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise UserError(f"{folder}: {e.strerror or e}; make room and continue with --resume") from None
+    except (MemoryError, RuntimeError) as e:
         short = ("out of memory", "can't allocate memory", "not enough memory")
-        if isinstance(e, MemoryError) or (
-            isinstance(e, RuntimeError) and any(words in str(e).lower() for words in short)
-        ):
-            raise UserError(
-                "out of memory; take fewer sequences at a time (--set train.micro=4, the same batch), "
-                "or make model.context or model.dim smaller"
-            ) from None
-        raise
+        if not isinstance(e, MemoryError) and not any(words in str(e).lower() for words in short):
+            raise
+        raise UserError(
+            "out of memory; take fewer sequences at a time (--set train.micro=4, the same batch), "
+            "or make model.context or model.dim smaller"
+        ) from None
 
 
 # What is trained
@@ -204,7 +247,7 @@ def assemble(plan: Plan, config: TrainConfig, device: torch.device) -> Trainer:
     """Everything that a run needs, checked before the folder is made."""
     sections, going = plan.sections, plan.resumes
     task_class, task_config = find_task(sections["task"].get("name"), config)
-    started = going and checkpoint.newest(plan.folder / CHECKPOINTS)[0] is not None
+    started = going and find_checkpoint(plan.folder)[0] is not None
     torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
     parent = load(plan.base, "cpu") if plan.base and not started else None
     if parent and parent.task.config.name == sections["task"]["name"]:
@@ -351,8 +394,8 @@ def start(
         | ({"from": os.path.abspath(plan.base)} if plan.base else {}),
         "train": vars(config),
     }
-    if distributed.RANK == 0 and not plan.resumes:
-        begin(plan.folder, model, task, resolved)
+    if plan.draft is not None:
+        publish(plan.draft, model, task, resolved)
     distributed.barrier()  # the others wait until the folder is there
     trainer = Trainer(plan.folder, task, model, corpus, config, device)
     if plan.resumes:

@@ -5,22 +5,28 @@ checkpoint of these is enough to resume bit for bit.
 """
 
 import itertools
-import shutil
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus
 from regard.errors import UserError
+from regard.files.atomic import is_missing
 from regard.files.tensors import read_tensors, write_tensors
-from regard.runs import checkpoints, lora
+from regard.runs import checkpoints, lora, recipe
 from regard.runs import folder as run_folder
+from regard.runs.load import check_weights
 from regard.training import distributed
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
+from regard.training.log import Log
+from regard.training.optimizers import Muon
 
 GRACE = 2.0  # seconds that a resumed run waits for the fingerprint of its data before the first step
 
@@ -36,6 +42,9 @@ class TrainState:
     worse: int = 0  # evaluations since the best one
 
 
+STATE_OF = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum"}}  # of a parameter
+
+
 class Checkpointer:
     """Keeps the checkpoints and the published weights of a run."""
 
@@ -46,11 +55,18 @@ class Checkpointer:
         optimizers: Sequence[torch.optim.Optimizer],
         corpus: Corpus,
         config: TrainConfig,
+        task_config: Any,
         data: DataCheck,
     ):
         self.folder, self.checkpoints = folder, folder / run_folder.CHECKPOINTS
         self.model, self.optimizers, self.corpus, self.config = model, optimizers, corpus, config
+        settings: Any = {"model": model.config, "task": task_config}
+        self.settings = {  # which a checkpoint must share
+            name: {"class": type(c).__name__} | json.loads(json.dumps(asdict(c)))
+            for name, c in settings.items()
+        }
         self.saved_step: int | None = None
+        self.stay: list[Path] = []  # old checkpoints that are not removed
         self.data, self.data_is_checked = data, False
 
     def check_data(self, seconds: float | None = None) -> None:
@@ -104,46 +120,104 @@ class Checkpointer:
         if distributed.RANK == 0:
             write_tensors(self.folder / run_folder.WEIGHTS, lora.merge(self.model, weights))
 
-    def save(self, state: TrainState) -> Path | None:
-        """Write a checkpoint, remove old ones, and return its path in the first process.
+    def save(self, state: TrainState) -> list[str]:
+        """Write a checkpoint and remove old ones. Return notices for the user, in the first process.
 
         The data must be checked before.
         """
         weights, optimizer = self.weights(), self.optimizer_state()
         self.saved_step = state.step
         if distributed.RANK:
-            return None
-        if self.corpus.valid is None or not (self.folder / run_folder.WEIGHTS).exists():
+            return []
+        if self.corpus.valid is None or is_missing(self.folder / run_folder.WEIGHTS):
             self.publish(weights)
         self.data.save()
-        about = asdict(state) | {"seed": self.config.seed, "data": self.data.fingerprint}
+        about = asdict(state) | {"seed": self.config.seed, "data": self.data.fingerprint} | self.settings
         path = checkpoints.save(self.checkpoints, state.step, weights, optimizer, about)
         first = min(self.steps_to_average(state.step), default=state.step)
         needed = [step for step in checkpoints.steps(self.checkpoints) if step >= first]
-        checkpoints.remove_old(self.checkpoints, max(self.config.keep, len(needed)))
-        return path
+        stay = checkpoints.remove_old(self.checkpoints, max(self.config.keep, len(needed)))
+        notices = [
+            f"{p} stays: other files are in it, or some are missing" for p in stay if p not in self.stay
+        ]
+        self.stay = stay
+        return [f"saved {path}", *notices]
 
     def restore(self) -> tuple[TrainState | None, list[str]]:
-        """Load the last intact checkpoint. Return its state, if there is one, and notices for the user."""
-        path, damaged = checkpoints.newest(self.checkpoints)
-        notices = [f"{p} is damaged; going back to the one before it" for p in damaged]
+        """Load the last intact checkpoint. Return its state, if there is one, and notices for the user.
+
+        Nothing in the folder changes unless everything fits.
+        """
+        path, damaged = find_checkpoint(self.folder)
+        if path is not None:
+            weights, optimizer, about = checkpoints.load(path)
+            state = self.check_state(path, about)
+            check_weights(self.model, weights, path / checkpoints.MODEL)
+            self.check_optimizer(path / checkpoints.OPTIMIZER, optimizer, state.step)
+            if isinstance(about["data"], list):
+                self.check_old_data(about["data"])
+            else:
+                self.data.expected = about["data"]
+                self.check_data(GRACE)
         distributed.barrier()  # all processes have read the folder before the first one changes it
+        notices = []
         if distributed.RANK == 0:
+            checkpoints.remove_partial(self.checkpoints)
             for broken in damaged:
-                shutil.rmtree(broken)
+                aside = checkpoints.set_aside(broken)
+                notices.append(f"{broken} is damaged; moved to {aside}, going back to the one before it")
         if path is None:
             return None, notices
-        weights, optimizer, about = checkpoints.load(path)
-        if isinstance(about["data"], list):
-            self.check_old_data(about["data"])
-        else:
-            self.data.expected = about["data"]
-            self.check_data(GRACE)
         self.load_weights(weights)
         self.load_optimizer_state(optimizer)
-        state = TrainState(**{f.name: about[f.name] for f in fields(TrainState)})
         self.saved_step = state.step
         return state, [*notices, f"resuming from {path}"]
+
+    def check_state(self, path: Path, about: dict[str, Any]) -> TrainState:
+        """Return the state of a checkpoint. Raise UserError that names the key if it can't be this run's."""
+        file = path / checkpoints.STATE
+        step = about.get("step")
+        limit = step if is_count(step) else 0
+        checks: dict[str, Callable[[Any], bool]] = {
+            "step": lambda v: is_count(v) and path.name == f"step-{v}",
+            "elapsed": lambda v: is_number(v) and 0 <= v < math.inf,
+            "evaluated": lambda v: is_count(v) and v <= limit,
+            "best": lambda v: v is None or is_evaluation(v, limit),
+            "worse": is_count,
+            "seed": lambda v: is_count(v) and v == self.config.seed,
+            "data": lambda v: isinstance(v, list | dict),
+        }
+        for key, is_valid in checks.items():
+            if key not in about or not is_valid(about[key]):
+                text = f"is {str(about[key])[:80]!r}" if key in about else "is missing"
+                raise UserError(f"{file}: {key} {text}, which can't be; {checkpoints.REPLACE}")
+        for section, ours in self.settings.items():
+            theirs = about.get(section, {})  # version 0 has none
+            if not isinstance(theirs, dict):
+                raise UserError(f"{file}: {section} should be an object; {checkpoints.REPLACE}")
+            for key in theirs.keys() & ours.keys():
+                if theirs[key] != ours[key]:
+                    was, now = str(theirs[key])[:80], str(ours[key])[:80]
+                    raise UserError(
+                        f"{file}: {section}.{key} is {was}, not {now}; it is a checkpoint of another run"
+                    )
+        return TrainState(**{f.name: about[f.name] for f in fields(TrainState)})
+
+    def check_optimizer(self, file: Path, state: dict[str, Tensor], step: int) -> None:
+        """Raise UserError that names a tensor which is missing, or not of this model's optimizers."""
+        owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        expected: dict[str, tuple[torch.dtype, torch.Size]] = {}
+        for name, p in self.model.named_parameters():
+            parts = STATE_OF[type(owners[p])] if p in owners else set()
+            if any(f"{name}/{part}" in state for part in parts):  # without a gradient there is no state
+                for part in parts:
+                    kind = (torch.float32, torch.Size()) if part == "step" else (p.dtype, p.shape)
+                    expected[f"{name}/{part}"] = kind
+        actual = {key: (t.dtype, t.shape) for key, t in state.items()}
+        wrong = sorted(k for k in actual.keys() | expected.keys() if actual.get(k) != expected.get(k))
+        if wrong or (step and not state):
+            what = f"{wrong[0]} does not fit the model" if wrong else "empty"
+            raise UserError(f"{file}: {what}; {checkpoints.REPLACE}")
 
     def steps_to_average(self, step: int) -> list[int]:
         """Return the checkpoints to average with the weights at `step`.
@@ -157,6 +231,61 @@ class Checkpointer:
     def average(self, step: int, device: torch.device) -> tuple[dict[str, Tensor], int]:
         """Return the average of the last checkpoints and the current weights, and how many these are."""
         paths = [self.checkpoints / f"step-{n}" for n in self.steps_to_average(step)]
-        files = [path / run_folder.WEIGHTS for path in paths if checkpoints.is_intact(path)]
+        files = [path / run_folder.WEIGHTS for path in paths if can_average(path)]
         earlier = ({name: t.to(device) for name, t in read_tensors(file).items()} for file in files)
         return checkpoints.average(itertools.chain(earlier, [self.weights()])), len(files) + 1
+
+
+def can_average(path: Path) -> bool:
+    try:
+        return checkpoints.is_intact(path)
+    except UserError:  # unreadable now: left out as if it were damaged, rather than losing the last steps
+        return False
+
+
+def find_checkpoint(folder: Path) -> tuple[Path | None, list[Path]]:
+    """Return the last intact checkpoint of a run, if it has one, and the damaged ones after it.
+
+    Raise UserError if there is none although there was: starting over would replace a trained model.
+    """
+    where = folder / run_folder.CHECKPOINTS
+    path, damaged = checkpoints.newest(where)
+    if path is not None:
+        return path, damaged
+    if damaged:
+        names = ", ".join(p.name for p in damaged)
+        raise UserError(
+            f"{where}: every checkpoint is damaged ({names}); put an intact copy of one in its place, "
+            "or start over with another --out"
+        )
+    if not is_missing(folder / run_folder.WEIGHTS) and was_saved(folder):
+        raise UserError(
+            f"{where}: no checkpoint to continue from, and starting over would replace "
+            f"{folder / run_folder.WEIGHTS}; put the checkpoints back, or start over with another --out"
+        )
+    return None, []
+
+
+def was_saved(folder: Path) -> bool:
+    """Whether a run that has weights must have had checkpoints, too. Before the first, a kill leaves none."""
+    log = folder / run_folder.LOG
+    if not is_missing(folder / run_folder.CARD) or is_missing(log):
+        return True
+    section = recipe.read_file(folder / run_folder.RECIPE)["train"]
+    interval = recipe.fill("train", section, TrainConfig).save
+    return any(row["step"] > interval for row in Log.read(log))
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
+
+
+def is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**53)
+
+
+def is_evaluation(value: Any, step: int) -> bool:
+    """Whether this may be the metrics of an evaluation at a step up to this one."""
+    if not isinstance(value, dict) or not {"step", "valid_loss"} <= value.keys():
+        return False
+    return all(is_number(v) for v in value.values()) and is_count(value["step"]) and value["step"] <= step

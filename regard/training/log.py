@@ -8,6 +8,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.files import atomic
+from regard.runs.folder import TENSORBOARD
 
 
 class Log:
@@ -23,7 +24,7 @@ class Log:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 raise UserError("train.tensorboard needs: pip install 'regard[tensorboard]'") from None
-            self.board = SummaryWriter(path.parent / "tensorboard", purge_step=step + 1)
+            self.board = SummaryWriter(path.parent / TENSORBOARD, purge_step=step + 1)
         last_evaluation = step if evaluated is None else evaluated
         self.rows = [
             row
@@ -37,8 +38,8 @@ class Log:
     def read(path: Path) -> list[dict[str, Any]]:
         """Return the rows of a log; lines that are damaged are left out."""
         rows = []
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-        for line in lines:
+        text = "" if atomic.is_missing(path) else path.read_text(encoding="utf-8", errors="replace")
+        for line in text.splitlines():
             with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
                 row = json.loads(line)
                 if isinstance(row, dict) and isinstance(row.get("step"), int):

@@ -78,7 +78,7 @@ class Trainer:
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay
         )
-        self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, data_check)
+        self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
         self.state = TrainState()
         self.started = time.monotonic()
         self.first_step = 0  # the step that this process starts with
@@ -380,9 +380,8 @@ class Trainer:
         self.check_finite()
         self.check_data()
         self.reporter.flush()
-        path = self.checkpointer.save(dataclasses.replace(self.state, elapsed=self.elapsed()))
-        if path is not None:
-            self.reporter.notice(f"saved {path}")
+        for line in self.checkpointer.save(dataclasses.replace(self.state, elapsed=self.elapsed())):
+            self.reporter.notice(line)
             self.pace.start()
 
 

@@ -121,7 +121,7 @@ def watch(fatal: int | None) -> None:
     patched(Trainer, "save", marked("save"))
     patched(Checkpointer, "publish", marked("publish"))
     patched(reporter, "curve_svg", marked("curve"))
-    patched(build, "begin", marked("begin"))
+    patched(build, "publish", marked("begin"))
     patched(log.Log, "__init__", marked("log"))
     patched(Trainer, "train_step", counted)
 

@@ -270,7 +270,8 @@ def at_step(n: int) -> Callable[..., bool]:
 
 
 def checkpoints(out: Path) -> list[str]:
-    return sorted((p.name for p in (out / "checkpoints").iterdir()), key=lambda name: int(name[5:]))
+    names = (p.name for p in (out / "checkpoints").iterdir() if "damaged" not in p.name)
+    return sorted(names, key=lambda name: int(name[5:]))
 
 
 def rows(out: Path) -> list[dict[str, Any]]:

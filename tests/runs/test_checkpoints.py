@@ -34,6 +34,7 @@ def test_a_checkpoint_comes_back(folder: Path) -> None:
     assert equal(optimizer, STATE)
     assert about == ABOUT
     names = {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
+    assert json.loads((folder / "step-12" / "state.json").read_text()) == {"format": 1} | ABOUT
     assert {p.name for p in (folder / "step-12").iterdir()} == names
     assert set(json.loads((folder / "step-12" / "manifest.json").read_text())) == names - {"manifest.json"}
 
@@ -113,13 +114,16 @@ def test_tidy_keeps_the_last(folder: Path) -> None:
         save(folder, step, MODEL, STATE, ABOUT)
     (folder / ".step-7.partial").mkdir()
     (folder / ".step-7.partial" / "state.json").write_text("{}")
-    (folder / ".notes.partial").write_text("half a file")
-    (folder / "mine.txt").write_text("not ours")
-    remove_old(folder, 5)
+    others = [".mine.partial", "mine.txt", "step-03", "step-1x", "step-\u0663"]
+    for name in others:
+        (folder / name).write_text("not ours")
+    assert remove_old(folder, 5) == []
     assert steps(folder) == [3, 12, 20, 100]
-    assert sorted(p.name for p in folder.iterdir() if "step" not in p.name) == ["mine.txt"]
-    remove_old(folder, 2)
-    assert steps(folder) == [20, 100]
+    assert sorted(p.name for p in folder.iterdir() if p.is_file()) == others
+    assert not (folder / ".step-7.partial").exists()
+    (folder / "step-3" / "notes.txt").write_text("of a person")
+    assert remove_old(folder, 2) == [folder / "step-3"]
+    assert steps(folder) == [3, 20, 100]
     assert all(is_intact(folder / f"step-{step}") for step in (20, 100))
 
 

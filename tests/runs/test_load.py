@@ -103,7 +103,7 @@ def test_begin_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_begin_spares_what_is_there(folder: Path) -> None:
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
-    user_error(lambda: begin(folder, *parts(), SECTIONS), folder, "another run", "--out")
+    user_error(lambda: begin(folder, *parts(), SECTIONS), folder, "not empty", "--out")
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
     file = folder / CONFIG
     user_error(lambda: begin(file, *parts(), SECTIONS), file, "--out")

@@ -94,6 +94,101 @@ def test_resume_without_a_run_begins_one(finished, text, tmp_path):
     same(finished, tmp_path / "new")
 
 
+# -------------------------------------------------------------------------------------- damage and trouble
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+)
+@pytest.mark.parametrize("how", ["cut", "changed", "gone"])
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
+    straight, text, tmp_path, capsys, name, how
+):
+    whole, settings = straight
+    out = tmp_path / "out"
+    with stopped(Trainer, "train_step", at_step(11)):
+        tiny(text, out, **settings)
+    assert checkpoints(out) == ["step-10", "step-11"]
+    path = out / "checkpoints" / "step-11" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[: len(content) // 2] if how == "cut" else content)
+    capsys.readouterr()
+    tiny(text, out, **settings, resume=True)
+    said = capsys.readouterr().err
+    assert f"{path.parent} is damaged" in said
+    assert f"from {out / 'checkpoints' / 'step-10'}" in said
+    aside = out / "checkpoints" / "step-11.damaged"
+    assert str(aside) in said
+    assert how == "gone" or (aside / name).is_file()
+    same(whole, out)
+
+
+def test_a_full_disk_at_a_later_save(straight, text, tmp_path, monkeypatch):
+    """One line says so, the save before stays whole, and the run goes on from it."""
+    whole, settings = straight
+    out = tmp_path / "out"
+    true, calls = atomic.flush, []
+
+    def full(path):
+        if "step-10" in str(path):
+            calls.append(path)
+            if len(calls) == 3:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        true(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "flush", full)
+        user_error(lambda: tiny(text, out, **settings), out, "No space left", "--resume")
+    assert checkpoints(out) == ["step-5"]
+    assert checkpoint.is_intact(out / "checkpoints" / "step-5")
+    assert not list(out.rglob(".*"))
+    tiny(text, out, **settings, resume=True)
+    same(whole, out)
+
+
+def test_a_full_disk_at_the_first_save_leaves_nothing(text, tmp_path, monkeypatch):
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(atomic, "flush", full)
+    user_error(lambda: tiny(text, tmp_path / "out", steps=3), tmp_path / "out", "No space left")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_really_full(text, tmp_path):
+    """Room for a save and a half."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "none", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
+    try:
+        out = disk / "out"
+        settings = {"steps": 8, "train__save": 2, "train__evaluate": 100, "model__dim": 24, "train__keep": 9}
+        user_error(lambda: tiny(text, out, **settings), out, "No space left", "--resume")
+        assert len(checkpoints(out)) >= 1
+        assert all(checkpoint.is_intact(p) for p in (out / "checkpoints").iterdir())
+        subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
+        tiny(text, out, **settings, resume=True)
+        tiny(text, tmp_path / "whole", **settings)
+        same(tmp_path / "whole", out)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_out_of_memory_says_what_to_do(text, tmp_path, monkeypatch):
+    def greedy(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(Objective, "forward", greedy)
+    user_error(lambda: tiny(text, tmp_path / "out", steps=3), "train.micro")
+    assert list(tmp_path.iterdir()) == []
+
+
 # ------------------------------------------------------------------------------------------------- folders
 
 
