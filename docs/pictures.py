@@ -20,7 +20,7 @@ from regard import load
 from regard.serve.page import page_app
 from regard.serve.server import run_in_thread
 from regard.viewer.html import VIEWS
-from regard.viewer.session import Session
+from regard.viewer.session import Session, page
 
 FOLDER = Path(__file__).parent / "pictures"
 SIZE: ViewportSize = {"width": 1120, "height": 720}
@@ -109,7 +109,7 @@ def main() -> None:
         parser.add_argument(f"--{kind}", required=True, help="its input")
     options = parser.parse_args()
     runs = dict(run.split("=", 1) for run in options.runs)
-    shown = {kind: Session(load(run, "cpu"), getattr(options, kind)) for kind, run in runs.items()}
+    shown = {kind: page(load(run, "cpu"), getattr(options, kind)) for kind, run in runs.items()}
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         for path in pictures(browser, shown, FOLDER):

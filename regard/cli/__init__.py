@@ -16,6 +16,7 @@ from regard.errors import UserError
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command. Exit status: 0 success, 2 a user error, 130 and 143 signals, 1 anything else."""
+    open_closed_streams()
     signal.signal(signal.SIGTERM, lambda *_: leave(143))  # an exception, so that partial files are removed
     try:
         options = build_parser().parse_args(arguments)
@@ -33,6 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         fail(f"{e.filename}: {e.strerror or e}")
     sys.exit(0)
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that are closed as the null device, so that no other file gets their numbers."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
+            setattr(sys, name, os.fdopen(file if file <= number else os.dup2(file, number), mode))
 
 
 def fail(message: str) -> NoReturn:

@@ -183,14 +183,14 @@ def open_page(options: argparse.Namespace) -> None:
         raise UserError(f"the page shows one INPUT, not {len(options.input)}; --save .svg draws several")
     from regard.runs.load import load
     from regard.viewer.html import VIEWS
-    from regard.viewer.session import Session
+    from regard.viewer.session import page
 
     if options.view is not None and options.view not in VIEWS:
         raise UserError(f"--view {options.view}: the page has no such view; it has {', '.join(VIEWS)}")
     settings = {name: getattr(options, name) for name in ("view", "part", "layer", "head")}
     state = {name: str(value) for name, value in settings.items() if value is not None}
     (text,) = check_inputs(options.input)
-    session = Session(load(options.model), text, options.answer)
+    session = page(load(options.model), text, options.answer)
     if options.save is not None:
         session.save(options.save, state)
         print(options.save)
@@ -210,14 +210,13 @@ def serve(options: argparse.Namespace) -> None:
     asked = {name: getattr(options, name) for name in ("places", "queue", "timeout")}
     asked["tokens"] = options.max_tokens
     limits = ServerLimits(**{name: value for name, value in asked.items() if value is not None})
-    key = options.api_key or os.environ.get("REGARD_API_KEY") or None
+    key = os.environ.get("REGARD_API_KEY") if options.api_key is None else options.api_key
     if options.host not in ("127.0.0.1", "localhost", "::1") and key is None:
         print("whoever reaches this address may use it; --api-key asks them for a key", file=sys.stderr)
     security = SecurityConfig(
         host=options.host,
         names=frozenset(name.lower() for name in options.name),
         key=key,
-        max_requests=limits.places + limits.queue,
     )
     models = {
         name: load(folder) for name, folder in zip(model_names(options.model), options.model, strict=True)

@@ -23,6 +23,7 @@ from regard.draw.terminal import progress
 from regard.errors import UserError, first_line, os_reason
 
 MAX_PIXELS = 2**26  # in the header of an image: more would fill the memory
+STRIP = 2**20  # pixels that are converted at a time
 DEFAULT_WIDTH = 224  # the size to which larger images are resized, if none is given
 SMALL = 32  # up to this, the default size is the images' own; larger ones are rounded, to divide into patches
 MAX_MEMORY = 2 * 2**30  # bytes of pixels that are decoded once and kept
@@ -48,6 +49,10 @@ class ImageSource:
         with open(self.path, "rb") as file:
             file.seek(self.start)
             return io.BytesIO(file.read(self.length))
+
+
+class ImageTooLarge(UserError):
+    """An image has more pixels than are decoded."""
 
 
 class ImageDataset:
@@ -134,15 +139,18 @@ def open_image(source: ImageSource) -> Image.Image:
             f"{source.name}: cannot be read ({os_reason(error)}); check its permissions"
         ) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise UserError(f"{source.name}: over {MAX_PIXELS:,} pixels; make it smaller") from None
+        raise ImageTooLarge(f"{source.name}: over {MAX_PIXELS:,} pixels; make it smaller") from None
     except Exception as error:  # Pillow's readers raise all kinds of them
         raise damaged_image(source, error) from None
-    if image.width * image.height > MAX_PIXELS:
-        image.close()
-        raise UserError(
-            f"{source.name}: {image.width} x {image.height} is over {MAX_PIXELS:,} pixels; make it smaller"
-        )
+    check_pixels(source, image, MAX_PIXELS)
     return image
+
+
+def check_pixels(source: ImageSource, image: Image.Image, limit: int) -> None:
+    if image.width * image.height > limit:
+        image.close()
+        size = f"{image.width} x {image.height}"
+        raise ImageTooLarge(f"{source.name}: {size} is over {limit:,} pixels; make it smaller")
 
 
 def damaged_image(source: ImageSource, error: Exception) -> UserError:
@@ -152,12 +160,16 @@ def damaged_image(source: ImageSource, error: Exception) -> UserError:
     return UserError(f"{source.name}: not a complete PNG, JPEG or WebP{reason}; remove it or get it again")
 
 
-def decode_image(source: ImageSource, shape: Shape) -> np.ndarray:
-    """Decode an image to uint8 (C, H, W): resized until its shorter side fits, then cropped in the middle."""
+def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """Decode an image to uint8 (C, H, W): resized until its shorter side fits, then cropped in the middle.
+
+    `max_pixels` limits what is decoded, which can be less than what a JPEG has in its file.
+    """
     C, H, W = shape
     try:
         with open_image(source) as image:
             image.draft("L" if C == 1 else "RGB", (W, H))  # a JPEG can be decoded at half the size or less
+            check_pixels(source, image, max_pixels)
             image.load()
             return resize_image(image, shape)
     except Exception as error:  # whatever Pillow raises, this image is the cause
@@ -171,12 +183,23 @@ def resize_image(image: Image.Image, shape: Shape) -> np.ndarray:
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    image = image.convert("L" if C == 1 else "RGB")
+        image = put_on_white(image)
+    mode = "L" if C == 1 else "RGB"
+    image = image if image.mode == mode else image.convert(mode)
     if image.size != (W, H):
         image = ImageOps.fit(image, (W, H), Image.Resampling.BICUBIC)
     return np.asarray(image).reshape(H, W, C).transpose(2, 0, 1)
+
+
+def put_on_white(image: Image.Image) -> Image.Image:
+    """Return an image in RGB on a white background. In strips, since each step needs a copy."""
+    result = Image.new("RGB", image.size)
+    height = max(1, STRIP // image.width)
+    for top in range(0, image.height, height):
+        box = 0, top, image.width, min(top + height, image.height)
+        strip = image.crop(box).convert("RGBA")
+        result.paste(Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip), box)
+    return result
 
 
 def decode_images(
@@ -199,12 +222,27 @@ def decode_images(
     return pixels
 
 
-def load_image(path: str, size: int, channels: int) -> Tensor:
-    """Load one image as uint8 (C, H, W)."""
+def find_image(path: str) -> ImageSource:
+    """Return the file at a path of this machine."""
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such image; give the path of a PNG, JPEG or WebP")
+    return ImageSource(path, path)
+
+
+def read_pixels(image: object, shape: Shape) -> Tensor:
+    """Return the pixels (C, H, W) of an image, if it is not decoded yet. A string is no path here."""
+    if isinstance(image, Tensor):
+        return image
+    if not isinstance(image, ImageSource):
+        raise UserError("this model reads images; give the path of one, or its pixels")
     with refuse_bombs():
-        return torch.from_numpy(decode_image(ImageSource(path, path), (channels, size, size)).copy())
+        return torch.from_numpy(decode_image(image, shape).copy())
+
+
+def resize_pixels(pixels: Tensor, shape: Shape) -> Tensor:
+    """Return the pixels (C, H, W) of an image for a model that reads another shape."""
+    image = Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy())
+    return torch.from_numpy(resize_image(image, shape).copy())
 
 
 def default_size(side: int, max_size: int) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from regard import errors
+from regard.data.images import find_image
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.score import score_model
@@ -54,6 +55,18 @@ class Model:
     def tokenizers(self) -> list[Tokenizer]:
         """The tokenizer; or the source's and the target's, where these differ; none of a model of images."""
         return [t for t in (self.task.tokenizer, self.task.target_tokenizer) if t is not None]
+
+    def open_input(self, given: Any) -> Any:
+        """An input as tasks take it: if this model reads images, a string is the path of a file here.
+
+        Only what the user of this process passes comes this way. What clients of a server send goes to the
+        task as it is, and tasks open no paths.
+        """
+        if self.task.reads != "image":
+            return str(given) if isinstance(given, Path) else given
+        source, target = self.task.split_target(given) if self.task.has_source else (given, None)
+        source = find_image(str(source)) if isinstance(source, str | Path) else source
+        return source if target is None else (source, target)
 
     def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:
         """The answer as it comes, piece by piece; for several texts, a list of pieces at a time.
@@ -101,7 +114,7 @@ class Model:
         if not isinstance(samples, int) or not 1 <= samples <= MOST_SAMPLES:
             raise UserError(f"num_return_sequences={samples}: give a whole number from 1 to {MOST_SAMPLES}")
         return Request(
-            [text] if is_single(text) else text,
+            [self.open_input(each) for each in ([text] if is_single(text) else text)],
             Sampling(**options),
             [stop] if isinstance(stop, str) else stop,
             samples,

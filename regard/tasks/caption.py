@@ -19,7 +19,7 @@ from regard.data import Corpus, DataConfig
 from regard.data.augment import Augmentation, apply_augmentation, sample_augmentation
 from regard.data.encoding import tokenizer_for
 from regard.data.image_readers import read_captions
-from regard.data.images import ImageDataset, load_image
+from regard.data.images import ImageDataset, ImageSource, read_pixels
 from regard.data.shuffling import random_keys
 from regard.data.synthetic import draw_shapes
 from regard.decode.sampling import Sampling
@@ -199,10 +199,9 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
     # Answers
 
-    def parts(self, input: str | Tensor) -> list[Tensor]:
-        """The image: the path of a file, or pixels (C, H, W) in bytes."""
-        channels, size, _ = self.image_shape
-        return [load_image(input, size, channels) if isinstance(input, str) else input]
+    def parts(self, input: ImageSource | Tensor) -> list[Tensor]:
+        """The pixels (C, H, W) of the image, in bytes."""
+        return [read_pixels(input, self.image_shape)]
 
     def source(self, part: Tensor) -> Tensor:
         return part
@@ -216,7 +215,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         return answers
 
     def cross_attention(
-        self, model: Captioner, input: str | Tensor, answer: str
+        self, model: Captioner, input: ImageSource | Tensor, answer: str
     ) -> tuple[Tensor, list[str], list[str]]:
         """Where each token of a caption attends: weights (T, side, side) over the grid of regions."""
         weights, tokens, _ = super().cross_attention(model, input, answer)

@@ -15,7 +15,7 @@ ConfigT = TypeVar("ConfigT")
 class Request:
     """Inputs, and how to answer them."""
 
-    inputs: Sequence[Any]  # texts, conversations, or images as paths or pixels
+    inputs: Sequence[Any]  # texts, conversations, or images: an `ImageSource` or pixels, never a path
     sampling: Sampling = field(default_factory=Sampling)
     stop: Sequence[str] = ()  # an answer ends before the first of these
     samples: int = 1  # answers to each input

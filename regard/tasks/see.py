@@ -17,7 +17,7 @@ from regard.core.modes import evaluating
 from regard.data import Corpus
 from regard.data.augment import Augmentation, apply_augmentation, apply_mix, sample_augmentation, sample_mix
 from regard.data.image_readers import read_image_classes
-from regard.data.images import ImageDataset, load_image
+from regard.data.images import ImageDataset, ImageSource, read_pixels
 from regard.data.labels import LabelledTexts, class_ids, class_names, split_by_class
 from regard.data.shuffling import mix64, random_keys
 from regard.data.synthetic import SIZE, draw_shapes
@@ -256,7 +256,7 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
     def answers(self, model: ModelWithHead, request: Request) -> list[list[Answer]]:
         """The likeliest classes of each image, with their probabilities.
 
-        An image is the path of a file, or pixels (C, H, W) in bytes.
+        An image is an `ImageSource`, or pixels (C, H, W) in bytes.
         """
         device, size = next(model.parameters()).device, self.ask_batch_size
         answers: list[list[Answer]] = []
@@ -267,20 +267,16 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
                 answers += [likeliest_classes(self.labels, row, request.samples) for row in logits.cpu()]
         return answers
 
-    def pixels(self, input: str | Tensor) -> Tensor:
+    def pixels(self, input: ImageSource | Tensor) -> Tensor:
         """An image as the model reads it, (C, H, W) in bytes."""
-        return (
-            load_image(input, self.config.size or 1, self.config.channels or 1)
-            if isinstance(input, str)
-            else input
-        )
+        return read_pixels(input, self.image_shape)
 
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         return class_scores(self.labels, answers, references)
 
     # Looking on
 
-    def reading(self, model: ModelWithHead, input: str | Tensor) -> Reading:
+    def reading(self, model: ModelWithHead, input: ImageSource | Tensor) -> Reading:
         args, _ = recorded_call(model, lambda: self.answers(model, Request([input])))
         assert isinstance(model.model, ViT)
         P = model.model.config.patch

@@ -40,7 +40,6 @@ All other layers (BERT's `transform`, convolutions) have their output under thei
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, overload
 
 import torch
@@ -76,14 +75,20 @@ def trace(
     tensors of a step are those of its new tokens, and its logits those of the next token; with `num_beams`
     they are those of the best unfinished beam, and `about["beam"]` has the step's candidates, best first.
     """
-    if isinstance(model.model, Ensemble):
-        raise UserError("several models at once can't be traced; load one of them")
     if options and not steps:
         raise UserError(f"{next(iter(options))} is an option of writing step by step; add steps=True")
-    inputs = str(inputs) if isinstance(inputs, Path) else inputs
+    inputs = model.open_input(inputs)
+    if not steps:
+        return trace_input(model, inputs, layers)
+    check_single(model)
     with evaluating(model.model), torch.no_grad():
-        if steps:
-            return trace_steps(model, inputs, layers, **options)
+        return trace_steps(model, inputs, layers, **options)
+
+
+def trace_input(model: Model, inputs: Any, layers: Sequence[int] | None = None) -> Trace:
+    """Trace a model's run on an input that is a text or an image already, never the path of one."""
+    check_single(model)
+    with evaluating(model.model), torch.no_grad():
         reading = read_input(model, inputs)
         assert reading.run is not None
         with record(model.model, layers) as recording:
@@ -91,3 +96,8 @@ def trace(
     result_trace = make_trace(model, reading, recording, result)
     result_trace.model, result_trace.given = model, inputs
     return result_trace
+
+
+def check_single(model: Model) -> None:
+    if isinstance(model.model, Ensemble):
+        raise UserError("several models at once can't be traced; load one of them")

@@ -225,6 +225,11 @@ def effects(model: Model, inputs: Any) -> list[Effect]:
     `inputs` are those of `trace`. The answer is the class; the next token of a text; the tokens that fill the
     blanks; or all that an encoder-decoder writes, its own greedy answer or the given one.
     """
+    return rank_heads(model, model.open_input(inputs))
+
+
+def rank_heads(model: Model, inputs: Any) -> list[Effect]:
+    """The same for an input that is a text or an image already, never the path of one."""
     module = model.model
     results = []
     with evaluating(module), torch.no_grad():

@@ -20,7 +20,11 @@ def read_input(model: Model, input: Any) -> Reading:
         raise UserError("there is nothing to trace; give a text, or the path of a picture")
     if model.task.has_source or isinstance(model.model, EncoderDecoder):
         return read_pair(model, input)
-    return model.task.reading(model.model, "\t".join(input) if isinstance(input, tuple | list) else input)
+    if isinstance(input, tuple | list):
+        if not all(isinstance(text, str) for text in input):
+            raise UserError("this model writes no answers to images; leave the answer out")
+        input = "\t".join(input)
+    return model.task.reading(model.model, input)
 
 
 def read_pair(model: Model, input: Any) -> Reading:

@@ -19,4 +19,4 @@ def look(model: Model, input: Any, view: str | None = None, **choice: Any) -> Pi
     """
     inputs = input if isinstance(input, Sequence) and not isinstance(input, str) else [input]
     chosen = views.Choice(**choice)
-    return Picture(stack([views.view(model, one, view, chosen).scene() for one in inputs]))
+    return Picture(stack([views.view(model, model.open_input(one), view, chosen).scene() for one in inputs]))

@@ -49,7 +49,7 @@ def page(model: Model, input: Any, answer: str | None = None, **state: Any) -> S
 
     `state` is what the page's address holds: view="next", layer=2, head=1.
     """
-    session = Session(model, input, answer)
+    session = Session(model, model.open_input(input), answer)
     session.state = {name: str(value) for name, value in state.items()}
     return session
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.runs.folder import LOG
 from regard.runs.model import Model
-from regard.tracing import Trace, trace
+from regard.tracing import Trace, trace_input
 from regard.tracing.names import layer_index, trace_names
 from regard.training.log import Log
 from regard.viewer.lens import layers, lens, output_head
@@ -55,7 +55,7 @@ class TraceData:
         self.full_input = input if answer is None else (input, answer)
         self.depth = 1 + max((layer_index(name) or 0 for name, _ in trace_names(model.model)), default=0)
         self.layers = [self.depth - 1] if layers is None and computed is None and self.is_long else layers
-        self.trace: Trace = trace(model, self.full_input, self.layers) if computed is None else computed
+        self.trace: Trace = trace_input(model, self.full_input, self.layers) if computed is None else computed
         self.weights = weights(model)
 
     @property

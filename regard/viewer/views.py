@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.core.modes import evaluating
 from regard.core.positions import Positions
 from regard.core.watch import watch
-from regard.data.images import load_image
+from regard.data.images import read_pixels
 from regard.draw.arcs import Arcs
 from regard.draw.heat import Atlas, Matrix
 from regard.draw.maps import Maps, to_image
@@ -269,8 +269,7 @@ def patches(model: Model, picture: Any, choice: Choice) -> Maps:
 def words(model: Model, picture: Any, choice: Choice) -> Maps:
     """The regions that each word of a caption attends to, Xu et al. 2015, figure 3."""
     task = model.task
-    channels, size, _ = task.image_shape
-    pixels = load_image(picture, size, channels) if isinstance(picture, str) else picture
+    pixels = read_pixels(picture, task.image_shape)
     answer = model.ask([pixels])[0] if choice.answer is None else choice.answer  # type: ignore[list-item]
     written = task.encode_target(Prompt([]), answer)[: task.context]
     device = next(model.model.parameters()).device
@@ -289,8 +288,7 @@ def words(model: Model, picture: Any, choice: Choice) -> Maps:
 def classify_image(model: Model, picture: Any) -> tuple[Tensor, np.ndarray, str]:
     """The image as the model reads it (channels, height, width), all weights (L, H, T, T), and the answer."""
     task = model.task
-    channels, size, _ = task.image_shape
-    pixels = load_image(picture, size, channels) if isinstance(picture, str) else picture
+    pixels = read_pixels(picture, task.image_shape)
     answers: list[Any] = []
     weights = watched(
         inner(model.model), lambda: answers.extend(task.answers(model.model, Request([pixels])))

@@ -19,13 +19,14 @@ from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tasks.request import Prompt
 from regard.tracing import Trace
-from regard.tracing.intervene import answer_rows, change, changeable, effects
+from regard.tracing.intervene import answer_rows, change, changeable, rank_heads
 from regard.tracing.names import layer_index
 from regard.tracing.reading import name_outputs, read_input, source_and_target, write_target
 from regard.tracing.record import record
 
 TOP = 12  # most probable tokens before, and after
 MAX_CHANGES = 32
+MAX_WEIGHT = 1e6  # of an attention weight before the weights are scaled to add up to 1
 PATCHABLE = "output", "attn.residual", "cross.residual", "embed", "input"  # can come from another input
 NO_ANSWER = "this model's answer is not a distribution over words or classes, so changes can't be measured"
 
@@ -145,7 +146,7 @@ class WhatIf:
 
     def ranked(self) -> list[dict[str, Any]]:
         """All heads, ordered by how much the answer changes without them."""
-        return [asdict(effect) for effect in effects(self.model, self.shown.full_input)]
+        return [asdict(effect) for effect in rank_heads(self.model, self.shown.full_input)]
 
 
 class Plan:
@@ -216,9 +217,9 @@ class Plan:
         if head >= H or query >= T:
             raise UserError(f"{part}: there are heads 0 to {H - 1} and queries 0 to {T - 1}")
         if isinstance(to, list):
-            weights = [float(x) for x in to if type(x) in (int, float) and math.isfinite(x) and x >= 0]
+            weights = [float(x) for x in to if type(x) in (int, float) and 0 <= x <= MAX_WEIGHT]
             if len(weights) != len(to) or len(weights) != S or not sum(weights):
-                raise UserError(f"{part}: give {S} weights, none below 0 and not all 0")
+                raise UserError(f"{part}: give {S} weights from 0 to {MAX_WEIGHT:g}, not all 0")
             replacement: Tensor | None = torch.tensor(weights) / sum(weights)  # (S,)
         elif to == "even":
             replacement = None
@@ -244,7 +245,7 @@ def copy_into(new: Tensor, x: Tensor) -> None:
 
 def number(one: dict[str, Any], name: str) -> int:
     """A field of a change that must be a number from 0 up."""
-    if type(value := one.get(name)) is not int or value < 0:
+    if type(value := one.get(name)) is not int or not 0 <= value < 2**31:
         raise UserError(f"{name}={str(value)[:20]}: give a whole number from 0 up")
     return value
 

@@ -11,7 +11,11 @@ from helpers.errors import user_error
 from helpers.images import RNG, noise, save
 from regard.data import images
 from regard.data.image_readers import read_image_classes
-from regard.data.images import load_image
+from regard.data.images import find_image, read_pixels
+
+
+def load_image(path, size, channels):
+    return read_pixels(find_image(path), (channels, size, size))
 
 
 def test_a_camera_may_say_which_side_is_up(tmp_path):
