@@ -8,8 +8,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from regard.errors import UserError
+from regard.serve.admission import AdmissionMiddleware, Share
 from regard.serve.ask import AskRoute
 from regard.serve.errors import APIError, error_response
+from regard.serve.log import LogWriter
 from regard.serve.monitoring import MonitoringMiddleware
 from regard.serve.openai import OpenAIRoutes
 from regard.serve.openapi import openapi_document
@@ -20,8 +22,8 @@ from regard.serve.security import SecurityConfig, SecurityMiddleware
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def create_app(registry: ModelRegistry, security: SecurityConfig, log: bool = False) -> ASGIApp:
-    """The API of all models, and the page for every other path; `log` writes a line for each request."""
+def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter | None = None) -> ASGIApp:
+    """The API of all models, and the page for every other path; a `log` gets a line for each request."""
     routes = [
         *OpenAIRoutes(registry).routes(),
         AskRoute(registry).route(),
@@ -40,7 +42,13 @@ def create_app(registry: ModelRegistry, security: SecurityConfig, log: bool = Fa
             return "/v1/models/{model}"
         return "page" if is_page_path(path) else "other"
 
-    return MonitoringMiddleware(SecurityMiddleware(app, security), registry.metrics, route_label, log)
+    def share(method: str, path: str) -> Share | None:
+        if path in paths:
+            return "api" if method == "POST" else None
+        return "page" if is_page_path(path) else None
+
+    admitted = AdmissionMiddleware(app, registry.limits, share)
+    return MonitoringMiddleware(SecurityMiddleware(admitted, security), registry.metrics, route_label, log)
 
 
 def status_routes(registry: ModelRegistry, key: bool) -> list[Route]:

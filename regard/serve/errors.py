@@ -45,10 +45,16 @@ def error_body(error: HTTPException) -> ErrorResponse:
     status = error.status_code
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     param, code = getattr(error, "param", None), getattr(error, "code", None)
-    return {"error": {"message": error.detail, "type": kind, "param": param, "code": code}}
+    param = param if param is None else encodable(param)
+    return {"error": {"message": encodable(error.detail), "type": kind, "param": param, "code": code}}
 
 
 def error_response(path: str, error: HTTPException) -> Response:
     if path.startswith("/v1/"):
         return JSONResponse(error_body(error), error.status_code, error.headers)
-    return PlainTextResponse(error.detail, error.status_code, error.headers)
+    return PlainTextResponse(encodable(error.detail), error.status_code, error.headers)
+
+
+def encodable(text: str) -> str:
+    """A message without halves of surrogate pairs, which a client's JSON may hold."""
+    return text.encode(errors="replace").decode()

@@ -3,7 +3,6 @@
 import json
 import re
 import secrets
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +10,8 @@ from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from regard.serve.log import LogWriter
 
 CLIENT_CLOSED = 499  # the status that is logged if the client left before it was answered
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # ids of clients that are accepted
@@ -92,12 +93,14 @@ class Metrics:
 
 
 class MonitoringMiddleware:
-    """Gives every request an id, counts it, and with `log` writes a line of JSON to standard error.
+    """Gives every request an id, counts it, and with a `log` writes a line of JSON to it.
 
     `route_label` maps a path to a label, so that unknown paths make neither metrics nor lines of their own.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, route_label: Callable[[str], str], log: bool):
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, route_label: Callable[[str], str], log: LogWriter | None
+    ):
         self.app, self.metrics, self.route_label, self.log = app, metrics, route_label, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,7 +125,8 @@ class MonitoringMiddleware:
         """Count and log a request, but never its text or its answer."""
         status, seconds = info.status or CLIENT_CLOSED, time.perf_counter() - info.started
         self.metrics.count(info, status, seconds)
-        if not self.log:
+        self.metrics.clients_gone += not info.status
+        if self.log is None:
             return
         line: dict[str, str | int | float] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -135,7 +139,7 @@ class MonitoringMiddleware:
         if info.model is not None:
             line["model"] = info.model
             line["prompt_tokens"], line["completion_tokens"] = info.prompt_tokens, info.completion_tokens
-        sys.stderr.write(json.dumps(line) + "\n")
+        self.log.write(json.dumps(line))
 
 
 def format_labels(labels: Labels) -> str:

@@ -5,7 +5,7 @@ import mimetypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
+from torch import Tensor
 
+from regard.data.images import resize_pixels
 from regard.errors import UserError
 from regard.runs.load import at_step
 from regard.runs.model import Model
+from regard.serve.admission import AdmissionMiddleware
 from regard.serve.errors import APIError, error_response
 from regard.serve.protocol import Json
-from regard.serve.registry import copy_modules
+from regard.serve.registry import ServerLimits, copy_modules
 from regard.serve.requests import (
-    MAX_BODY,
+    body_int,
     check_text,
     decode_image,
+    is_int,
     parse_object,
     query_int,
     query_slice,
@@ -36,11 +40,14 @@ from regard.serve.security import SecurityConfig, SecurityMiddleware
 from regard.viewer.html import PAGE_FOLDER
 from regard.viewer.onefile import index
 from regard.viewer.session import Session
-from regard.viewer.whatif import compare_runs
+from regard.viewer.whatif import MAX_CHANGES, compare_runs
 
 MAX_SESSIONS = 4  # traces that stay in memory
 MAX_SESSION_BYTES = 2**32  # of all of them; the latest stays anyway
+MAX_TENSOR_BYTES = 64 * 2**20  # of one response
 MAX_IDS = 500
+HEAVY = 2  # requests at once whose large bodies, images or tensors are copied
+INLINE = 4000  # bytes of JSON that are parsed in the event loop
 MAX_QUERY = 200  # letters of words whose neighbours are asked for
 
 
@@ -88,7 +95,7 @@ class TraceRequest:
         layers, answer = body.get("layers"), body.get("answer")
         if answer is not None:
             check_text(answer, "answer")
-        if layers is not None and not (isinstance(layers, list) and all(type(n) is int for n in layers)):
+        if layers is not None and not (isinstance(layers, list) and all(map(is_int, layers))):
             raise APIError(400, "layers: give a list of whole numbers")
         step, other = body_int(body, "checkpoint"), body_int(body, "model")
         return cls(body.get("input"), answer, layers, body.get("picture"), step, other)
@@ -107,7 +114,10 @@ class PageRoutes:
         self.model, self.first, self.others = model, first, others
         self.sessions = SessionStore(first)
         self.lock = threading.Lock()  # hooks on a model belong to one trace at a time
+        self.heavy = threading.Semaphore(HEAVY)
         self.checkpoint: tuple[int, Model] | None = None  # the latest step that was loaded
+        self.files = {path.name: path.read_bytes() for path in PAGE_FOLDER.iterdir() if path.is_file()}
+        self.files["index.html"] = index(PAGE_FOLDER).encode()
 
     def routes(self) -> list[Route]:
         return [
@@ -148,54 +158,74 @@ class PageRoutes:
 
     def file(self, request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
-        files = {path.name: path for path in PAGE_FOLDER.iterdir() if path.is_file()}
-        if name not in files:
+        if name not in self.files:
             raise APIError(404, "there is no such file")
-        if name == "index.html":
-            return Response(index(PAGE_FOLDER), media_type="text/html")
         kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
-        return Response(files[name].read_bytes(), media_type=kind)
+        return Response(self.files[name], media_type=kind)
 
     def download(self, request: Request) -> Response:
-        headers = {"Content-Disposition": 'attachment; filename="regard.html"'}
-        return Response(self.session(request).html(), 200, headers, "application/octet-stream")
+        session, headers = (
+            self.session(request),
+            {"Content-Disposition": 'attachment; filename="regard.html"'},
+        )
+        with self.heavy:
+            return Response(session.html(), 200, headers, "application/octet-stream")
 
     # Traces and their tensors
 
     async def trace(self, request: Request) -> Response:
-        body = TraceRequest.parse(await read_object(request))
+        body = TraceRequest.parse(await self.read_object(request))
         return JSONResponse(await run_in_threadpool(self.run_trace, body))
 
     def run_trace(self, request: TraceRequest) -> Json:
-        if request.image is not None:
-            input: Any = decode_image(self.model, request.image)
-        elif request.input is None or self.first.reads_images:  # never a path: clients may not read files
-            input = self.first.input
-            if request.is_first:
-                self.sessions.add(self.first)
-                return self.first.manifest
-        else:
-            input = check_text(request.input)
         with self.lock:
             model = self.choose_model(request.checkpoint, request.other)
+            input = self.read_input(model, request.input, request.image)
+            if request.is_first and input is self.first.input:
+                self.sessions.add(self.first)
+                return self.first.manifest
             session = Session(model, input, request.answer, request.layers)
             manifest = session.manifest
         self.sessions.add(session)
         return manifest
 
+    def read_input(self, model: Model, text: object, image: object) -> Any:
+        """A text, or the pixels of an image, as the model reads it; by default, the first input of the page.
+
+        A model that reads images ignores texts, so that none can be the path of a file.
+        """
+        first = self.first.input
+        if image is not None:
+            with self.heavy:
+                return decode_image(model, image)
+        if model.task.reads == "text" and text is not None:
+            return check_text(text)
+        if model.task.reads != self.model.task.reads:
+            name = "picture" if model.task.reads == "image" else "input"
+            raise APIError(400, f"{name}: this model reads {model.task.reads}s; give it one")
+        if isinstance(first, Tensor) and first.shape != model.task.image_shape:
+            return resize_pixels(first, model.task.image_shape)
+        return first
+
     def tensor(self, request: Request) -> Response:
-        query = request.query_params
-        values = self.session(request).numbers(
-            query.get("name", ""),
-            query_int(request, "head"),
-            query_slice(request, "rows"),
-            query_slice(request, "columns"),
-            query_int(request, "most", 1),
-            query.get("as") == "uint8",
-        )
+        query, session = request.query_params, self.session(request)
+        with self.heavy:
+            values = session.numbers(
+                query.get("name", ""),
+                query_int(request, "head"),
+                query_slice(request, "rows"),
+                query_slice(request, "columns"),
+                query_int(request, "most", 1),
+                query.get("as") == "uint8",
+            )
+            if values.nbytes > MAX_TENSOR_BYTES:
+                message = f"name: over {MAX_TENSOR_BYTES:,} bytes; ask for less with rows, columns or most"
+                raise APIError(413, message)
+            values = np.ascontiguousarray(values)
         kind = "uint8" if values.dtype == np.uint8 else "float32"
         headers = {"X-Shape": ",".join(map(str, values.shape)), "X-Type": kind}
-        return Response(np.ascontiguousarray(values).tobytes(), 200, headers, "application/octet-stream")
+        data = values.reshape(-1).view(np.uint8).data  # no copy
+        return Response(data, 200, headers, "application/octet-stream")
 
     def words(self, request: Request) -> Response:
         texts = request.query_params.get("ids", "").split(",")
@@ -206,15 +236,16 @@ class PageRoutes:
     # Views
 
     async def ask(self, request: Request) -> Response:
-        body = await read_object(request)
-        if body.get("input") is None or self.first.reads_images:
+        body = await self.read_object(request)
+        if body.get("input") is None or self.model.task.reads == "image":
             raise APIError(400, "input: give a text, to a model that reads texts")
         text, step = check_text(body["input"]), body_int(body, "checkpoint")
 
         def run() -> str:
             with self.lock:
-                answer = self.choose_model(step).ask(text)
-            return answer if isinstance(answer, str) else "\n".join(answer)
+                model = self.choose_model(step)
+                answers = model.task.answers(model.model, replace(model.request([], {}), inputs=[text]))
+            return "\n".join(answer.text for answer in answers[0])
 
         return JSONResponse({"output": await run_in_threadpool(run)})
 
@@ -238,7 +269,7 @@ class PageRoutes:
         return JSONResponse(space.near(query.get("name", ""), point, query.get("distance", "cosine")))
 
     async def change(self, request: Request) -> Response:
-        body = await read_object(request)
+        body = await self.read_object(request)
         session, row, changes = (
             self.sessions.get(body.get("trace")),
             body_int(body, "row"),
@@ -248,7 +279,8 @@ class PageRoutes:
             raise APIError(400, "changes: give a list of objects")
 
         def run() -> Json:
-            parsed = [parse_change(session, one) for one in changes]
+            with self.heavy:
+                parsed = [parse_change(session, one) for one in changes[: MAX_CHANGES + 1]]
             with self.lock:
                 return session.whatif.changed(parsed, row)
 
@@ -266,27 +298,26 @@ class PageRoutes:
     def log(self, request: Request) -> Response:
         return JSONResponse(self.first.log())
 
+    async def read_object(self, request: Request) -> Json:
+        """The JSON of a body; a large one is parsed in a thread."""
+        data = await read_body(request)
+
+        def parse() -> Json:
+            with self.heavy:
+                return parse_object(data)
+
+        return parse_object(data) if len(data) <= INLINE else await run_in_threadpool(parse)
+
 
 def parse_change(session: Session, change: Json) -> Json:
     """A change of /api/change with its input checked: a text, or the pixels of an image, never a path."""
     change = dict(change)
     image = change.pop("picture", None)
-    if session.reads_images:
+    if session.model.task.reads == "image":
         change["input"] = None if image is None else decode_image(session.model, image)
     elif change.get("input") is not None:
         check_text(change["input"])
     return change
-
-
-async def read_object(request: Request) -> Json:
-    return parse_object(await read_body(request, MAX_BODY))
-
-
-def body_int(body: Json, name: str) -> int | None:
-    value = body.get(name)
-    if value is not None and type(value) is not int:
-        raise APIError(400, f"{name}: give a whole number")
-    return value
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
@@ -295,13 +326,16 @@ async def handle_error(request: Request, error: Exception) -> Response:
     return error_response(request.url.path, error)
 
 
-def page_app(model: Model, first: Session, others: Sequence[Model] = ()) -> ASGIApp:
+def page_app(
+    model: Model, first: Session, others: Sequence[Model] = (), limits: ServerLimits | None = None
+) -> ASGIApp:
     """The application of `regard look`: the page of one model, for this machine only."""
     handlers: dict[Any, Callable[..., Any]] = dict.fromkeys(
         (HTTPException, UserError, ValueError), handle_error
     )
     app = Starlette(routes=PageRoutes(model, first, others).routes(), exception_handlers=handlers)
-    return SecurityMiddleware(app, SecurityConfig())
+    admitted = AdmissionMiddleware(app, limits or ServerLimits(), lambda method, path: "page")
+    return SecurityMiddleware(admitted, SecurityConfig())
 
 
 class LazyPage:

@@ -76,7 +76,7 @@ class EmbeddingRequest(TypedDict, total=False):
 
 class AskRequest(SamplingFields, total=False):
     input: str | list[str]
-    picture: str
+    picture: str | bytes  # in base64, or the file itself
     max_new_tokens: int | None
     num_return_sequences: int | None
     prefix: str | None

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,18 +30,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerLimits:
-    """The limits that a user can set; schema.py has the others."""
+    """Limits of requests and answers; schema.py has those of fields, connections.py those of connections."""
 
     places: int = 32  # answers that a model generates at once
     queue: int = 128  # answers that wait for a place
     tokens: int = 4096  # of one answer
     timeout: float = 120.0  # seconds for a complete answer
-    body: int = 16 * 2**20  # bytes of a request
+    body: int = 16 * 2**20  # bytes of a request, enough for an image
+    body_seconds: float = 60.0  # until a body is complete
+    body_memory: int = 128 * 2**20  # bytes of all large bodies together
+    page_places: int = 16  # requests of the page that are answered at once
+    page_queue: int = 48  # those that wait for a place
 
     def __post_init__(self) -> None:
         for name, low in (("places", 1), ("queue", 0), ("tokens", 1), ("timeout", 0.001), ("body", 1)):
-            if getattr(self, name) < low:
+            if not low <= getattr(self, name) < math.inf:
                 raise UserError(f"{name}={getattr(self, name)}: give a number from {low} up")
+
+    @property
+    def requests(self) -> int:
+        """Requests to the API that are answered or wait at once."""
+        return self.places + self.queue
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from regard.runs.model import Model
 from regard.serve.errors import APIError
 from regard.serve.schema import MAX_TEXT, is_unicode
 
-MAX_BODY = 16 * 2**20  # bytes of a request, enough for an image
+MAX_PIXELS = 2**24  # of an image that are decoded, each of 4 bytes
+MAX_VALUES = 2**19  # of JSON: small ones take many times the memory of their text
+MAX_INT = 2**53  # whole numbers that JavaScript can hold
 
 
 @dataclass(frozen=True)
@@ -32,28 +34,21 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").split(";")[0].strip().lower()
 
 
-async def read_body(request: Request, limit: int, images: bool = False) -> bytes:
-    """The body of a JSON request, up to a limit; with `images`, it may be an image file as well.
+async def read_body(request: Request, images: bool = False) -> bytes:
+    """The body of a JSON request; with `images`, it may be an image file as well.
 
     Other content types are refused: a form on another website could send them.
     """
     kind = content_type(request)
     if kind != "application/json" and not (images and kind.startswith("image/")):
         raise APIError(415, "send JSON, as application/json")
-    too_large = APIError(413, f"the body is over {limit:,} bytes; send less")
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and len(length) < 20 and int(length) > limit:
-        raise too_large
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > limit:
-            raise too_large
-    return bytes(data)
+    return await request.body()
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
     """The JSON object in a body; NaN and infinity are no JSON."""
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise APIError(413, f"the body has over {MAX_VALUES:,} values; send less")
     try:
         value = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -78,18 +73,31 @@ def check_text(value: object, name: str = "input") -> str:
     return value
 
 
-def decode_image(model: Model, text: object) -> torch.Tensor:
-    """The pixels of a PNG, JPEG or WebP in base64, in the size that the model reads."""
+def decode_image(model: Model, image: object) -> torch.Tensor:
+    """The pixels of a PNG, JPEG or WebP, as bytes or in base64, in the size that the model reads."""
     if model.task.reads != "image":
-        raise APIError(400, "this model reads texts; give it one")
+        raise APIError(400, "this model reads texts; give it one", "picture")
     try:
-        data = base64.b64decode(text, validate=True)  # type: ignore[arg-type]
+        data = image if isinstance(image, bytes) else base64.b64decode(image, validate=True)  # type: ignore[arg-type]
     except (binascii.Error, TypeError, ValueError):
-        raise APIError(400, "picture: give it in base64") from None
-    with images.refuse_bombs():
-        return torch.from_numpy(
-            images.decode_image(ImageBytes("", "the picture", data=data), model.task.image_shape).copy()
-        )
+        raise APIError(400, "picture: give it in base64", "picture") from None
+    try:
+        pixels = images.decode_image(ImageBytes("", "picture", data=data), model.task.image_shape, MAX_PIXELS)
+    except images.ImageTooLarge as error:
+        raise APIError(413, str(error), "picture") from None
+    return torch.from_numpy(pixels.copy())
+
+
+def body_int(body: dict[str, Any], name: str) -> int | None:
+    """A whole number of a body, if it is there."""
+    value = body.get(name)
+    if value is not None and not is_int(value):
+        raise APIError(400, f"{name}: give a whole number")
+    return value
+
+
+def is_int(value: object) -> bool:
+    return type(value) is int and -MAX_INT <= value <= MAX_INT
 
 
 def query_int(request: Request, name: str, low: int = 0) -> int | None:

@@ -211,7 +211,7 @@ def matches(value: object, schema: Schema) -> bool:
         case "number":
             if type(value) is not int and type(value) is not float:
                 return False
-            return math.isfinite(value) and schema["minimum"] <= value <= schema["maximum"]
+            return schema["minimum"] <= value <= schema["maximum"]  # not so for NaN and infinity
         case "string":
             low, high = schema.get("minLength", 0), schema.get("maxLength", math.inf)
             return isinstance(value, str) and low <= len(value) <= high and is_unicode(value)

@@ -1,7 +1,7 @@
-"""Who may use the server: allowed hosts, same-origin pages, the API key, and how many requests at once.
+"""Who may use the server: allowed hosts, same-origin pages, and the API key.
 
 A request is refused before its body is read if it names a host that is not ours (DNS rebinding), comes from
-another website, lacks the key, or finds all places taken. Every response gets the security headers.
+another website, or lacks the key. Every response gets the security headers.
 """
 
 import base64
@@ -10,11 +10,13 @@ import ipaddress
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from regard.serve.errors import APIError, error_response, queue_full
+from regard.errors import UserError
+from regard.serve.errors import APIError, error_response
 
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost"})
 PUBLIC_PATHS = ("/health", "/ready")  # no key needed
@@ -42,7 +44,16 @@ class SecurityConfig:
     host: str = "127.0.0.1"  # the address to listen at
     names: Collection[str] = ()  # further host names, for example those of a proxy
     key: str | None = None
-    max_requests: int = 160  # POST requests that are answered or wait at once
+
+    def __post_init__(self) -> None:
+        if self.key is None:
+            return
+        if not self.key.strip():
+            raise UserError("the API key is empty; give --api-key or REGARD_API_KEY a value, or unset it")
+        if self.key != self.key.strip() or not self.key.isprintable():
+            raise UserError(
+                "the API key has spaces at its ends or control characters, which clients can't send"
+            )
 
     def allows_host(self, host: str) -> bool:
         """IP addresses are always ours if we listen at all of them: DNS can redirect only names."""
@@ -56,21 +67,27 @@ class SecurityConfig:
 
     def allows_key(self, authorization: str) -> bool:
         """Accept the key as a bearer token, or as the password that a browser asks for."""
-        scheme, _, credentials = authorization.partition(" ")
+        scheme, _, text = authorization.partition(" ")
+        credentials = text.strip().encode("latin-1")  # Starlette decodes headers so
         if scheme.lower() == "basic":
             try:
-                credentials = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
-            except (binascii.Error, ValueError):
+                credentials = base64.b64decode(credentials, validate=True).partition(b":")[2]
+            except binascii.Error:
                 return False
         elif scheme.lower() != "bearer":
             return False
-        return secrets.compare_digest(credentials.strip().encode(), (self.key or "").encode())
+        return any(secrets.compare_digest(credentials, known) for known in self.encoded_keys)
+
+    @cached_property
+    def encoded_keys(self) -> list[bytes]:
+        """The key as clients may send it: they differ in how they encode letters beyond ASCII."""
+        key = self.key or ""
+        return [key.encode(), key.encode("latin-1")] if max(key) < "\u0100" else [key.encode()]
 
 
 class SecurityMiddleware:
     def __init__(self, app: ASGIApp, config: SecurityConfig):
         self.app, self.config = app, config
-        self.active = 0  # POST requests that have a place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,18 +100,9 @@ class SecurityMiddleware:
                 message["headers"] += extra
             await send(message)
 
-        limited = scope["method"] == "POST"
         error = self.check(path, Headers(scope=scope))
-        if error is None and limited and self.active >= self.config.max_requests:
-            error = queue_full()
-        if error is not None:
-            await error_response(path, error)(scope, receive, send_with_headers)
-            return
-        self.active += limited
-        try:
-            await self.app(scope, receive, send_with_headers)
-        finally:
-            self.active -= limited
+        app = self.app if error is None else error_response(path, error)
+        await app(scope, receive, send_with_headers)
 
     def check(self, path: str, headers: Headers) -> APIError | None:
         """Return the reason to refuse a request, if there is one."""

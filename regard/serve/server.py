@@ -10,6 +10,7 @@ import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any
 from urllib.parse import urlencode
@@ -19,54 +20,93 @@ from starlette.types import ASGIApp
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.serve.app import create_app
+from regard.serve.connections import ConnectionLimits, LimitedProtocol
+from regard.serve.log import log_in_background
 from regard.serve.page import page_app
 from regard.serve.registry import ModelRegistry, ServerLimits
 from regard.serve.security import SecurityConfig
 from regard.viewer.session import Session
 
-PORT = 7447  # the default; `regard look` takes another if it is in use
+PORT = 7447  # the default; another is taken if it is in use
 BACKLOG = 2048  # connections that the system keeps until they are accepted
+SEND_BUFFER = 2**18  # bytes of a response that the system keeps for a client that has not read them yet
+MAX_FILES = 8192  # open files that are asked for; few systems allow less, but many begin with 1024
+RESERVED_FILES = 64  # those that are no connections
 SWITCH_INTERVAL = 0.001  # seconds until the event loop's thread and the engines' threads take turns
 
 
 def bind_socket(port: int, host: str = "127.0.0.1", exact: bool = False) -> socket.socket:
-    """A socket at an address of this machine; unless `exact`, at any port if this one is in use."""
+    """A socket that listens at an address of this machine; unless `exact`, another port will do."""
+    if not 0 <= port < 2**16:
+        raise UserError(f"--port {port}: give a number from 0 to 65535")
     for number in (port,) if exact else (port, 0):
         try:
             kind, _, _, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
-        except (OSError, UnicodeError, OverflowError):
+        except (OSError, UnicodeError):
             raise UserError(
                 f"--host {host}: not an address of this machine; 127.0.0.1 is the usual one"
             ) from None
         # With the protocol named, asyncio turns off Nagle's algorithm, which would delay small packets.
         listener = socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         try:
             listener.bind(address)
-        except (OSError, OverflowError) as e:
+            listener.listen(BACKLOG)  # before that, another server could bind the same port
+        except OSError as e:
             listener.close()
             if exact or not number:
-                reason = getattr(e, "strerror", None) or e
-                raise UserError(f"--host {host} --port {number}: {reason}; choose another") from None
+                raise UserError(f"--host {host} --port {number}: {e.strerror or e}; choose another") from None
         else:
+            if number != port:
+                print(f"port {port} is in use; this server takes another", file=sys.stderr)
             return listener
     raise AssertionError
 
 
-def uvicorn_config(app: ASGIApp, **options: Any) -> Any:
+def uvicorn_config(app: ASGIApp, limits: ConnectionLimits | None = None, **options: Any) -> Any:
     import uvicorn
 
-    return uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none", **options)
+    return uvicorn.Config(
+        app,
+        http=partial(LimitedProtocol, limits=limits or ConnectionLimits()),  # type: ignore[arg-type]
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        **options,
+    )
+
+
+def allow_connections(wanted: int) -> ConnectionLimits:
+    """Have the system allow as many open files as connections need; if it does not, limit the connections."""
+    try:
+        import resource
+    except ImportError:  # not Unix: no such limit
+        return ConnectionLimits(connections=wanted)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    most = MAX_FILES if hard == unlimited else min(hard, MAX_FILES)
+    if soft != unlimited and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    # Half of them: asyncio accepts all connections that wait before it tells us of the first.
+    return ConnectionLimits(
+        connections=wanted if soft == unlimited else min(wanted, (soft - RESERVED_FILES) // 2)
+    )
 
 
 @contextmanager
-def run_in_thread(app: ASGIApp) -> Iterator[int]:
+def run_in_thread(app: ASGIApp, limits: ConnectionLimits | None = None) -> Iterator[int]:
     """Serve an application in a thread; yields its port."""
     import uvicorn
 
     listener = bind_socket(0)
-    server = uvicorn.Server(uvicorn_config(app))
-    listener.listen()
+    server = uvicorn.Server(uvicorn_config(app, limits))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
@@ -90,12 +130,13 @@ def serve_page(
 
     listener = bind_socket(port)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/" + (f"#{urlencode(state)}" if state else "")
-    server = uvicorn.Server(uvicorn_config(page_app(model, first, others)))
-    listener.listen()  # from now on the browser can connect, even if it is answered a moment later
+    limits = allow_connections(ConnectionLimits.connections)
+    server = uvicorn.Server(uvicorn_config(page_app(model, first, others), limits))
     print(url, flush=True)
     print("Ctrl-C ends it", file=sys.stderr)
-    open_browser(url)
-    server.run([listener])
+    open_browser(url)  # it can connect already, even if it is answered a moment later
+    with log_in_background():
+        server.run([listener])
 
 
 def serve_models(
@@ -116,23 +157,24 @@ def serve_models(
 
     listener = bind_socket(PORT if port is None else port, security.host, port is not None)
     security = replace(security, names={*security.names, listener.getsockname()[0]})
-    registry = ModelRegistry(models, limits)
-    config = uvicorn_config(
-        create_app(registry, security, log),
-        server_header=False,
-        proxy_headers=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=math.ceil(limits.timeout) + 10,  # for clients that don't read
-    )
+    busy = (
+        limits.requests + limits.page_places + limits.page_queue
+    )  # connections that are not closed for others
+    connections = allow_connections(max(ConnectionLimits.connections, 2 * busy))
     sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.collect()
-    gc.freeze()  # what exists by now stays: scanning it again and again would pause the server
-    listener.listen(BACKLOG)
-    host, number = listener.getsockname()[:2]
-    print(f"http://{f'[{host}]' if ':' in host else host}:{number}/", flush=True)
-    print("Ctrl-C ends it", file=sys.stderr, flush=True)
-    try:
-        Server(config).run([listener])
-    finally:
-        registry.close()
+    with log_in_background() as writer:
+        registry = ModelRegistry(models, limits)
+        config = uvicorn_config(
+            create_app(registry, security, writer if log else None),
+            connections,
+            timeout_graceful_shutdown=math.ceil(limits.timeout) + 10,  # for clients that don't read
+        )
+        gc.collect()
+        gc.freeze()  # what exists by now stays: scanning it again and again would pause the server
+        host, number = listener.getsockname()[:2]
+        print(f"http://{f'[{host}]' if ':' in host else host}:{number}/", flush=True)
+        print("Ctrl-C ends it", file=sys.stderr, flush=True)
+        try:
+            Server(config).run([listener])
+        finally:
+            registry.close()

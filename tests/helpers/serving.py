@@ -2,7 +2,7 @@
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,8 @@ from urllib.parse import urlencode
 
 from regard.runs.model import Model
 from regard.serve.app import create_app
+from regard.serve.connections import ConnectionLimits
+from regard.serve.log import LogWriter
 from regard.serve.page import page_app
 from regard.serve.registry import ModelRegistry, ServerLimits
 from regard.serve.security import SecurityConfig
@@ -66,9 +68,14 @@ class ModelServer(Server):
 
 
 @contextmanager
-def serve_session(first: Session) -> Iterator[PageServer]:
-    """Serve the page of a session."""
-    with run_in_thread(page_app(first.model, first)) as port:
+def serve_session(
+    first: Session,
+    others: Sequence[Model] = (),
+    limits: ServerLimits | None = None,
+    connections: ConnectionLimits | None = None,
+) -> Iterator[PageServer]:
+    """The page of a session."""
+    with run_in_thread(page_app(first.model, first, others, limits), connections) as port:
         yield PageServer(port, first)
 
 
@@ -78,12 +85,15 @@ def serve_models(
     limits: ServerLimits | None = None,
     log: bool = False,
     finish: bool = True,
+    connections: ConnectionLimits | None = None,
     **security: Any,
 ) -> Iterator[ModelServer]:
-    """Serve models by name; `finish`: whether running answers are finished at the end."""
-    registry = ModelRegistry(models, limits or ServerLimits())
+    """Models by name; `finish`: whether running answers are finished at the end."""
+    registry, writer = ModelRegistry(models, limits or ServerLimits()), LogWriter() if log else None
     try:
-        with run_in_thread(create_app(registry, SecurityConfig(**security), log)) as port:
+        with run_in_thread(create_app(registry, SecurityConfig(**security), writer), connections) as port:
             yield ModelServer(port, registry)
     finally:
         registry.close(finish)
+        if writer is not None:
+            writer.close()

@@ -189,7 +189,7 @@ def test_slow_answer_times_out():
 
 
 def test_full_queue_is_refused_at_once():
-    with serve_writer(ServerLimits(places=2, queue=1), slow=0.02, max_requests=3) as server:
+    with serve_writer(ServerLimits(places=2, queue=1), slow=0.02) as server:
         engine = server.registry.models["writer"].engine
         lines = [send_request(server, LONG | {"stream": True}) for _ in range(3)]
         until(lambda: (engine.running, engine.waiting) == (2, 1))

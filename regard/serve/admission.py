@@ -1,0 +1,133 @@
+"""Admit requests: read each body within limits, then give the request a place.
+
+The API and the page have places of their own, so that neither can take those of the other. A request has no
+place before its body is complete.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from regard.serve.endpoint import until_disconnect
+from regard.serve.errors import APIError, error_response, queue_full
+from regard.serve.registry import ServerLimits
+
+SMALL_BODY = 2**16  # bytes that every request may send; more has to fit into the memory for all bodies
+Share = Literal["api", "page"]
+
+
+class Places:
+    """Requests that are answered at once; up to `queue` more wait for a place."""
+
+    def __init__(self, places: int, queue: int):
+        self.free, self.limit = asyncio.Semaphore(places), places + queue
+        self.count = 0  # requests that have a place or wait
+
+    def check(self) -> None:
+        if self.count >= self.limit:
+            raise queue_full()
+
+    @asynccontextmanager
+    async def take(self, receive: Receive) -> AsyncIterator[None]:
+        self.check()
+        self.count += 1
+        try:
+            if self.free.locked():
+                await until_disconnect(receive, self.free.acquire())
+            else:
+                await self.free.acquire()
+            try:
+                yield
+            finally:
+                self.free.release()
+        finally:
+            self.count -= 1
+
+
+class AdmissionMiddleware:
+    """`share` maps a method and a path to whose place the request needs; None: it needs none."""
+
+    def __init__(self, app: ASGIApp, limits: ServerLimits, share: Callable[[str, str], Share | None]):
+        self.app, self.limits, self.share = app, limits, share
+        self.places = {
+            "api": Places(limits.requests, 0),
+            "page": Places(limits.page_places, limits.page_queue),
+        }
+        self.memory = limits.body_memory  # bytes that further bodies may take
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        share = self.share(scope["method"], scope["path"])
+        if share is None:
+            await self.app(scope, receive, send)
+            return
+        places, reserved = self.places[share], Reservation(self)
+        try:
+            places.check()  # before the body is read
+            body = b""
+            if scope["method"] == "POST":
+                body = await self.read_body(Headers(scope=scope), receive, reserved)
+            async with places.take(receive):
+                await self.app(scope, replay(body, receive), send)
+        except HTTPException as error:
+            await error_response(scope["path"], error)(scope, receive, send)
+        except ClientDisconnect:
+            pass  # nobody is left to be answered; the monitoring counts it
+        finally:
+            reserved.release()
+
+    async def read_body(self, headers: Headers, receive: Receive, reserved: "Reservation") -> bytes:
+        limit, data = self.limits.body, bytearray()
+        too_large = APIError(413, f"the body is over {limit:,} bytes; send less")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > 18 or int(length) > limit:
+            raise too_large
+        seconds = min(self.limits.body_seconds, self.limits.timeout)
+        try:
+            async with asyncio.timeout(seconds):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    data += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(data) > limit:
+                        raise too_large
+                    reserved.grow(len(data) - SMALL_BODY)
+        except TimeoutError:
+            raise APIError(408, f"the body was not complete within {seconds:g} s", code="timeout") from None
+        return bytes(data)
+
+
+class Reservation:
+    """The part of the memory for bodies that one request has."""
+
+    def __init__(self, owner: AdmissionMiddleware):
+        self.owner, self.size = owner, 0
+
+    def grow(self, size: int) -> None:
+        more = max(0, size - self.size)
+        if more > self.owner.memory:
+            message = "the bodies of other requests take all the memory for them; try again in a moment"
+            raise APIError(503, message, code="busy", headers={"Retry-After": "1"})
+        self.owner.memory -= more
+        self.size += more
+
+    def release(self) -> None:
+        self.owner.memory += self.size
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Receive a body that was read before, and then what comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again

@@ -1,0 +1,168 @@
+"""Connections with limits: how many there are, how long each may keep the server waiting, and strict framing.
+
+The server waits for a client that has sent no complete request, or does not read its answer. If there are too
+many connections, the one that the server has waited for the longest is closed. A connection whose request is
+complete is never closed for another.
+"""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+PART = 2**16  # bytes of a response that are written at a time
+MIN_RATE = 2**16  # bytes a second at which a large response is read, at least
+DRAIN_SECONDS = 5.0  # for the rest of a body that nobody reads, so that the client sees the answer
+HEAD_END = re.compile(rb"\n\r?\n")
+BUSY = b"all connections are in use; try again in a moment"
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(BUSY), BUSY)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    connections: int = 1024
+    header_bytes: int = 16 * 2**10  # of the request line and all headers
+    header_seconds: float = 10.0  # until they are complete
+    idle_seconds: float = 30.0  # between two requests
+    send_seconds: float = 30.0  # for a client to read a response; large ones have more, see MIN_RATE
+
+
+class StrictConnection(h11.Connection):
+    """Refuses requests whose end two servers could see at different places."""
+
+    def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            data, _ = self.trailing_data
+            if end := HEAD_END.search(data):
+                check_framing(data[: end.start()])
+        return super().next_event()
+
+
+def check_framing(head: bytes) -> None:
+    """Check the headers that say where a request ends."""
+    lines = head.split(b"\n")[1:]
+    names = [line.partition(b":")[0].strip().lower() for line in lines]
+    if any(line[:1] in (b" ", b"\t") for line in lines):
+        raise h11.RemoteProtocolError("a header that is continued on the next line")
+    if names.count(b"content-length") + (b"transfer-encoding" in names) > 1:
+        raise h11.RemoteProtocolError("more than one header that says where the body ends")
+
+
+class LimitedProtocol(H11Protocol):
+    """uvicorn's protocol with limits for slow clients, and for the number of connections."""
+
+    def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.limits, self.timeout_keep_alive = limits, limits.idle_seconds  # type: ignore[assignment]
+        self.conn = StrictConnection(h11.SERVER, limits.header_bytes)
+        self.inner_app: Any = self.app
+        self.app: Any = self.call_app
+        self.waits_for: str | None = None  # None: the server works on a request
+        self.since = 0.0  # when the server began to wait
+        self.timer: asyncio.TimerHandle | None = None
+
+    # What the server waits for
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.update()
+        self.make_room()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.update()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.update()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self.update()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.update()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self.wait_for(None)
+
+    def update(self) -> None:
+        """Note what the server waits for now, and limit the time if that has changed."""
+        state = self.conn.their_state
+        answered = self.cycle is None or self.cycle.response_complete
+        if self.transport.is_closing():
+            self.wait_for("reader", self.limits.send_seconds)  # the end of the last response
+        elif state is h11.SEND_BODY:
+            # The application limits the time for a body that it reads.
+            self.wait_for("rest", DRAIN_SECONDS) if answered else self.wait_for("body")
+        elif state is not h11.IDLE:
+            self.wait_for(None)
+        elif self.cycle is not None and not self.conn.trailing_data[0]:
+            self.wait_for("request")  # uvicorn limits the time
+        else:
+            self.wait_for("headers", self.limits.header_seconds)
+
+    def wait_for(self, what: str | None, seconds: float | None = None) -> None:
+        if what == self.waits_for:
+            return
+        self.waits_for, self.since = what, self.loop.time()
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+
+    def make_room(self) -> None:
+        """If there are too many connections, close the one that the server waits for the longest."""
+        if len(self.connections) <= self.limits.connections:
+            return
+        others: list[Any] = [c for c in self.connections if c is not self and not c.transport.is_closing()]
+        if len(others) < self.limits.connections:
+            return
+        waiting = [c for c in others if c.waits_for is not None]
+        if waiting:
+            min(waiting, key=lambda c: c.since).transport.abort()
+        else:
+            self.transport.write(REFUSAL)
+            self.transport.close()
+            self.update()
+
+    # Responses
+
+    async def call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application. Its responses are sent in parts as the client reads them, in limited time."""
+
+        async def send_parts(message: Message) -> None:
+            body = memoryview(message.get("body", b""))
+            if len(body) <= PART and not self.flow.write_paused:
+                await send(message)
+                return
+            timer = self.loop.call_later(
+                self.limits.send_seconds + len(body) / MIN_RATE, self.transport.abort
+            )
+            try:
+                for start in range(0, len(body) - PART, PART):
+                    await send({**message, "body": body[start : start + PART], "more_body": True})
+                rest = (len(body) - 1) // PART * PART
+                await send({**message, "body": body[rest:]} if len(body) else message)
+            finally:
+                timer.cancel()
+
+        await self.inner_app(scope, receive, send_parts)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None:  # the application has nobody to answer any more
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # the response to the request has begun
+            self.transport.abort()
