@@ -35,12 +35,18 @@ class ConnectionLimits:
 
 
 class StrictConnection(h11.Connection):
-    """Refuses requests whose end two servers could see at different places."""
+    """Refuses requests whose end two servers could see at different places, and long headers."""
+
+    def __init__(self, header_bytes: int):
+        super().__init__(h11.SERVER, header_bytes)
+        self.header_bytes = header_bytes  # h11 limits only those that are not complete
 
     def next_event(self) -> Any:
         if self.their_state is h11.IDLE:
             data, _ = self.trailing_data
             if end := HEAD_END.search(data):
+                if end.start() > self.header_bytes:
+                    raise h11.RemoteProtocolError("too long headers", 431)
                 check_framing(data[: end.start()])
         return super().next_event()
 
@@ -48,11 +54,12 @@ class StrictConnection(h11.Connection):
 def check_framing(head: bytes) -> None:
     """Check the headers that say where a request ends."""
     lines = head.split(b"\n")[1:]
-    names = [line.partition(b":")[0].strip().lower() for line in lines]
+    headers = [(name.strip().lower(), value.strip()) for name, _, value in (x.partition(b":") for x in lines)]
     if any(line[:1] in (b" ", b"\t") for line in lines):
         raise h11.RemoteProtocolError("a header that is continued on the next line")
-    if names.count(b"content-length") + (b"transfer-encoding" in names) > 1:
-        raise h11.RemoteProtocolError("more than one header that says where the body ends")
+    ends = [value for name, value in headers if name in (b"content-length", b"transfer-encoding")]
+    if len(ends) > 1 or any(not value.isalnum() for value in ends):
+        raise h11.RemoteProtocolError("the headers do not say where the body ends")
 
 
 class LimitedProtocol(H11Protocol):
@@ -61,7 +68,7 @@ class LimitedProtocol(H11Protocol):
     def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.limits, self.timeout_keep_alive = limits, limits.idle_seconds  # type: ignore[assignment]
-        self.conn = StrictConnection(h11.SERVER, limits.header_bytes)
+        self.conn = StrictConnection(limits.header_bytes)
         self.inner_app: Any = self.app
         self.app: Any = self.call_app
         self.waits_for: str | None = None  # None: the server works on a request

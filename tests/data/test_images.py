@@ -78,3 +78,36 @@ def test_huge_images_are_refused_by_their_header(tmp_path, monkeypatch):
     user_error(
         lambda: load_image(str(save(tmp_path / "a.png", noise())), 7, 3), "a.png: 7 x 7 is over 48 pixels"
     )
+
+
+def test_transparent_images_are_put_on_white_strip_by_strip(tmp_path, monkeypatch):
+    rgba = Image.fromarray(noise(13, 11, 4))
+    palette = rgba.quantize(17)
+    palette.info["transparency"] = 3
+    keyed = Image.fromarray(noise(13, 11))
+    keyed.putpixel((2, 5), (1, 2, 3))
+    keyed.info["transparency"] = (1, 2, 3)
+    grey = Image.fromarray(noise(13, 11, 2), "LA")
+    monkeypatch.setattr(images, "STRIP", 3 * 11)
+    for image in (rgba, palette, keyed, grey):
+        whole = image.convert("RGBA")
+        want = Image.alpha_composite(Image.new("RGBA", image.size, "white"), whole).convert("RGB")
+        assert images.put_on_white(image).tobytes() == want.tobytes()
+
+
+def test_number_of_decoded_pixels_is_limited(tmp_path):
+    """A JPEG counts as it is decoded: at a fraction of its size, if that is enough."""
+    png, jpeg = (save(tmp_path / f"a.{kind}", noise(64, 64)) for kind in ("png", "jpg"))
+    for path in (png, jpeg):
+        source, shape = find_image(str(path)), (3, 8, 8)
+        if path == jpeg:
+            assert images.decode_image(source, shape, 8 * 8).shape == shape
+        else:
+            user_error(lambda s=source, h=shape: images.decode_image(s, h, 64 * 64 - 1), "64 x 64", "4,095")
+
+
+def test_pixels_for_another_model():
+    pixels = torch.from_numpy(noise(12, 12)).permute(2, 0, 1)
+    assert images.resize_pixels(pixels, (3, 12, 12)).equal(pixels)
+    assert images.resize_pixels(pixels, (1, 5, 7)).shape == (1, 5, 7)
+    assert images.resize_pixels(pixels[:1], (3, 5, 7)).shape == (3, 5, 7)

@@ -58,3 +58,15 @@ def captioner(**settings: Any) -> Model:
 def noise(side: int) -> Tensor:
     g = torch.Generator().manual_seed(5)
     return torch.randint(256, (3, side, side), generator=g, dtype=torch.uint8)
+
+
+def every_task() -> dict[str, Model]:
+    """A model for each task, by the name of the task."""
+    kinds = {"chat": "t5", "restore": "t5", "translate": "transformer", "write": "gpt"}
+    labels = {"classify": ("a", "b"), "tag": ("O", "B-X")}
+    models = {"see": seer(), "caption": captioner(), "words": reader("write", "gpt").words()}
+    for task in TASKS:
+        if task not in models:
+            settings = {"task_labels": labels[task]} if task in labels else {}
+            models[task] = reader(task, kinds.get(task, "bert"), **settings)
+    return models

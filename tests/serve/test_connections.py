@@ -1,0 +1,371 @@
+"""Clients that send slowly, read slowly or not at all, hold connections open, or send ambiguous requests."""
+
+import asyncio
+import socket
+import time
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from helpers.looking import reader
+from helpers.serving import Server, serve_models, serve_session
+from regard.serve.admission import SMALL_BODY, AdmissionMiddleware
+from regard.serve.connections import PART, ConnectionLimits, LimitedProtocol
+from regard.serve.page import page_app
+from regard.serve.registry import ServerLimits
+from regard.serve.server import run_in_thread
+from regard.viewer.session import Session
+
+LARGE = 64 * PART  # more than the system's buffers hold
+GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+async def echo(scope, receive, send):
+    """An application that answers with the body, with a large response at /large, and never at /never."""
+    if scope["path"] == "/large":
+        await PlainTextResponse("x" * LARGE)(scope, receive, send)
+        return
+    body, more = b"", True
+    while more or scope["path"] == "/never":
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more = body + message["body"], message["more_body"]
+    await JSONResponse({"body": body.decode()})(scope, receive, send)
+
+
+@contextmanager
+def serve_echo(**limits):
+    with run_in_thread(echo, ConnectionLimits(**limits)) as port:
+        yield Server(port)
+
+
+def connect(server, *data, receive_buffer=None):
+    line = socket.socket()
+    if receive_buffer is not None:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    line.settimeout(20)
+    line.connect(("127.0.0.1", server.port))
+    for part in data:
+        line.sendall(part)
+    return line
+
+
+def read_all(line):
+    """Everything until the server closes the connection."""
+    data = b""
+    try:
+        while more := line.recv(2**16):
+            data += more
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def exchange(server, data):
+    with connect(server, data) as line:
+        return read_all(line)
+
+
+def until(holds):
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# Framing
+
+
+@pytest.fixture(scope="module")
+def echoing():
+    with serve_echo(header_bytes=4096) as server:
+        yield server
+
+
+POST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        POST + b"Content-Length: 5\r\n" + CHUNKED + b"\r\n0\r\n\r\n",
+        POST + CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n",
+        POST + b"Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+        POST + b"Content-Length: 5\r\ncontent-length: 6\r\n\r\nhello",
+        POST + b"Content-Length: 5, 5\r\n\r\nhello",
+        POST + b"Content-Length: 5\n" + b"Content-Length: 5\n\nhello",
+        POST + b"Content-Length: -1\r\n\r\n",
+        POST + b"Content-Length: +5\r\n\r\nhello",
+        POST + b"Content-Length: 0x5\r\n\r\nhello",
+        POST + b"Content-Length: 5\r\nX-Folded: a\r\n b\r\n\r\nhello",
+        POST + b"Content-Length: 5\r\nX-Folded: a\r\n\tb\r\n\r\nhello",
+        POST + b"Content-Length : 5\r\n\r\nhello",
+        POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        POST + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n",
+        POST + CHUNKED + b"\r\nx\r\nhello\r\n0\r\n\r\n",
+        POST + CHUNKED + b"\r\n-5\r\nhello\r\n0\r\n\r\n",
+        POST + CHUNKED + b"\r\n" + b"f" * 21 + b"\r\n",
+        POST + CHUNKED + b"\r\n5\r\nhelloworld\r\n0\r\n\r\n",
+        POST + b"X-Long: " + b"a" * 8192 + b"\r\n\r\n",
+        POST + b"X-Null: a\0b\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    ],
+)
+def test_ambiguous_requests_are_refused(echoing, request_bytes):
+    """One response, 400, and the connection is closed: what follows is not taken for a request."""
+    answer = exchange(echoing, request_bytes + GET + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_valid_requests_are_read(echoing):
+    chunks = b"\r\n5\r\nhello\r\n6;name=x\r\n world\r\n0\r\n\r\n"
+    for data in (POST + CHUNKED + chunks, POST + b"Content-Length: 11\r\n\r\nhello world"):
+        answer = exchange(echoing, data + GET + b"Connection: close\r\n\r\n")
+        assert answer.count(b"HTTP/1.1 200") == 2  # the second request came with the first
+        assert b'{"body":"hello world"}' in answer
+
+
+def test_bad_chunk_within_a_response_closes(echoing, caplog):
+    head = b"POST /large HTTP/1.1\r\nHost: 127.0.0.1\r\n" + CHUNKED + b"\r\n"
+    with connect(echoing, head, receive_buffer=4096) as line:
+        assert line.recv(12) == b"HTTP/1.1 200"
+        line.sendall(b"no chunk\r\n")
+        assert b"400" not in read_all(line)[:LARGE]
+    assert echoing.ask("/health")[0] == 200
+    assert "Traceback" not in caplog.text
+
+
+# Time
+
+
+def test_headers_that_never_end_are_not_waited_for():
+    with serve_echo(header_seconds=0.1) as server, ExitStack() as stack:
+        begun = (b"", b"G", GET, POST + b"X: 1\r\n", b"\r\n")
+        lines = [stack.enter_context(connect(server, data)) for data in begun]
+        later = stack.enter_context(connect(server, GET + b"\r\n"))
+        assert later.recv(12) == b"HTTP/1.1 200"
+        later.sendall(GET)  # a second request on the same connection
+        for line in (*lines, later):
+            read_all(line)
+
+
+def test_headers_that_come_drop_by_drop_are_not_waited_for():
+    with serve_echo(header_seconds=0.2) as server, connect(server) as line:
+        line.settimeout(0.01)
+        for _ in range(1000):
+            try:
+                line.sendall(b"a")
+                assert line.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+            return
+        raise AssertionError("still open")
+
+
+def test_idle_connections_are_closed():
+    with serve_echo(idle_seconds=0.1) as server, connect(server, GET + b"\r\n") as line:
+        assert read_all(line).count(b"HTTP/1.1 200") == 1
+
+
+def test_bodies_that_nobody_reads_are_not_waited_for(monkeypatch):
+    """A request that is refused before its body has come, and whose body never ends."""
+    monkeypatch.setattr("regard.serve.connections.DRAIN_SECONDS", 0.1)
+    with serve_models({"writer": reader("write", "gpt")}) as server:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1000000\r\n\r\n"
+        with connect(server, head) as line:
+            assert read_all(line).startswith(b"HTTP/1.1 421 ")
+
+
+def test_responses_that_nobody_reads_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr("regard.serve.connections.MIN_RATE", 10 * LARGE)
+    with serve_echo(send_seconds=0.1) as server:
+        get = b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        for data in (get + b"\r\n", get + b"Connection: close\r\n\r\n"):
+            with connect(server, data, receive_buffer=4096) as line:
+                time.sleep(0.3)
+                assert len(read_all(line)) < LARGE
+
+
+def test_large_responses_are_complete():
+    with serve_echo() as server:
+        status, _, data = server.ask("/large")
+        assert (status, data) == (200, b"x" * LARGE)
+
+
+def test_responses_are_not_buffered(monkeypatch):
+    """Of a response that is not read, the server holds little beside the body itself."""
+    protocols, made = [], LimitedProtocol.connection_made
+    monkeypatch.setattr(
+        LimitedProtocol, "connection_made", lambda self, t: protocols.append(self) or made(self, t)
+    )
+    with serve_echo() as server:
+        get = b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        with connect(server, get, receive_buffer=4096):
+            until(lambda: protocols and protocols[0].flow and protocols[0].flow.write_paused)
+            assert protocols[0].transport.get_write_buffer_size() <= 3 * PART
+
+
+# Numbers
+
+
+def test_idle_connections_make_room():
+    with serve_echo(connections=8) as server, ExitStack() as stack:
+        lines = [stack.enter_context(connect(server, GET + b"\r\n")) for _ in range(8)]
+        for line in lines:
+            assert line.recv(12) == b"HTTP/1.1 200"
+        for _ in range(20):  # each finds a place
+            assert server.ask("/health")[0] == 200
+        assert read_all(lines[0]) != b""  # the rest of its answer, and its end
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET", POST + b"Content-Length: 9\r\n\r\nhalf"])
+def test_many_unfinished_requests_lock_nobody_out(begun):
+    with serve_echo(connections=8) as server, ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(connect(server, begun))
+        assert server.ask("/health")[0] == 200
+
+
+def test_complete_requests_are_not_closed_for_others():
+    with serve_echo(connections=4) as server, ExitStack() as stack:
+        never = GET.replace(b"health", b"never") + b"\r\n"
+        lines = [stack.enter_context(connect(server, never)) for _ in range(4)]
+        time.sleep(0.1)
+        assert exchange(server, GET + b"\r\n").startswith(b"HTTP/1.1 503 ")
+        for line in lines:
+            line.setblocking(False)
+            with pytest.raises(BlockingIOError):  # still open, without an answer
+                line.recv(1)
+
+
+# The page and the API
+
+
+def serve_writer(**options):
+    return serve_models({"writer": reader("write", "gpt")}, finish=False, **options)
+
+
+@pytest.mark.parametrize("path", ["/api/trace", "/v1/completions", "/api/ask"])
+def test_unfinished_bodies_take_no_places(path):
+    limits = ServerLimits(places=2, queue=1, page_places=2, page_queue=1, timeout=30)
+    with serve_writer(limits=limits) as server, ExitStack() as stack:
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        for _ in range(20):
+            stack.enter_context(connect(server, head.encode() + b"Content-Length: 99\r\n\r\n{"))
+        assert server.ask("/v1/completions", {"prompt": "the", "max_tokens": 1})[0] == 200
+        assert server.ask("/api/trace", {})[0] == 200
+
+
+def test_body_that_never_comes_gets_408_on_every_route():
+    with serve_writer(limits=ServerLimits(body_seconds=0.1)) as server:
+        for path in ("/api/trace", "/api/change", "/api/ask", "/v1/completions", "/v1/embeddings"):
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            with connect(server, head.encode() + b"Content-Length: 99\r\n\r\n{") as line:
+                assert line.recv(12) == b"HTTP/1.1 408"
+
+
+def test_page_and_api_have_places_of_their_own(monkeypatch):
+    monkeypatch.setattr(Session, "log", lambda self: time.sleep(0.5) or [])
+    limits = ServerLimits(page_places=1, page_queue=1)
+    with serve_writer(limits=limits) as server, ExitStack() as stack:
+        assert server.ask("/")[0] == 200
+        get = b"GET /api/log HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        lines = [stack.enter_context(connect(server, get)) for _ in range(2)]
+        until(lambda: server.ask("/")[0] == 429)
+        assert server.ask("/v1/completions", {"prompt": "the", "max_tokens": 1})[0] == 200
+        for line in lines:  # one after the other
+            assert line.recv(12) == b"HTTP/1.1 200"
+        assert server.ask("/")[0] == 200
+
+
+def test_client_that_leaves_the_queue_is_not_waited_for(monkeypatch):
+    calls = []
+    monkeypatch.setattr(Session, "log", lambda self: time.sleep(0.3) or calls.append(1) or [])
+    model = reader("write", "gpt")
+    with serve_session(Session(model, "the fox"), limits=ServerLimits(page_places=1)) as server:
+        get = b"GET /api/log HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        first = connect(server, get)
+        time.sleep(0.1)
+        connect(server, get).close()
+        assert server.ask("/")[0] == 200
+        first.close()
+        assert calls == [1]
+
+
+def test_unread_downloads_are_made_one_after_another(monkeypatch):
+    calls = []
+    monkeypatch.setattr(Session, "html", lambda self: calls.append(1) or "x" * LARGE)
+    limits, model = ServerLimits(page_places=2, page_queue=50), reader("write", "gpt")
+    session = Session(model, "the fox")
+    with serve_session(session, limits=limits) as server, ExitStack() as stack:
+        get = f"GET /api/page?trace={session.id} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        lines = [stack.enter_context(connect(server, get, receive_buffer=4096)) for _ in range(9)]
+        until(lambda: len(calls) == 2)
+        time.sleep(0.1)
+        assert len(calls) == 2
+        for line in lines:
+            assert line.recv(12) == b"HTTP/1.1 200"
+            line.close()
+
+
+# Memory
+
+
+def send_bodies(limits, *bodies):
+    """The statuses of requests whose bodies come one after the other; what has no end is never complete."""
+
+    async def answer(scope, receive, send):
+        size = len((await receive())["body"])
+        await PlainTextResponse(str(size))(scope, receive, send)
+
+    async def run():
+        app, statuses = AdmissionMiddleware(answer, limits, lambda method, path: "api"), []
+        scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
+        tasks = []
+        for body, complete in bodies:
+            messages = [{"type": "http.request", "body": body, "more_body": not complete}]
+
+            async def receive(messages=messages):
+                return messages.pop() if messages else await asyncio.Event().wait()
+
+            async def send(message):
+                if message["type"] == "http.response.start":
+                    statuses.append(message["status"])
+
+            tasks.append(asyncio.create_task(app(dict(scope), receive, send)))
+            await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert app.memory == limits.body_memory  # all of it is given back
+        return statuses
+
+    return asyncio.run(run())
+
+
+def test_large_bodies_share_a_limit_of_memory():
+    limits = ServerLimits(body_memory=10**6)
+    half, small = b"x" * (500_000 + SMALL_BODY), b"x" * SMALL_BODY
+    assert send_bodies(limits, (half, True), (half, True), (half, True)) == [200, 200, 200]
+    assert send_bodies(limits, (half, False), (half, True), (half, True)) == [200, 200]
+    assert send_bodies(limits, (half, False), (half, False), (half, True), (small, True)) == [503, 200]
+
+
+def test_size_of_a_body_is_limited():
+    assert send_bodies(ServerLimits(body=99), (b"x" * 99, True), (b"x" * 100, False)) == [200, 413]
+
+
+def test_application_of_the_page_has_the_same_limits():
+    model = reader("write", "gpt")
+    app = page_app(model, Session(model, "the fox"), limits=ServerLimits(body=99))
+    with run_in_thread(app, ConnectionLimits(header_seconds=0.1)) as port:
+        server = Server(port)
+        server.check_error(413, "over 99 bytes", "/api/trace", {"input": "a" * 100})
+        assert exchange(server, b"GET / HTTP/1.1\r\n") == b""
