@@ -18,7 +18,8 @@ class LogWriter:
 
     def __init__(self, max_lines: int = MAX_LINES) -> None:
         self.lines: queue.Queue[str | None] = queue.Queue(max_lines)
-        self.dropped = 0
+        self.dropped = 0  # lines so far
+        self.lock = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="log", daemon=True)
         self.thread.start()
 
@@ -27,6 +28,10 @@ class LogWriter:
         try:
             self.lines.put_nowait(line)
         except queue.Full:
+            self._drop()
+
+    def _drop(self) -> None:
+        with self.lock:
             self.dropped += 1
 
     def close(self) -> None:
@@ -38,13 +43,14 @@ class LogWriter:
         self.thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
+        reported = 0
         while (line := self.lines.get()) is not None:
             dropped = self.dropped
-            notice = json.dumps({"log_lines_dropped": dropped}) + "\n" if dropped else ""
-            if write_error(f"{notice}{line}\n"):
-                self.dropped -= dropped
+            notice = json.dumps({"log_lines_dropped": dropped - reported}) + "\n"
+            if write_error(f"{notice if dropped > reported else ''}{line}\n"):
+                reported = dropped
             else:
-                self.dropped += 1
+                self._drop()
 
 
 def write_error(text: str) -> bool:

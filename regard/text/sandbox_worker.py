@@ -191,7 +191,12 @@ def main() -> None:
     sys.path[:] = json.loads(paths)
     replies = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no reply
-    program = PROGRAMS[kind]()
+    try:
+        program = PROGRAMS[kind]()
+    except ImportError as error:
+        read_frame()
+        os.write(replies, encode_frame(describe_error(error)))
+        return
     set_limits(int(memory), replies + 1, program.threads)
     run: Callable[[Json, bytes], Reply] = program.load
     while True:

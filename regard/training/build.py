@@ -17,9 +17,9 @@ from regard.data import Corpus
 from regard.data.files import read_together
 from regard.errors import UserError
 from regard.files import atomic
-from regard.files.regular import check_name
 from regard.files.atomic import Draft
 from regard.files.locks import LOCK, lock_folder
+from regard.files.regular import check_name
 from regard.models import MODELS, ModelWithHead
 from regard.runs import lora, recipe
 from regard.runs.folder import RECIPE, WEIGHTS, discard, load_tokenizers, publish

@@ -54,8 +54,8 @@ def test_a_long_text_arrives_whole_in_many_batches(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "AT_ONCE", 50)
     monkeypatch.setattr(text, "PIECE", 16)
     cut = load_corpus([path], [], config, SPECIALS)
-    assert ids(cut.train) == ids(whole.train)
-    assert ids(cut.valid) == ids(whole.valid)
-    assert (cut.train.bytes, cut.valid.bytes) == (whole.train.bytes, whole.valid.bytes)
+    assert ids(cut.train) == ids(corpus.train)
+    assert ids(cut.valid) == ids(corpus.valid)
+    assert (cut.train.bytes, cut.valid.bytes) == (corpus.train.bytes, corpus.valid.bytes)
     parts = encoding.split_texts([(True, "long enough for many " * 50)], None, 0.1)
-    assert len(list(encoding.encode_texts(parts, whole.tokenizer))) > 10
+    assert len(list(encoding.encode_texts(parts, corpus.tokenizer))) > 10

@@ -15,6 +15,7 @@ import torch
 import regard
 from helpers.looking import reader
 from regard import cli
+from regard.errors import UserError
 from regard.files.tensors import write_tensors
 from regard.runs import recipe
 from regard.runs.folder import WEIGHTS, begin
@@ -128,3 +129,38 @@ def test_errors_are_one_line(run, capsys):
         taken.listen()
         port = str(taken.getsockname()[1])
         assert f"--port {port}" in error_line(capsys, str(run), "--port", port)
+
+
+# Keys and ports
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t", " key", "key\n", "a\x00b", "\udcff"])
+def test_keys_that_protect_nothing_are_refused(run, capsys, monkeypatch, key):
+    assert "API key" in error_line(capsys, str(run), "--api-key", key)
+    if "\0" not in key:
+        monkeypatch.setenv("REGARD_API_KEY", key)
+        assert "API key" in error_line(capsys, str(run))
+
+
+def test_ports_are_exact(run, capsys):
+    """Two servers never have one port, not even while both start; a port that is asked for stays."""
+    with bind_socket(0) as taken:  # it listens at once
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port}"):
+            bind_socket(port, exact=True)
+        with bind_socket(port) as other:
+            assert other.getsockname()[1] != port
+        assert f"port {port} is in use" in capsys.readouterr().err
+    for port in (-1, 65536, 10**400):
+        assert f"--port {port}: give a number" in error_line(capsys, str(run), "--port", str(port))
+    for value in ("nan", "inf", "-inf"):
+        assert f"timeout={value}" in error_line(capsys, str(run), f"--timeout={value}")
+
+
+def test_closed_standard_streams():
+    """No socket or file of the server can get the number of standard error."""
+    code = "import os, sys; from regard import cli; cli.open_closed_streams(); "
+    code += "print([os.readlink(f'/proc/self/fd/{n}') for n in (0, 2)]); print('unseen', file=sys.stderr)"
+    command = ["bash", "-c", f'exec "{sys.executable}" -c "{code}" <&- 2>&-']
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == f"{[os.devnull] * 2}\n"

@@ -92,6 +92,19 @@ def test_key_is_needed_everywhere_but_at_health():
         assert server.ask("/health")[0] == server.ask("/ready")[0] == 200
 
 
+@pytest.mark.parametrize("key", ["schlüssel", "ключ", "a鍵"])
+def test_keys_beyond_ascii(key):
+    """Clients send such letters in UTF-8, or in Latin-1 if that has them."""
+    with serve_writer(key=key) as server:
+        encodings = [key.encode(), key.encode("latin-1")] if key == "schlüssel" else [key.encode()]
+        for data in encodings:
+            for value in (b"Bearer " + data, b"Basic " + base64.b64encode(b"me:" + data)):
+                assert server.ask("/v1/models", headers={"Authorization": value})[0] == 200
+        for data in (key.encode("ascii", "ignore"), key.encode("ascii", "replace"), key.encode("utf-16")):
+            wrong = b"Basic " + base64.b64encode(b"me:" + data)
+            assert server.ask("/v1/models", headers={"Authorization": wrong})[0] == 401
+
+
 def test_every_response_has_an_id(plain):
     for path in ("/health", "/nowhere", "/v1/nowhere", "/v1/models"):
         assert re.fullmatch("[0-9a-f]{16}", plain.ask(path)[1]["X-Request-Id"])

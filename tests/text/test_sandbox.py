@@ -57,6 +57,12 @@ def test_it_imports_and_inherits_little(monkeypatch):
     assert not any(name in maps for name in ("torch", "numpy"))
 
 
+def test_a_missing_package(monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if "site-packages" not in path])
+    with pytest.raises(SandboxError, match="jinja2"):
+        start()
+
+
 def test_many_threads():
     child, answers = start(), {}
 

@@ -137,7 +137,8 @@ UNUSUAL = {
     "long-pieces": {"model": unigram(["<unk>", *("a" * n for n in range(1, 300))])},
     "long-words": {"model": {"type": "WordPiece", "unk_token": "a", "continuing_subword_prefix": "##",
                              "max_input_chars_per_word": 10**9, "vocab": {"a": 0, "##a": 1}}},
-    "a-long-suffix": {"model": {"type": "BPE", "end_of_word_suffix": "#" * 300, "vocab": {"a": 0}, "merges": []}},
+    "a-long-suffix": {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [],
+                                "end_of_word_suffix": "#" * 300}},
     "many-special-tokens": {"post_processor": processed([START, SEQUENCE], 2000)},
     "a-hundred-times": {"normalizer": replace("a", "a" * 100)},
 }  # fmt: skip
