@@ -48,11 +48,21 @@ def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None 
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Return the tensors of a safetensors file. Raise UserError if the file is missing or damaged."""
+    """Return the tensors of a safetensors file. Raise UserError if the file is missing or damaged.
+
+    The tensors are read into memory. The safetensors library maps them to the file: writing to it would change
+    a model in use, and truncating it would end the process with SIGBUS.
+    """
+    tensors = Tensors()
     try:
         regular_stat(path)
-        with safe_open(path, framework="pt") as f:
-            tensors, metadata = {name: f.get_tensor(name) for name in f.keys()}, f.metadata() or {}  # noqa: SIM118
+        with safe_open(path, framework="pt") as header, path.open("rb") as file:
+            metadata = header.metadata() or {}
+            file.seek(8 + int.from_bytes(file.read(8), "little"))
+            for name in header.offset_keys():  # the order of the file, in which there are no gaps
+                tensors[name] = t = torch.empty_like(header.get_tensor(name))
+                if file.readinto(raw_bytes(t)) < t.nbytes:
+                    raise OSError("it was truncated while it was read")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except SafetensorError as e:

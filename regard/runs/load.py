@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.convert.huggingface.family import check_tables
+from regard.convert.huggingface.family import EmptyWeights, check_tables
 from regard.convert.huggingface.hub import HUB, download
 from regard.convert.huggingface.load import KINDS, is_huggingface
 from regard.errors import UserError
@@ -80,8 +80,10 @@ def load_module(
     except (ValueError, TypeError, RuntimeError, OverflowError) as e:
         raise UserError(f"{folder / CONFIG}: {str(e).splitlines()[0]}") from None
     check_weights(module, weights, folder / WEIGHTS)
-    module = task_class.add_head(model_class(sizes), config)
-    module.load_state_dict(weights)
+    weights = {name: weights.pop(name).to(t.dtype) for name, t in module.state_dict().items()}
+    with EmptyWeights():
+        module = task_class.add_head(model_class(sizes), config)
+    module.load_state_dict(weights, assign=True)
     return module, config
 
 

@@ -61,6 +61,33 @@ def test_no_damage_to_a_file_gives_other_tensors(tmp_path: Path) -> None:
         user_error(lambda: read_tensors(path), path, "SHA-256")
 
 
+def test_changes_of_the_file_do_not_reach_tensors_that_were_read(tmp_path: Path) -> None:
+    path, before = tmp_path / "a.safetensors", {"w": torch.ones(3, 5), "b": torch.ones(7)}
+    write_tensors(path, before)
+    tensors = read_tensors(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size - 88)
+        file.write(b"\0" * 88)
+    assert equal(tensors, before)
+    with path.open("r+b") as file:
+        file.truncate(1)  # reading a mapped file would end the process
+    assert equal(tensors, before)
+
+
+def test_file_that_is_truncated_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"w": torch.ones(3, 50_021)})
+
+    def truncating(like: torch.Tensor) -> torch.Tensor:
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - 1)
+        return torch.empty(like.shape, dtype=like.dtype)
+
+    monkeypatch.setattr(torch, "empty_like", truncating)
+    user_error(lambda: read_tensors(path), path, "truncated")
+
+
 def test_no_such_file(tmp_path: Path) -> None:
     user_error(lambda: read_tensors(tmp_path / "a"), tmp_path / "a", "no such file")
     user_error(lambda: read_tensors(tmp_path), tmp_path, "a folder, not a file")
