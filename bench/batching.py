@@ -19,7 +19,8 @@ import torch
 from regard.decode.generate import generate
 from regard.decode.sampling import Sampling
 from regard.models import GPT, MODELS, GPTConfig
-from regard.serve.engine import Engine, Output
+from regard.serve.batch import Output
+from regard.serve.engine import Engine
 from regard.training.build import choose_device
 from regard.training.throughput import synchronize
 

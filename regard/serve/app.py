@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from regard.errors import UserError
 from regard.serve.admission import AdmissionMiddleware, Share
 from regard.serve.ask import AskRoute
+from regard.serve.endpoint import CancellationMiddleware
 from regard.serve.errors import APIError, error_response
 from regard.serve.log import LogWriter
 from regard.serve.monitoring import MonitoringMiddleware
@@ -31,7 +32,8 @@ def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter
     ]
     handlers = dict.fromkeys((HTTPException, UserError, Exception), handle_error)
     app = Starlette(routes=routes, exception_handlers=handlers)
-    app.router.default = LazyPage([served.model for served in registry.models.values()])
+    page = LazyPage([served.model for served in registry.models.values()])
+    app.router.default = CancellationMiddleware(page, registry.limits.timeout)
     app.router.redirect_slashes = False
     paths = {route.path for route in routes}
 
@@ -58,6 +60,12 @@ def status_routes(registry: ModelRegistry, key: bool) -> list[Route]:
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    async def ready(request: Request) -> Response:
+        stuck = await registry.find_stuck()
+        if stuck is not None:
+            raise APIError(503, f"the engine of {stuck} does not answer")
+        return JSONResponse({"status": "ok"})
+
     async def metrics(request: Request) -> Response:
         return PlainTextResponse(registry.metrics.text(registry.engine_metrics()), media_type=PROMETHEUS)
 
@@ -66,7 +74,7 @@ def status_routes(registry: ModelRegistry, key: bool) -> list[Route]:
 
     return [
         Route("/health", health),
-        Route("/ready", health),
+        Route("/ready", ready),
         Route("/metrics", metrics),
         Route("/openapi.json", openapi),
     ]

@@ -73,7 +73,9 @@ class AskRoute:
     ) -> Generation:
         if checkpoint is not None:
             step = checkpoint
-            return BlockingGeneration(self.registry, lambda: at_step(served.model, step), inputs, options)
+            return BlockingGeneration(
+                self.registry, lambda: at_step(served.cancellable, step), inputs, options
+            )
         prompts: list[EncodedPrompt | None] = [None]
         if served.engine is not None:
             size = sum(len(text) if isinstance(text, str) else 0 for text in inputs)

@@ -1,7 +1,8 @@
-"""JSON endpoints with a time limit that stop when the client leaves, and server-sent events."""
+"""Endpoints with a time limit whose work stops when the client leaves: JSON, server-sent events, the page."""
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -9,8 +10,9 @@ from typing import Any, TypeVar
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from regard.decode.cancel import Cancelled, cancelled_by
 from regard.serve.errors import error_body, timed_out
 from regard.serve.generation import Generation, count_tokens
 from regard.serve.monitoring import CLIENT_CLOSED
@@ -111,6 +113,45 @@ def stream_response(
         generation.close()
 
     return EventStream(events, registry, request.scope["deadline"], close)
+
+
+class CancellationMiddleware:
+    """Cancels the work of a request in its threads when the client leaves, or after `timeout` seconds."""
+
+    def __init__(self, app: ASGIApp, timeout: float | None = None):
+        self.app, self.timeout = app, timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cancelled, body_read = threading.Event(), asyncio.Event()
+
+        async def receive_body() -> Message:
+            message = await receive()
+            if not message.get("more_body"):
+                body_read.set()
+            return message
+
+        async def watch_client() -> None:
+            if scope["method"] == "POST":
+                await body_read.wait()
+            await wait_for_disconnect(receive)
+            cancelled.set()
+
+        watcher = asyncio.create_task(watch_client())
+        timer = None
+        if self.timeout is not None:
+            timer = asyncio.get_running_loop().call_later(self.timeout, cancelled.set)
+        try:
+            with cancelled_by(cancelled):
+                await self.app(scope, receive_body, send)
+        except ClientDisconnect:
+            pass  # it left before its request was complete
+        except Cancelled:
+            if self.timeout is not None and not watcher.done():
+                raise timed_out(self.timeout) from None
+        finally:
+            watcher.cancel()
+            if timer is not None:
+                timer.cancel()
 
 
 def encode_event(data: object) -> bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from regard.runs.model import Model
-from regard.serve.engine import TokenOutput
+from regard.serve.batch import TokenOutput
 from regard.serve.errors import APIError
 from regard.serve.generation import Chunk
 from regard.serve.protocol import ChatLogprobs, CompletionLogprobs, Json, Message, TokenLogprob, Turn

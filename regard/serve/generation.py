@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from regard.decode.generate import Stopper
 from regard.runs.model import Model
-from regard.serve.engine import EngineError, FinishReason, GenerationRequest, Output, QueueFull, TokenOutput
+from regard.serve.batch import EngineError, FinishReason, GenerationRequest, Output, TokenOutput
+from regard.serve.engine import QueueFull
 from regard.serve.errors import APIError, engine_crashed, queue_full
 from regard.serve.monitoring import RequestInfo
 from regard.serve.protocol import ScoredText
@@ -202,7 +203,7 @@ def start_generation(
         return EngineGeneration(served, registry, encoded, options, top_logprobs, whole)
     if any(isinstance(text, list) and text and type(text[0]) is int for text in inputs):
         raise APIError(400, "prompt: beam search takes no token ids; give num_beams 1 or a text", "prompt")
-    return BlockingGeneration(registry, lambda: served.model, inputs, options)
+    return BlockingGeneration(registry, lambda: served.cancellable, inputs, options)
 
 
 async def collect(generation: Generation, count: int, info: RequestInfo) -> list[Chunk]:

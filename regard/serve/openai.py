@@ -155,7 +155,7 @@ class OpenAIRoutes:
             for ids in rows:
                 check_length(len(ids), task.text_limit)
                 check_ids(ids, served.vocab)
-            return task.vectors(model, inputs).numpy().astype("<f4"), sum(map(len, rows))
+            return task.vectors(served.cancellable.model, inputs).numpy().astype("<f4"), sum(map(len, rows))
 
         vectors, tokens = await self.registry.run_in_thread(embed)
         info = request.scope["request_info"]

@@ -105,7 +105,7 @@ def openapi_document(max_tokens: int, key: bool) -> Schema:
     """The OpenAPI document; `key`: whether an API key is needed."""
     one_model = get("Describe one model.", "application/json", MODEL, JSON_ERRORS, "404")
     one_model["get"]["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": STRING}]
-    health = get("Whether the server is up.", "application/json", response({"status": STRING}), TEXT_ERRORS)
+    status = response({"status": STRING})
     completion, chat = completion_request(max_tokens), chat_request(max_tokens)
     paths: Schema = {
         "/v1/models": get("List the models.", "application/json", list_of(MODEL), JSON_ERRORS),
@@ -116,8 +116,8 @@ def openapi_document(max_tokens: int, key: bool) -> Schema:
             "Embed texts as vectors.", EMBEDDING_REQUEST, list_of(EMBEDDING), JSON_ERRORS, streams=False
         ),
         "/api/ask": post("Ask any model.", ask_request(max_tokens), ANSWER, TEXT_ERRORS),
-        "/health": health,
-        "/ready": health,
+        "/health": get("Whether the server is up.", "application/json", status, TEXT_ERRORS),
+        "/ready": get("Whether all models answer.", "application/json", status, TEXT_ERRORS, "503"),
         "/metrics": get("Metrics in Prometheus' text format.", "text/plain", STRING, TEXT_ERRORS),
         "/openapi.json": get("This document.", "application/json", {"type": "object"}, TEXT_ERRORS),
     }

@@ -19,10 +19,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from torch import Tensor
 
 from regard.data.images import resize_pixels
+from regard.decode.cancel import CancellableLock, make_cancellable
 from regard.errors import UserError
 from regard.runs.load import at_step
 from regard.runs.model import Model
 from regard.serve.admission import AdmissionMiddleware
+from regard.serve.endpoint import CancellationMiddleware
 from regard.serve.errors import APIError, error_response
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits, copy_modules
@@ -113,7 +115,7 @@ class PageRoutes:
         assert first.manifest  # computed before anybody waits for it
         self.model, self.first, self.others = model, first, others
         self.sessions = SessionStore(first)
-        self.lock = threading.Lock()  # hooks on a model belong to one trace at a time
+        self.lock = CancellableLock()  # hooks on a model belong to one trace at a time
         self.heavy = threading.Semaphore(HEAVY)
         self.checkpoint: tuple[int, Model] | None = None  # the latest step that was loaded
         self.files = {path.name: path.read_bytes() for path in PAGE_FOLDER.iterdir() if path.is_file()}
@@ -330,11 +332,15 @@ def page_app(
     model: Model, first: Session, others: Sequence[Model] = (), limits: ServerLimits | None = None
 ) -> ASGIApp:
     """The application of `regard look`: the page of one model, for this machine only."""
+    for each in (model, *others):
+        make_cancellable(each.model)
     handlers: dict[Any, Callable[..., Any]] = dict.fromkeys(
         (HTTPException, UserError, ValueError), handle_error
     )
     app = Starlette(routes=PageRoutes(model, first, others).routes(), exception_handlers=handlers)
-    admitted = AdmissionMiddleware(app, limits or ServerLimits(), lambda method, path: "page")
+    admitted = AdmissionMiddleware(
+        CancellationMiddleware(app), limits or ServerLimits(), lambda method, path: "page"
+    )
     return SecurityMiddleware(admitted, SecurityConfig())
 
 

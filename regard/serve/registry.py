@@ -4,26 +4,27 @@ import asyncio
 import copy
 import math
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from regard.decode.cancel import make_cancellable
 from regard.decode.generate import Source
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.model import Model
-from regard.serve.engine import Engine, Output, OutputCallback
+from regard.serve.engine import Engine
 from regard.serve.errors import APIError
 from regard.serve.monitoring import Labels, Metric, Metrics
 from regard.serve.protocol import Turn
+from regard.serve.threads import ThreadBridge, WorkerThreads, call_in_loop
 from regard.tasks import Request
 from regard.text.tokenizer import Tokenizer
 
-WORKERS = 2  # threads for long work outside the engines
+WORKERS = 2  # threads for long work outside the engines, and as many for short work
+READY_TIMEOUT = 5.0  # seconds for an engine to answer a probe
 INLINE = 4000  # bytes, letters or tokens that are processed in the event loop
 T = TypeVar("T")
 
@@ -73,7 +74,18 @@ class ServedModel:
         self.engine: Engine | None = None
         if model.task.streams:
             ends = model.task.end_ids
-            self.engine = Engine(model.model, stop_ids=ends, places=limits.places, queue=limits.queue)
+            self.engine = Engine(
+                model.model,
+                stop_ids=ends,
+                places=limits.places,
+                queue=limits.queue,
+                step_timeout=limits.timeout,  # nobody waits longer for an answer, so not for a step
+            )
+
+    @cached_property
+    def cancellable(self) -> Model:
+        """The model for work in threads, which can be cancelled."""
+        return copy_modules(self.model)
 
     @property
     def output_tokenizer(self) -> Tokenizer:
@@ -134,36 +146,15 @@ def check_ids(ids: Sequence[int], vocab: int) -> None:
         raise APIError(400, message, "prompt")
 
 
-class ThreadBridge:
-    """Passes outputs of engine threads to the event loop, all that have gathered in one call."""
-
-    def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.outputs: deque[tuple[OutputCallback, Output]] = deque()
-        self.scheduled = False
-
-    def put(self, callback: OutputCallback, output: Output) -> None:
-        """Called in an engine's thread: have the event loop call `callback` with an output."""
-        self.outputs.append((callback, output))
-        if not self.scheduled and self.loop is not None:
-            self.scheduled = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self.loop.call_soon_threadsafe(self.deliver)
-
-    def deliver(self) -> None:
-        self.scheduled = False  # before the outputs are read, so that none is left behind
-        while self.outputs:
-            callback, output = self.outputs.popleft()
-            callback(output)
-
-
 class ModelRegistry:
     """All models that are served, and the threads and metrics that they share."""
 
     def __init__(self, models: dict[str, Model], limits: ServerLimits):
         self.limits, self.metrics, self.bridge = limits, Metrics(), ThreadBridge()
         self.models = {name: ServedModel(name, model, limits) for name, model in models.items()}
-        self.pool = ThreadPoolExecutor(WORKERS, "regard")
+        self.long_work = WorkerThreads(WORKERS, limits.timeout)
+        self.short_work = WorkerThreads(WORKERS, limits.timeout)
+        self.probing: asyncio.Task[str | None] | None = None
 
     def find(self, name: str | None) -> ServedModel:
         """The model of this name; without a name, the first."""
@@ -176,12 +167,33 @@ class ModelRegistry:
         return self.models[name]
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Run blocking work in a thread. Work that is cancelled before it starts never runs."""
-        return await asyncio.wrap_future(self.pool.submit(work))
+        """Run long work in a thread. If the caller is cancelled, it ends before its next call of a module."""
+        return await self.long_work.run(work)
 
     async def run_sized(self, size: int, work: Callable[[], T]) -> T:
-        """Run work whose time grows with its size: in a thread, unless it is small."""
-        return work() if size <= INLINE else await self.run_in_thread(work)
+        """Run work whose time grows with its size, such as tokenizing: in a thread, unless it is small."""
+        return work() if size <= INLINE else await self.short_work.run(work)
+
+    async def find_stuck(self) -> str | None:
+        """The name of a model whose engine does not answer in time, if any. Callers share a probe."""
+        if self.probing is None or self.probing.done():
+            self.probing = asyncio.create_task(self.probe_engines())
+        return await asyncio.shield(self.probing)
+
+    async def probe_engines(self) -> str | None:
+        """Send an empty job through the queue and the thread of every engine."""
+        loop, answers = asyncio.get_running_loop(), dict[str, asyncio.Event]()
+        for name, served in self.models.items():
+            if served.engine is not None:
+                answers[name] = asyncio.Event()
+                served.engine.probe(partial(call_in_loop, loop, answers[name].set))
+        try:
+            async with asyncio.timeout(READY_TIMEOUT):
+                for answer in answers.values():
+                    await answer.wait()
+        except TimeoutError:
+            return next(name for name, answer in answers.items() if not answer.is_set())
+        return None
 
     async def encode(
         self, served: ServedModel, prompts: Sequence[Any], size: int, as_user: bool = False
@@ -213,14 +225,18 @@ class ModelRegistry:
         for served in self.models.values():
             if served.engine is not None:
                 served.engine.close(finish)
-        self.pool.shutdown(wait=finish, cancel_futures=True)
 
 
 def copy_modules(model: Model) -> Model:
-    """The same model and weights in modules of its own, so that hooks on them don't disturb the engine."""
+    """The same model and weights in modules of its own, so that hooks on them don't disturb the engine.
+
+    Work with the copy can be cancelled.
+    """
     module = model.model
     shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
-    return Model(copy.deepcopy(module, shared), model.task, model.generation, model.folder, model.kind)
+    copied = copy.deepcopy(module, shared)
+    make_cancellable(copied)
+    return Model(copied, model.task, model.generation, model.folder, model.kind)
 
 
 def model_names(folders: Sequence[str]) -> list[str]:

@@ -16,8 +16,9 @@ from regard.decode.sampling import Sampling
 from regard.decode.states import join, trim
 from regard.errors import UserError
 from regard.models import GPT, MODELS, GPTConfig
-from regard.serve import engine as engines
-from regard.serve.engine import Engine, EngineError, QueueFull, TokenOutput
+from regard.serve import batch as batches
+from regard.serve.batch import Batch, EngineError, TokenOutput
+from regard.serve.engine import Engine, QueueFull
 
 VOCAB, TARGET, CONTEXT = 31, 29, 13
 SIZES = {"vocab": VOCAB, "context": CONTEXT, "dim": 24, "depth": 2, "heads": 2}
@@ -150,16 +151,16 @@ def permit_all(model):
 def test_batched_requests_equal_single_ones(name, settings, run, monkeypatch):
     """Requests of all kinds arrive while others run, wait, are cancelled and end."""
     rng, model, ends = random.Random(3), build(name, settings), {1, 2}
-    sizes, write = set(), Engine._sample
+    sizes, write = set(), Batch._sample
 
-    def watched(engine, logits):
-        assert len(logits) == len(engine._running) <= 4
-        assert engine._state.length == max(request.cached for request in engine._running), "needless padding"
+    def watched(batch, logits):
+        assert len(logits) == len(batch.running) <= 4
+        assert batch.state.length == max(request.cached for request in batch.running), "needless padding"
         sizes.add(len(logits))
-        write(engine, logits)
+        write(batch, logits)
 
-    monkeypatch.setattr(engines, "MAX_PREFILL_TOKENS", 37)
-    monkeypatch.setattr(Engine, "_sample", watched)
+    monkeypatch.setattr(batches, "MAX_PREFILL_TOKENS", 37)
+    monkeypatch.setattr(Batch, "_sample", watched)
     engine = run(model, stop_ids=ends, places=4)
     requests, listeners, handles, cancelled = [], [], {}, {6: 3, 7: 1}
     for i in range(13):
@@ -267,7 +268,7 @@ def test_requests_share_steps(run):
 
 
 def test_prefill_is_limited_per_step(run, monkeypatch):
-    monkeypatch.setattr(engines, "MAX_PREFILL_TOKENS", 10)
+    monkeypatch.setattr(batches, "MAX_PREFILL_TOKENS", 10)
     model = Gate(GPTConfig(**SIZES))
     engine = run(model)
     listeners = [Listener() for _ in range(6)]

@@ -1,0 +1,239 @@
+"""Requests that are generated together, one token of each at every step.
+
+Shapes: B running requests, V vocabulary.
+"""
+
+import logging
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard.decode.generate import Source, fit_context, read_rows, source_key
+from regard.decode.sampling import Sampling, choose, row_generator
+from regard.decode.states import join, trim
+
+MAX_PREFILL_TOKENS = 1024  # prompt tokens read in one step, so that running requests don't wait for long
+IMAGE_TOKENS = 128  # prefill cost of an image, in tokens
+
+
+@dataclass(frozen=True)
+class TokenOutput:
+    """One generated token."""
+
+    id: int
+    logprob: float  # under the model's own distribution, before temperature and other sampling options
+    top_logprobs: tuple[tuple[int, float], ...]  # (id, logprob) of the most likely tokens, if requested
+
+
+class EngineError(Exception):
+    """The engine failed while it processed a request. It has restarted."""
+
+
+log = logging.getLogger(__name__)
+FinishReason = Literal["stop", "length"]
+Output = TokenOutput | FinishReason | Exception
+OutputCallback = Callable[[Output], None]
+
+
+def describe_error(error: BaseException) -> str:
+    """The cause of a failure in one line: without the error itself, whose frames would keep tensors alive."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+class GenerationRequest:
+    """One prompt and its tokens so far. Everything but `cancel` belongs to the engine."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        callback: OutputCallback,
+        source: Source | None,
+        sample: int,
+        top_logprobs: int,
+        context: int,
+        dequeue: Callable[["GenerationRequest"], None],
+    ):
+        self.ids, self.source, self.callback = list(prompt), source, callback
+        self.context, self.dequeue = context, dequeue
+        self.top_logprobs, self.remaining = top_logprobs, sampling.max_new_tokens
+        if source is not None:
+            self.remaining = min(self.remaining, 1 + context - len(prompt))
+        suppressed = tuple(sampling.suppress_tokens)
+        # Requests with equal settings are sampled together: leave out what is particular to each of them.
+        self.sampling = replace(sampling, seed=None, max_new_tokens=1, suppress_tokens=suppressed)
+        seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        self.rng = row_generator(seed, sample, prompt if source is None else [*source_key(source), *prompt])
+        self.cached = 0  # tokens in the batch's state
+        self.finished = False
+        self.lock = threading.RLock()
+
+    def cancel(self) -> None:
+        """Free the place at the next step. The callback is not called again."""
+        with self.lock:
+            self.finished = True
+        self.dequeue(self)
+
+    def emit(self, output: Output) -> None:
+        with self.lock:
+            if self.finished:
+                return
+            self.finished = not isinstance(output, TokenOutput)
+            try:
+                self.callback(output)
+            except Exception as error:  # nobody receives the output any more
+                self.finished = True
+                log.error("a request is dropped, its callback failed: %s", describe_error(error))
+
+    @property
+    def window(self) -> Sequence[int]:
+        """The part of the text that fits into the context."""
+        return fit_context(self.ids, self.context)
+
+    @property
+    def prefill_cost(self) -> int:
+        """Tokens to read."""
+        if isinstance(self.source, Tensor):
+            return len(self.window) + IMAGE_TOKENS
+        return len(self.window) + len(self.source or ())
+
+
+class Batch:
+    """The requests that have a place, and the model's state of those whose prompts are read.
+
+    One thread changes it; `lock` guards the two lists, which others may read.
+    """
+
+    def __init__(
+        self, model: Any, stop_ids: Collection[int], lock: threading.Condition, counts: Counter[str]
+    ):
+        self.model, self.stop_ids, self.lock, self.counts = model, stop_ids, lock, counts
+        self.context, self.device = int(model.config.context), next(model.parameters()).device
+        self.admitted: list[GenerationRequest] = []  # have a place; their prompts are still to be read
+        self.running: list[GenerationRequest] = []  # row b of the state is running[b]
+        self.state: Any = None
+        self.step_began: float | None = None  # time.monotonic() at which the present step began
+
+    @property
+    def requests(self) -> list[GenerationRequest]:
+        with self.lock:
+            return [*self.running, *self.admitted]
+
+    def drop_running(self) -> list[GenerationRequest]:
+        """After a failed step, drop the requests that run, or those to be read if none runs; return them."""
+        with self.lock:
+            dropped, self.running, self.state = self.running, [], None
+            if not dropped:  # otherwise the same step would fail again and again
+                dropped, self.admitted = self.admitted, []
+        return dropped
+
+    def remove_finished(self) -> None:
+        """Drop the rows that are finished and those that outgrew the context, which are read again."""
+        keep = [
+            b
+            for b, request in enumerate(self.running)
+            if not request.finished and request.cached < self.context
+        ]
+        rows = [self.running[b] for b in keep]
+        if not keep:
+            self.state = None
+        elif len(keep) < len(self.running):
+            self.state.reorder(torch.tensor(keep, device=self.device))
+            sources = [request.source for request in rows]
+            trim(
+                self.state,
+                [request.cached for request in rows],
+                [len(s) for s in sources if s is not None and not isinstance(s, Tensor)],
+            )
+        outgrown = [request for request in self.running if request.cached == self.context]
+        with self.lock:
+            self.admitted = [request for request in (*outgrown, *self.admitted) if not request.finished]
+            self.running = rows
+
+    def step(self) -> None:
+        """Generate one token for every request, except for those whose prompt is not read yet."""
+        for request in self.admitted:
+            if request.remaining < 1:  # a target prefix that is longer than the context
+                request.emit("length")
+        logits = []
+        if self.running:
+            last = torch.tensor([request.ids[-1:] for request in self.running], device=self.device)  # (B, 1)
+            following, self.state = self.model.step(last, self.state)
+            logits.append(following)  # (B, V)
+            for request in self.running:
+                request.cached += 1
+        for group in self._select_prefills():
+            logits += self._prefill(group)
+        if self.running:
+            self.counts["steps"] += 1
+            self._sample(torch.cat(logits).float())
+
+    def _select_prefills(self) -> list[list[GenerationRequest]]:
+        """The prompts to read in this step, at least one; target prefixes are grouped by their length."""
+        groups: dict[int, list[GenerationRequest]] = {}
+        count = longest = 0
+        for request in self.admitted:
+            if request.finished:
+                continue
+            count, longest = count + 1, max(longest, request.prefill_cost)
+            if count > 1 and count * longest > MAX_PREFILL_TOKENS:
+                break
+            groups.setdefault(-1 if request.source is None else len(request.window), []).append(request)
+        return list(groups.values())
+
+    def _prefill(self, group: list[GenerationRequest]) -> list[Tensor]:
+        """Read prompts, append their rows to the batch and return their logits. A failure ends only them."""
+        sources = [request.source for request in group if request.source is not None]
+        windows = [request.window for request in group]
+        try:
+            logits, state = read_rows(self.model, windows, sources or None)
+        except Exception as error:
+            log.error("prompts could not be read: %s", cause := describe_error(error))
+            for request in group:
+                request.emit(EngineError(cause))
+            return []
+        self.state = state if self.state is None else join(self.state, state)
+        for request, ids in zip(group, windows, strict=True):
+            request.cached = len(ids)
+        with self.lock:
+            self.running = self.running + group
+            self.admitted = [request for request in self.admitted if request not in group]
+        return [logits]
+
+    def _sample(self, logits: Tensor) -> None:
+        """Choose a token for every row of logits (B, V) and emit it."""
+        logprobs = logits.log_softmax(-1)  # (B, V)
+        finite = logits.amax(-1).isfinite().tolist()
+        groups: dict[Sampling, list[int]] = {}
+        for b, request in enumerate(self.running):
+            if finite[b]:
+                groups.setdefault(request.sampling, []).append(b)
+            else:
+                request.emit(ValueError("the model's weights gave NaN or infinite logits for this text"))
+        for sampling, rows in groups.items():
+            requests = [self.running[b] for b in rows]
+            uniform = [request.rng.random() for request in requests]
+            ids = choose(logits[rows], [request.ids for request in requests], sampling, uniform)
+            k = min(max(request.top_logprobs for request in requests), logits.shape[-1])
+            top_values, top_ids = (x.tolist() for x in logprobs[rows].topk(k))
+            chosen = logprobs[rows, ids].tolist()
+            for i, (request, id) in enumerate(zip(requests, ids, strict=True)):
+                top = tuple(zip(top_ids[i], top_values[i], strict=True))[: request.top_logprobs]
+                self._append(request, TokenOutput(id, chosen[i], top))
+
+    def _append(self, request: GenerationRequest, token: TokenOutput) -> None:
+        if token.id in self.stop_ids:
+            request.emit("stop")
+            return
+        request.ids.append(token.id)
+        request.remaining -= 1
+        self.counts["tokens"] += 1
+        request.emit(token)
+        if not request.remaining:
+            request.emit("length")
