@@ -21,7 +21,9 @@ def check_name(path: str | Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UserError(f"{path}: the name is not UTF-8; rename it") from None
+        raise UserError(
+            f"{str(path)!a}: the name is not UTF-8; rename it"
+        ) from None  # ASCII: it can be printed
 
 
 def regular_stat(path: str | Path) -> os.stat_result:

@@ -50,8 +50,8 @@ def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None 
 def read_tensors(path: Path) -> Tensors:
     """Return the tensors of a safetensors file. Raise UserError if the file is missing or damaged.
 
-    The tensors are read into memory. The safetensors library maps them to the file: writing to it would change
-    a model in use, and truncating it would end the process with SIGBUS.
+    The tensors are read into memory. The safetensors library maps them to the file: writing to it would
+    change a model in use, and truncating it would end the process with SIGBUS.
     """
     tensors = Tensors()
     try:

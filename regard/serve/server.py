@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import signal
 import socket
 import sys
 import threading
@@ -32,6 +33,7 @@ BACKLOG = 2048  # connections that the system keeps until they are accepted
 SEND_BUFFER = 2**18  # bytes of a response that the system keeps for a client that has not read them yet
 MAX_FILES = 8192  # open files that are asked for; few systems allow less, but many begin with 1024
 RESERVED_FILES = 64  # those that are no connections
+DRAIN = 10  # seconds beyond the timeout of an answer, after which a server that got a signal is ended
 SWITCH_INTERVAL = 0.001  # seconds until the event loop's thread and the engines' threads take turns
 
 
@@ -131,7 +133,8 @@ def serve_page(
     listener = bind_socket(port)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/" + (f"#{urlencode(state)}" if state else "")
     limits = allow_connections(ConnectionLimits.connections)
-    server = uvicorn.Server(uvicorn_config(page_app(model, first, others), limits))
+    app = page_app(model, first, others)
+    server = uvicorn.Server(uvicorn_config(app, limits, timeout_graceful_shutdown=DRAIN))
     print(url, flush=True)
     print("Ctrl-C ends it", file=sys.stderr)
     open_browser(url)  # it can connect already, even if it is answered a moment later
@@ -154,12 +157,12 @@ def serve_models(
             if self.should_exit:
                 os._exit(128 + sig)
             super().handle_exit(sig, frame)
+            bound = limits.timeout + DRAIN
+            start_timer(bound, lambda: end_process(sig, bound))
 
     listener = bind_socket(PORT if port is None else port, security.host, port is not None)
     security = replace(security, names={*security.names, listener.getsockname()[0]})
-    busy = (
-        limits.requests + limits.page_places + limits.page_queue
-    )  # connections that are not closed for others
+    busy = limits.requests + limits.page_places + limits.page_queue  # connections not closed for others
     connections = allow_connections(max(ConnectionLimits.connections, 2 * busy))
     sys.setswitchinterval(SWITCH_INTERVAL)
     with log_in_background() as writer:
@@ -167,14 +170,30 @@ def serve_models(
         config = uvicorn_config(
             create_app(registry, security, writer if log else None),
             connections,
-            timeout_graceful_shutdown=math.ceil(limits.timeout) + 10,  # for clients that don't read
+            timeout_graceful_shutdown=math.ceil(limits.timeout) + DRAIN - 2,
         )
         gc.collect()
         gc.freeze()  # what exists by now stays: scanning it again and again would pause the server
         host, number = listener.getsockname()[:2]
         print(f"http://{f'[{host}]' if ':' in host else host}:{number}/", flush=True)
         print("Ctrl-C ends it", file=sys.stderr, flush=True)
+        server = Server(config)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup sets
+            signal.signal(signal.SIGHUP, server.handle_exit)  # uvicorn handles the others
         try:
-            Server(config).run([listener])
+            server.run([listener])
         finally:
-            registry.close()
+            registry.close(finish=False)  # what could be finished is finished
+
+
+def start_timer(seconds: float, function: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
+
+
+def end_process(sig: int, seconds: float) -> None:
+    """End the process whatever its threads do."""
+    start_timer(1.0, lambda: os._exit(128 + sig))  # if nobody reads standard error, writing blocks
+    print(f"not shut down within {seconds:g} s of the signal; ended", file=sys.stderr, flush=True)
+    os._exit(128 + sig)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -33,9 +34,24 @@ def run(tmp_path_factory):
     return folder
 
 
+STUCK = """
+import sys, time
+from regard import cli
+from regard.serve import registry, server
+server.DRAIN = 2
+if "engine" in sys.argv:
+    from regard.models import GPT
+    GPT.step = lambda *_: time.sleep(600)
+else:  # the main thread
+    registry.ServedModel.encode = lambda *_: time.sleep(600)
+cli.main(["serve", *sys.argv[2:]])
+"""
+
+
 @contextmanager
-def process(*more, **env):
-    command = [sys.executable, "-m", "regard", "serve", *map(str, more)]
+def process(*more, script=None, **env):
+    start = ["-m", "regard", "serve"] if script is None else ["-c", script]
+    command = [sys.executable, *start, *map(str, more)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     server = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"} | env, **pipes)
     try:
@@ -101,12 +117,34 @@ def test_second_signal_ends_at_once(run):
         it.close()
         it, answer = post(server, body, {"Authorization": "Bearer sesame"})
         assert answer.status == 200
-        server.send_signal(signal.SIGINT)
-        answer.readline()
+        server.send_signal(signal.SIGHUP)
+        assert answer.readline()
+        time.sleep(0.3)
+        assert server.poll() is None  # it lets the answer finish
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate(timeout=60)
         it.close()
     assert (server.returncode, errors.splitlines()) == (130, ["Ctrl-C ends it"])
+
+
+@pytest.mark.parametrize("stuck", ["engine", "main"])
+def test_signal_ends_a_stuck_server_within_its_bound(run, stuck):
+    more = ("--port", "0", "--log", "none", "--timeout", "0.5")
+    with process(stuck, run, *more, script=STUCK) as server:
+        it = line(server)
+        body = json.dumps({"prompt": "the fox", "max_tokens": 9})
+        it.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        if stuck == "engine":
+            assert it.getresponse().status in (408, 503)
+            it.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        else:
+            time.sleep(0.3)  # until it is read
+        server.send_signal(signal.SIGTERM)
+        _, errors = server.communicate(timeout=60)
+        it.close()
+    ended = [row for row in errors.splitlines() if "not shut down within 2.5 s" in row]
+    assert (server.returncode, len(ended)) == (143, stuck == "main")
+    assert "Traceback" not in errors
 
 
 def error_line(capsys, *arguments):
