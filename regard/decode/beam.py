@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from regard.errors import UserError
 
 NO_TOKEN = -1  # after the end of a finished hypothesis
+MAX_EXPONENT = 80.0  # exp of it and of its negative are normal numbers in float32
 
 
 # From log-probabilities (B, K, V), the beams' texts (B, K, t) and the numbers of their rows (B,)
@@ -68,7 +69,7 @@ def beam_search(
         if t == max_new_tokens:
             ended = torch.ones_like(ended)
 
-        new_scores = (top / t**length_penalty).masked_fill(~ended, -math.inf)  # (B, C)
+        new_scores = (top / penalize_length(t, length_penalty)).masked_fill(~ended, -math.inf)  # (B, C)
         new_scores[:, K:] = -math.inf  # the spare candidates may continue, but not finish
         scores, best = torch.cat([scores, new_scores], dim=1).topk(K)  # (B, K)
         finished = torch.cat([F.pad(finished, (0, 1), value=NO_TOKEN), candidates], dim=1)
@@ -77,7 +78,8 @@ def beam_search(
         sums, live = top.masked_fill(ended, -math.inf).topk(min(K, top.shape[1]))  # (B, K)
         texts, parents = gather_rows(candidates, live), parents.gather(1, live)  # (B, K, t)
         # Sums only fall: at best, a beam keeps its sum until the length at which its score is highest.
-        bound = sums[:, 0] / (max_new_tokens if length_penalty > 0 else t + 1) ** length_penalty
+        longest = max_new_tokens if length_penalty > 0 else t + 1
+        bound = sums[:, 0] / penalize_length(longest, length_penalty)
         over = (bound <= scores[:, -1]) | (t == max_new_tokens)
         for b in over.nonzero()[:, 0].tolist():
             hypotheses[int(rows[b])] = make_hypotheses(finished[b], scores[b], end_ids)
@@ -110,6 +112,14 @@ def make_hypotheses(texts: Tensor, scores: Tensor, ends: Sequence[int]) -> list[
         for text, score in zip(texts.tolist(), scores.tolist(), strict=True)
         if score > -math.inf
     ]
+
+
+def penalize_length(length: int, penalty: float) -> float:
+    """length ** penalty, at most as large or small as float32 holds."""
+    exponent = penalty * math.log(length)
+    if abs(exponent) > MAX_EXPONENT:
+        return math.exp(math.copysign(MAX_EXPONENT, exponent))
+    return float(length) ** penalty
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:

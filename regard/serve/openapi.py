@@ -17,13 +17,13 @@ ERRORS = {
     401: "The API key is missing or wrong.",
     403: "The request comes from another website.",
     404: "There is no such model.",
-    408: "The answer took too long.",
+    408: "The request or its answer took too long.",
     413: "The request is too large.",
     415: "The body is not JSON.",
     421: "The request is meant for another host.",
     429: "All places are taken; see Retry-After.",
     500: "The server failed.",
-    503: "The model failed and has been restarted.",
+    503: "The model failed and has been restarted, or other requests take all memory; see Retry-After.",
 }
 INTEGER: Schema = {"type": "integer"}
 STRING: Schema = {"type": "string"}

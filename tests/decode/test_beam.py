@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from regard.decode.beam import beam_search
-from regard.decode.sampling import Sampling, beam_processor
+from regard.decode.beam import beam_search, penalize_length
+from regard.decode.generate import Sampling, beam_processor
 from regard.models import GPT, GPTConfig
 
 END = 0
@@ -216,6 +216,13 @@ def test_what_beams_may_say_is_hugging_faces(options, penalty):
     assert sum(a != b for a, b in zip(got, free, strict=True)) > 5, "it matters"
     if penalty < 0:
         assert any(0 < len(rows) < 50 and rows != list(range(len(rows))) for rows in left)
+
+
+def test_extreme_length_penalties():
+    assert penalize_length(7, 1.5) == 7**1.5
+    for length, penalty in ((4096, 100), (4096, -100), (2, 100), (1, -100)):
+        assert torch.tensor(penalize_length(length, penalty), dtype=torch.float32).isfinite()
+        assert penalize_length(length, penalty) > 0
 
 
 def test_with_a_cache():
