@@ -50,8 +50,7 @@ def beam_search(
     """
     end_ids = [end] if isinstance(end, int) else list(end)
     ends = torch.tensor(end_ids, dtype=torch.long, device=logits.device)
-    B, V = logits.shape
-    K = beams
+    (B, V), K = logits.shape, beams
     hypotheses: list[list[Hypothesis]] = [[] for _ in range(B)]
     rows = torch.arange(B, device=logits.device)  # the numbers of the rows that are left
     state.reorder(rows.repeat_interleave(K))
