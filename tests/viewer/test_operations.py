@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers.browsing import saved_tensors
+from regard.vision.cnn import SamePadConv2d
 
 H, KV, T, D, WIDE = 4, 2, 3, 6, 5  # heads, key heads, tokens, width of a head, width of a vector
 
@@ -132,6 +133,21 @@ def test_turn_of_each_head(tab, flat):
     sum = {"does": "turn", "x": "x", "cos": "cos", "sin": "sin", "share": H // KV}
     rows = x.transpose(0, 1).flatten(1) if flat else x
     check(tab, sum, turned.repeat_interleave(H // KV, 0), x=rows, cos=cos, sin=sin)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "groups"), [(3, 1, 1), (3, 2, 1), (5, 2, 4), (1, 1, 2)])
+def test_convolutions(tab, kernel, stride, groups):
+    """Zeros around; an odd one is at the right and below. Channels in groups are on their own."""
+    layer = SamePadConv2d(4, 8, kernel, stride, groups=groups)
+    x, b = noise(4, 5, 6), noise(8, seed=1)
+    W = noise(*layer.weight.shape, seed=2)
+    layer.load_state_dict({"weight": W, "bias": b})
+    sum = {"does": "conv", "x": "x", "W": "@W", "b": "@b", "size": kernel, "stride": stride}
+    sum |= {"groups": groups, "f": "relu6"}
+    with torch.no_grad():
+        out = layer(F.relu6(3 * x))
+    shown = check(tab, sum, out, x=3 * x, _W=W.flatten(1), _b=b)
+    assert any(link.startswith("x:") for link in shown[0]["opened"])
 
 
 def test_words_and_formula_are_the_models(tab):

@@ -11,8 +11,8 @@ import { m } from "./dom.js";
  * @typedef {{ drawn: Element, inside?: Element[] }} Factor */
 
 const TOKENS = /[A-Za-z]+|\p{Script=Greek}|\d+(?:\.\d+)?|\S/gu;
-const SEPARATORS = "=+−-⊙·,;×∗<>≤≥";
-const LARGE = "Σ∏"; // what is below them stands below, not beside
+const SEPARATORS = [..."=+−-⊙·,;×∗<>≤≥"];
+const LARGE = ["Σ", "∏"]; // what is below them stands below, not beside
 /** @type {Record<string, string>} */
 const CLOSING = { "(": ")", "[": "]" };
 
@@ -103,7 +103,7 @@ function factor(tokens, token) {
   if (token === "√") {
     return { drawn: m("msqrt", {}, withoutBrackets([scripted(tokens, tokens.shift() ?? "")])) };
   }
-  if ("→←".includes(token)) {
+  if (token === "→" || token === "←") {
     return { drawn: m("mover", {}, factor(tokens, tokens.shift() ?? "").drawn, operator(token)) };
   }
   if (/^\d/.test(token)) return { drawn: m("mn", {}, token) };
