@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.files.locks import LOCK, is_at, lock_folder, release, try_lock
+from regard.files.locks import LOCK, check_unlocked, is_at, lock_folder, release, try_lock
 
 DRAFT = ".partial"  # in a folder that exists already
 OF_DISKS = "lost+found"  # what an empty disk contains
@@ -174,7 +174,7 @@ def _lock_home(stack: contextlib.ExitStack, folder: Path, argument: str) -> tupl
                 was_left = attempt.enter_context(lock_folder(home, argument, name=folder))
             except FileNotFoundError:  # removed by a process that ended just now
                 continue
-            check_empty(folder, argument)
+            check_empty(folder, argument, is_locked=home == folder)
             if draft_home(folder) == home:
                 stack.push(attempt.pop_all())
                 return home, was_left, created
@@ -191,13 +191,15 @@ def _contents(folder: Path) -> list[Path]:
     return [path for path in paths if not path.name.startswith(LOCK)]
 
 
-def check_empty(folder: Path, argument: str) -> None:
-    """Raise UserError if there is anything but an empty folder."""
+def check_empty(folder: Path, argument: str, is_locked: bool = False) -> None:
+    """Raise UserError if there is anything but an empty folder; `is_locked`: by this process."""
     if is_missing(folder):
         return
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another {argument}")
     if any(path.name not in (DRAFT, OF_DISKS) for path in _contents(folder)):
+        if not is_locked:
+            check_unlocked(folder, argument)
         raise UserError(
             f"{folder} exists and is not empty; choose another {argument}, or delete it if it is no use"
         )

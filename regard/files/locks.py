@@ -53,6 +53,13 @@ def lock_folder(folder: Path, argument: str, rank: int = 0, name: Path | None = 
         os.close(inside)
 
 
+def check_unlocked(folder: Path, argument: str) -> None:
+    """Raise UserError that names the owner if a process holds the lock of a folder."""
+    if os.path.lexists(folder / LOCK):
+        with lock_folder(folder, argument):
+            pass
+
+
 def _acquire(path: Path, name: Path, advice: str) -> tuple[int, str]:
     """Lock a file; return its handle and the owner that it still names, if any."""
     while True:

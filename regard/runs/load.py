@@ -130,7 +130,8 @@ def at_step(model: Model, step: int) -> Model:
     ranks = {t.shape[0] for name, t in weights.items() if name.endswith("lora_A")}
     if ranks:
         adapted = copy.deepcopy(module)
-        alpha = recipe.read_file(model.folder / RECIPE)["train"]["lora_alpha"]
+        section = recipe.read_file(model.folder / RECIPE)["train"]
+        alpha = recipe.fit("train.lora_alpha", section.get("lora_alpha", "missing"), float)
         lora.add(adapted, ranks.pop(), alpha)
         weights = lora.merge(adapted, weights)
     check_weights(module, weights, path)

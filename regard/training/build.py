@@ -18,7 +18,7 @@ from regard.data.files import read_together
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.atomic import Draft
-from regard.files.locks import LOCK, lock_folder
+from regard.files.locks import check_unlocked, lock_folder
 from regard.files.regular import check_name
 from regard.models import MODELS, ModelWithHead
 from regard.runs import lora, recipe
@@ -150,9 +150,7 @@ def free_folder(folder: Path) -> Path:
 def check_folder(folder: Path) -> None:
     """Raise UserError if a new run can't be written here."""
     if (folder / RECIPE).is_file():
-        if not atomic.is_missing(folder / LOCK):
-            with lock_folder(folder, "--out"):  # or raise an error that names the process that trains here
-                pass
+        check_unlocked(folder, "--out")
         raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
     atomic.check_empty(folder, "--out")
 

@@ -1,5 +1,7 @@
 """Two processes and one: the same losses and weights, and either resumes the other's checkpoints."""
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -14,7 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from helpers.errors import user_error
 from helpers.runs import RUNS, TINY, checkpoints, rows, tiny, write_data
+from regard.files.atomic import new_folder
+from regard.files.locks import LOCK
 from regard.runs import checkpoints as checkpoint
 from regard.tasks import targets
 from regard.training import distributed
@@ -97,9 +102,12 @@ def test_a_signal_to_all_and_on_with_the_other_number(text, tmp_path, parallel):
     while not re.match(r"step [5-9]/", words := process.stderr.readline()):
         heard.append(words)
         assert process.poll() is None, "".join(heard)
+    assert sorted(p.name for p in out.glob(f"{LOCK}*")) == [LOCK, f"{LOCK}-1"]
+    user_error(lambda: tiny(text, out, **SETTINGS, resume=True), out, (out / LOCK).read_text().strip())
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
     assert process.returncode != 0
+    assert not list(out.rglob(".*"))
     last = int(checkpoints(out)[-1][5:])
     assert 5 <= last < many
     assert checkpoint.is_intact(out / "checkpoints" / f"step-{last}")
@@ -108,6 +116,54 @@ def test_a_signal_to_all_and_on_with_the_other_number(text, tmp_path, parallel):
     tiny(text, out, **SETTINGS | {"steps": last + 3}, resume=True)
     assert checkpoints(out)[-1] == f"step-{last + 3}"
     assert {row["step"] for row in rows(out) if "loss" in row} == set(range(1, last + 4)), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["launcher", "rank 0"])
+def test_a_worker_that_lives_on_holds_the_folder(text, tmp_path, killed):
+    """The launcher or the first process is killed: nobody trains there until the others are gone."""
+    out = tmp_path / "out"
+    process = two("-m", "regard", *line(text, out, steps=100_000))
+    while not process.stderr.readline().startswith("step 3/"):
+        assert process.poll() is None
+    pids = [int(re.match(r"pid (\d+) ", (out / name).read_text())[1]) for name in (LOCK, f"{LOCK}-1")]
+    stopped = [process.pid, pids[1]] if killed == "rank 0" else [process.pid]
+    try:
+        for pid in stopped:  # so that none of them ends the others
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(pids[0] if killed == "rank 0" else process.pid, signal.SIGKILL)
+        alive = pids[1] if killed == "rank 0" else pids[0]
+        if killed == "rank 0":
+            wait_until_gone(out / LOCK)
+        user_error(lambda: tiny(text, out, **SETTINGS, resume=True), f"pid {alive} on")
+    finally:
+        for pid in {process.pid, *pids}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    for name in (LOCK, f"{LOCK}-1"):
+        wait_until_gone(out / name)
+    last = int(checkpoints(out)[-1][5:])
+    tiny(text, out, **SETTINGS | {"steps": last + 1}, resume=True)
+    assert checkpoints(out)[-1] == f"step-{last + 1}"
+    assert not list(out.rglob(".*"))
+
+
+def wait_until_gone(path):
+    """Until the process that holds this lock is dead: a kill takes a moment."""
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+@pytest.mark.slow
+def test_a_refused_start_of_two_says_it_once(text, tmp_path):
+    out = tmp_path / "out"
+    with new_folder(out):
+        process = two("-m", "regard", *line(text, out))
+        _, said = process.communicate(timeout=120)
+        assert process.returncode != 0
+        assert said.count(f"regard: {out} is in use by pid {os.getpid()} on") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------- every model

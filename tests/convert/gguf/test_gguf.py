@@ -150,7 +150,7 @@ def test_as_transformers(tmp_path, spoken, kind, quant, tied):
     with torch.inference_mode():
         logits, want = model.model(ids), reference(path, kind, vocab)(ids).logits
     assert want.std() > 0.1
-    torch.testing.assert_close(found, want, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(logits, want, atol=2e-5, rtol=1e-4)
     assert len(check_sums(model, regard.trace(model, "the dog"))) > 40
 
 
