@@ -179,7 +179,7 @@ def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS
 def resize_image(image: Image.Image, shape: Shape) -> np.ndarray:
     """Return the pixels (C, H, W): upright, on a white background, in grey or RGB, resized and cropped."""
     C, H, W = shape
-    image = ImageOps.exif_transpose(image)
+    ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:

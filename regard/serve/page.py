@@ -1,12 +1,13 @@
 """The page's routes: its files, traces of the model, and everything that the views ask for."""
 
 import asyncio
+import contextvars
 import mimetypes
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -48,9 +49,10 @@ MAX_SESSIONS = 4  # traces that stay in memory
 MAX_SESSION_BYTES = 2**32  # of all of them; the latest stays anyway
 MAX_TENSOR_BYTES = 64 * 2**20  # of one response
 MAX_IDS = 500
-HEAVY = 2  # requests at once whose large bodies, images or tensors are copied
+HEAVY = 2  # threads for work that takes much memory, a part of which each of them keeps
 INLINE = 4000  # bytes of JSON that are parsed in the event loop
 MAX_QUERY = 200  # letters of words whose neighbours are asked for
+T = TypeVar("T")
 
 
 class SessionStore:
@@ -116,7 +118,7 @@ class PageRoutes:
         self.model, self.first, self.others = model, first, others
         self.sessions = SessionStore(first)
         self.lock = CancellableLock()  # hooks on a model belong to one trace at a time
-        self.heavy = threading.Semaphore(HEAVY)
+        self.heavy = ThreadPoolExecutor(HEAVY, "page")
         self.checkpoint: tuple[int, Model] | None = None  # the latest step that was loaded
         self.files = {path.name: path.read_bytes() for path in PAGE_FOLDER.iterdir() if path.is_file()}
         self.files["index.html"] = index(PAGE_FOLDER).encode()
@@ -153,6 +155,10 @@ class PageRoutes:
             self.checkpoint = step, at_step(self.model, step)
         return self.checkpoint[1]
 
+    def run_heavy(self, work: Callable[[], T]) -> T:
+        """Run work on large bodies, images or tensors, little of it at once."""
+        return self.heavy.submit(contextvars.copy_context().run, work).result()
+
     def session(self, request: Request) -> Session:
         return self.sessions.get(request.query_params.get("trace"))
 
@@ -170,8 +176,8 @@ class PageRoutes:
             self.session(request),
             {"Content-Disposition": 'attachment; filename="regard.html"'},
         )
-        with self.heavy:
-            return Response(session.html(), 200, headers, "application/octet-stream")
+        html = self.run_heavy(lambda: session.html().encode())
+        return Response(html, 200, headers, "application/octet-stream")
 
     # Traces and their tensors
 
@@ -198,8 +204,7 @@ class PageRoutes:
         """
         first = self.first.input
         if image is not None:
-            with self.heavy:
-                return decode_image(model, image)
+            return self.run_heavy(lambda: decode_image(model, image))
         if model.task.reads == "text" and text is not None:
             return check_text(text)
         if model.task.reads != self.model.task.reads:
@@ -211,7 +216,8 @@ class PageRoutes:
 
     def tensor(self, request: Request) -> Response:
         query, session = request.query_params, self.session(request)
-        with self.heavy:
+
+        def numbers() -> np.ndarray:
             values = session.numbers(
                 query.get("name", ""),
                 query_int(request, "head"),
@@ -223,7 +229,9 @@ class PageRoutes:
             if values.nbytes > MAX_TENSOR_BYTES:
                 message = f"name: over {MAX_TENSOR_BYTES:,} bytes; ask for less with rows, columns or most"
                 raise APIError(413, message)
-            values = np.ascontiguousarray(values)
+            return np.ascontiguousarray(values)
+
+        values = self.run_heavy(numbers)
         kind = "uint8" if values.dtype == np.uint8 else "float32"
         headers = {"X-Shape": ",".join(map(str, values.shape)), "X-Type": kind}
         data = values.reshape(-1).view(np.uint8).data  # no copy
@@ -281,8 +289,8 @@ class PageRoutes:
             raise APIError(400, "changes: give a list of objects")
 
         def run() -> Json:
-            with self.heavy:
-                parsed = [parse_change(session, one) for one in changes[: MAX_CHANGES + 1]]
+            some = changes[: MAX_CHANGES + 1]  # one more is refused with the right message
+            parsed = self.run_heavy(lambda: [parse_change(session, one) for one in some])
             with self.lock:
                 return session.whatif.changed(parsed, row)
 
@@ -303,12 +311,9 @@ class PageRoutes:
     async def read_object(self, request: Request) -> Json:
         """The JSON of a body; a large one is parsed in a thread."""
         data = await read_body(request)
-
-        def parse() -> Json:
-            with self.heavy:
-                return parse_object(data)
-
-        return parse_object(data) if len(data) <= INLINE else await run_in_threadpool(parse)
+        if len(data) <= INLINE:
+            return parse_object(data)
+        return await asyncio.wrap_future(self.heavy.submit(parse_object, data))
 
 
 def parse_change(session: Session, change: Json) -> Json:

@@ -1,4 +1,4 @@
-"""Pictures that clients send: limits on their pixels, and on the memory that decoding them takes."""
+"""Pictures over HTTP: a limit for pixels, checked before decoding, and for how many are decoded at once."""
 
 import base64
 import io
