@@ -1,6 +1,7 @@
 """Clients that send slowly, read slowly or not at all, hold connections open, or send ambiguous requests."""
 
 import asyncio
+import resource
 import socket
 import time
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,7 @@ from regard.serve.admission import SMALL_BODY, AdmissionMiddleware
 from regard.serve.connections import PART, ConnectionLimits, LimitedProtocol
 from regard.serve.page import page_app
 from regard.serve.registry import ServerLimits
-from regard.serve.server import run_in_thread
+from regard.serve.server import allow_connections, run_in_thread
 from regard.viewer.session import Session
 
 LARGE = 64 * PART  # more than the system's buffers hold
@@ -243,6 +244,18 @@ def test_complete_requests_are_not_closed_for_others():
             line.setblocking(False)
             with pytest.raises(BlockingIOError):  # still open, without an answer
                 line.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "connections"),
+    [(1024, 524_288, 8192, 1024), (1024, 1024, None, 480), (8192, -1, None, 1024), (256, 512, 512, 224)],
+)
+def test_connections_fit_into_the_systems_limit(monkeypatch, soft, hard, raised, connections):
+    calls = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: calls.append(limits))
+    assert allow_connections(1024).connections == connections
+    assert calls == ([] if raised is None else [(raised, hard)])
 
 
 # The page and the API

@@ -21,7 +21,7 @@ from helpers.looking import noise, reader, seer
 from helpers.runs import TINY
 from helpers.serving import serve_session
 from regard import cli
-from regard.serve import page
+from regard.serve import page, requests
 from regard.serve.registry import ServerLimits
 from regard.serve.server import bind_socket
 from regard.viewer.html import PAGE_FOLDER
@@ -136,6 +136,20 @@ def test_invalid_queries(writer):
     for ids in ("", "a", "-1", "1,,2", ",".join(["1"] * 501), "²"):
         writer.check_error(400, "ids", "/api/words", ids=ids)
     assert writer.ask("/api/trace")[0] == 405
+
+
+def test_large_tensors_are_sent_in_parts(writer, monkeypatch):
+    whole = writer.first.model.model.embed.weight.nbytes
+    monkeypatch.setattr(page, "MAX_TENSOR_BYTES", whole - 1)
+    query = {"trace": writer.first.id, "name": "@embed.weight"}
+    writer.check_error(413, "rows", "/api/tensor", **query)
+    for part in ({"rows": "0:2"}, {"columns": "0:2"}, {"most": 3}, {"as": "uint8"}):
+        assert writer.ask("/api/tensor", **query | part)[0] == 200
+
+
+def test_json_of_too_many_values_is_not_parsed(writer):
+    body = b'{"layers": [' + b"1," * requests.MAX_VALUES + b"1]}"
+    writer.check_error(413, "values", "/api/trace", body)
 
 
 # Tensors and sessions
