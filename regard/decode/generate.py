@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.decode.sampling import Sampling, choose, row_generator
+from regard.decode.sampling import Sampling, choose, draw_uniform, row_generator
 from regard.errors import UserError
 
 Source = Sequence[int] | Tensor  # what an encoder reads: tokens, or an image's pixels, uint8
@@ -159,7 +159,7 @@ def _generate(
                 last = torch.tensor([w[-1:] for w in windows], device=device)  # (B, 1)
                 logits, state = model.step(last, state)
                 length += 1
-            uniform = [generators[row].random() for row in live]
+            uniform = draw_uniform([generators[row] for row in live])
             tokens = choose(logits, [texts[row] for row in live], sampling, uniform)
 
             going = [b for b, token in enumerate(tokens) if token not in ends]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.decode.generate import Source, fit_context, read_rows, source_key
-from regard.decode.sampling import Sampling, choose, row_generator
+from regard.decode.sampling import Sampling, choose, draw_uniform, row_generator
 from regard.decode.states import join, trim
 
 MAX_PREFILL_TOKENS = 1024  # prompt tokens read in one step, so that running requests don't wait for long
@@ -218,7 +218,7 @@ class Batch:
                 request.emit(ValueError("the model's weights gave NaN or infinite logits for this text"))
         for sampling, rows in groups.items():
             requests = [self.running[b] for b in rows]
-            uniform = [request.rng.random() for request in requests]
+            uniform = draw_uniform([request.rng for request in requests])
             ids = choose(logits[rows], [request.ids for request in requests], sampling, uniform)
             k = min(max(request.top_logprobs for request in requests), logits.shape[-1])
             top_values, top_ids = (x.tolist() for x in logprobs[rows].topk(k))

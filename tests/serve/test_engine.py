@@ -197,6 +197,19 @@ def test_batched_requests_equal_single_ones(name, settings, run, monkeypatch):
     assert max(sizes) > 2
 
 
+def test_large_vocabulary_in_float32(run):
+    """Logits of a batch differ by rounding, but neither greedy nor sampled tokens do."""
+    torch.manual_seed(1)
+    model = build(settings={**SIZES, "vocab": 32_003}).float()
+    engine, rng, rows = run(model), random.Random(2), []
+    for i in range(24):
+        prompt = [rng.randrange(32_003) for _ in range(rng.randint(1, 2 * CONTEXT))]
+        rows.append((prompt, Sampling(**SAMPLINGS[i % 3], max_new_tokens=7), Listener()))
+        engine.submit(*rows[-1])
+    for prompt, how, listener in rows:
+        assert listener.wait() == generate_alone(model, prompt, how)
+
+
 def test_ensemble(run):
     model = Ensemble([build(), build(settings={**SIZES, "positions": "alibi", "dim": 16})])
     engine, listeners = run(model), [Listener() for _ in range(3)]

@@ -267,7 +267,9 @@ def replaced(tokenizer, data, **settings):
         for m in range(task.masker.limit):
             if following[b, m] != IGNORED:
                 written[b, places[b, m]] = following[b, m]
-                shown[b, places[b, m]] = sample_tokens(logits[b, places[b, m]][None], throws[b, m : m + 1])
+                shown[b, places[b, m]] = sample_tokens(
+                    logits[b, places[b, m]][None], throws[b, m][None, None]
+                )
     return task, model, batch, written, shown
 
 
