@@ -228,7 +228,9 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         if isinstance(model, Electra):
             with torch.no_grad():
                 logits = bert.logits(hidden).flatten(0, 1)  # (B·M, V)
-                sampled = sample_tokens(logits.float(), throws[0].flatten()[:, None]).view_as(places)  # (B, M)
+                sampled = sample_tokens(logits.float(), throws[0].flatten()[:, None]).view_as(
+                    places
+                )  # (B, M)
             true, shown = (put_in(ids, places, tokens, counts) for tokens in (words, sampled))  # (B, T)
             x = bert.encode(shown, attention_mask, kinds)  # (B, T, D)
             yes, new, counted = widened(model.detect(x)), shown != true, attention_mask & rows[:, None]

@@ -37,8 +37,29 @@ def test_dice():
 def test_draw_follows_the_probabilities():
     logits = torch.tensor([0.3, -math.inf, 2.0, -1.0, -math.inf])
     n = 20_000
-    tokens = sample_tokens(logits.expand(n, -1), (torch.arange(n) + 0.5) / n)
+    tokens = sample_tokens(logits.expand(n, -1), ((torch.arange(n) + 0.5) / n)[:, None])
     assert torch.allclose(tokens.bincount(minlength=5) / n, logits.softmax(0), atol=2 / n)
+    grid = (torch.arange(60) + 0.5) / 60
+    tokens = sample_tokens(logits.expand(60**3, -1), torch.cartesian_prod(grid, grid, grid))
+    assert torch.allclose(tokens.bincount(minlength=5) / 60**3, logits.softmax(0), atol=3 / 60)
+
+
+@pytest.mark.parametrize("V", [1, 2, 7, 8, 9, 27, 1000, 1001])
+def test_every_token_can_be_drawn(V):
+    logits = torch.full((V, V), -math.inf).fill_diagonal_(0.0)
+    for u in (0.0, 0.3, 1 - 2**-53):
+        assert sample_tokens(logits, torch.full((V, 3), u)).tolist() == list(range(V))
+
+
+def test_rounding_hardly_ever_changes_a_draw():
+    """Logits of another batch differ by rounding; with one threshold for every token, that changes draws."""
+    g, changed = torch.Generator().manual_seed(0), {1: 0, 3: 0}
+    for _ in range(8):
+        logits, u = 3 * torch.randn(100, 32_003, generator=g), torch.rand(100, 3, generator=g)
+        other = logits + 3e-6 * torch.randn(logits.shape, generator=g)
+        for N in changed:
+            changed[N] += int((sample_tokens(logits, u[:, :N]) != sample_tokens(other, u[:, :N])).sum())
+    assert changed[3] == 0 < changed[1]
 
 
 @pytest.mark.parametrize("u", [0.0, 1e-30, 0.5, 1 - 2**-53])
@@ -49,8 +70,9 @@ def test_draw_never_takes_what_was_ruled_out(u):
     logits[:, :100] = -math.inf
     logits[0] = -math.inf
     logits[0, 5003] = -80.0
-    tokens = sample_tokens(logits, torch.full((13,), u, dtype=torch.float64).float())
-    assert logits.gather(1, tokens[:, None]).isfinite().all()
+    for levels in (1, 3):
+        tokens = sample_tokens(logits, torch.full((13, levels), u, dtype=torch.float64).float())
+        assert logits.gather(1, tokens[:, None]).isfinite().all()
 
 
 def odd_logits(B=7, V=31):
@@ -125,7 +147,7 @@ def test_filters_come_in_hugging_faces_order():
     ):
         scores = warp(None, scores)
     texts = TEXTS[:3].tolist()
-    choices = torch.tensor([choose(logits, texts, s, [(i + 0.5) / 500] * 3) for i in range(500)])
+    choices = torch.tensor([choose(logits, texts, s, np.full((3, 1), (i + 0.5) / 500)) for i in range(500)])
     for row in range(3):
         counts = choices[:, row].bincount(minlength=31) / 500
         assert torch.allclose(counts, scores[row].softmax(0), atol=2 / 500)
@@ -134,14 +156,14 @@ def test_filters_come_in_hugging_faces_order():
 def test_greedy_takes_the_first_of_equals():
     logits = torch.tensor([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0]])
     for t in (0, 0.0, 1e-9):
-        assert choose(logits, [[0], [0]], Sampling(temperature=t), [0.9, 0.9]) == [1, 0]
+        assert choose(logits, [[0], [0]], Sampling(temperature=t), np.full((2, 3), 0.9)) == [1, 0]
 
 
 @pytest.mark.parametrize("t", [2e-6, 1e-3, 1e30])
 def test_extreme_temperatures(t):
     logits = odd_logits()
     logits[3] *= 1e5  # near the end of what float32 holds
-    tokens = choose(logits, TEXTS.tolist(), Sampling(temperature=t, top_p=0.9), [0.7] * 7)
+    tokens = choose(logits, TEXTS.tolist(), Sampling(temperature=t, top_p=0.9), np.full((7, 3), 0.7))
     assert all(logits[row, token].isfinite() for row, token in enumerate(tokens))
     if t < 1e-5:
         assert (logits.gather(1, torch.tensor(tokens)[:, None])[:, 0] == logits.amax(-1)).all()
