@@ -12,6 +12,7 @@ from regard.files import atomic
 from regard.files.atomic import Draft, new_folder
 from regard.files.untrusted import read_json
 from regard.runs import recipe
+from regard.runs.checkpoints import steps
 from regard.tasks.task import Task
 from regard.text.tokenizer import Tokenizer
 
@@ -54,8 +55,10 @@ def publish(draft: Draft, model: nn.Module, task: Task, sections: recipe.Section
     draft.publish(last=RECIPE)  # which makes it a run
 
 
-def discard(folder: Path) -> None:
-    """Remove what `publish` and the trainer write before the first weights."""
+def discard_unsaved(folder: Path) -> None:
+    """Remove what `publish` and the trainer wrote, unless there are weights or checkpoints."""
+    if not atomic.is_missing(folder / WEIGHTS) or steps(folder / CHECKPOINTS):
+        return
     for name in (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, TENSORBOARD):
         atomic.remove(folder / name)
     atomic.remove_empty([folder / CHECKPOINTS])

@@ -22,7 +22,7 @@ from regard.files.locks import check_unlocked, lock_folder
 from regard.files.regular import check_name
 from regard.models import MODELS, ModelWithHead
 from regard.runs import lora, recipe
-from regard.runs.folder import RECIPE, WEIGHTS, discard, load_tokenizers, publish
+from regard.runs.folder import RECIPE, discard_unsaved, load_tokenizers, publish
 from regard.runs.load import load
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS, DataRequest, Task
@@ -31,7 +31,7 @@ from regard.training import distributed
 from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
 from regard.training.gather import gather_pairs
-from regard.training.trainer import TrainConfig, Trainer
+from regard.training.trainer import OUT_OF_MEMORY, TrainConfig, Trainer
 
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
 # masks of dropout, which micro, device and the number of processes change as another seed would.
@@ -181,16 +181,16 @@ def exclusive_folder(plan: Plan) -> Iterator[None]:
         if refused:
             raise SystemExit(2)  # the first process says why
         if distributed.RANK:
-            if not existed:
-                stack.callback(atomic.remove_empty, [folder, atomic.draft_home(folder)])
             home = atomic.draft_home(folder)
+            if not existed:
+                stack.callback(atomic.remove_empty, [folder, home])
             stack.enter_context(lock_folder(home, "--out", distributed.RANK, folder))
         distributed.barrier()
         try:
             yield
         except BaseException:
-            if plan.draft and plan.draft.is_published and atomic.is_missing(folder / WEIGHTS):
-                discard(folder)
+            if plan.draft and plan.draft.is_published:
+                discard_unsaved(folder)
             raise
 
 
@@ -229,8 +229,7 @@ def explain_limits(folder: Path) -> Iterator[None]:
             raise
         raise UserError(f"{folder}: {e.strerror or e}; make room and continue with --resume") from None
     except (MemoryError, RuntimeError) as e:
-        short = ("out of memory", "can't allocate memory", "not enough memory")
-        if not isinstance(e, MemoryError) and not any(words in str(e).lower() for words in short):
+        if not isinstance(e, MemoryError) and not any(words in str(e).lower() for words in OUT_OF_MEMORY):
             raise
         raise UserError(
             "out of memory; take fewer sequences at a time (--set train.micro=4, the same batch), "

@@ -219,6 +219,21 @@ def test_a_failed_start_removes_only_what_it_made(text, tmp_path, when):
     assert bool(list(tmp_path.iterdir())) == (when[0] is Trainer)
 
 
+def test_a_failed_run_with_checkpoints_stays(text, tmp_path):
+    """Even if its weights were taken away."""
+    out = tmp_path / "out"
+
+    def take_weights_and_fail(trainer):
+        if trainer.step == 3:
+            (out / "model.safetensors").unlink()
+            fail()
+
+    with before(Trainer, "train_step", take_weights_and_fail), pytest.raises(ZeroDivisionError):
+        tiny(text, out, **SETTINGS)
+    assert checkpoints(out) == ["step-2"]
+    tiny(text, out, **SETTINGS, resume=True)
+
+
 def test_modes_of_files_are_kept(finished, text, copy):
     private = [
         copy / name for name in ("model.safetensors", "log.jsonl", "recipe.toml", "README.md", "curve.svg")
