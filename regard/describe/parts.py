@@ -34,9 +34,10 @@ def positions(m: Any, d: Description, x: str, times: float = 1.0, more: Sequence
     d.inner.update(m.children())
     text = Text(" + ".join(names), "What a token is and where it stands, in one vector.", " + ".join(letters))
     if len(terms) == 1:
-        text = Text(
-            "Embedding without positions", "Where a token stands only matters in attention.", letters[0]
+        about = (
+            "This model has no positions." if m.effect == "none" else "Positions come later, in attention."
         )
+        text = Text("Embedding without positions", about, letters[0])
     rotary = (rotation(m, d, "cos"), rotation(m, d, "sin")) if m.effect == "rotate" else None
     bias = position_bias(m, d) if m.effect == "bias" else None
     return d.add("sum", text, *terms, module=m, at="add"), rotary, bias
@@ -177,27 +178,27 @@ def recurrent_attention(m: Any, d: Description, q: str, source: str) -> str:
     at, query, score = (m, "output"), d.name("q"), None
     additive = hasattr(m.score, "U")
     key: Op = {"does": "same", "x": source}
-    formula = "K = H"
+    letter, formula = "s_{t−1}" if q.endswith(".previous") else "s_t", "k = h"
     if m.score is not None:
         U = m.score.U if additive else m.score.W
         key = {"does": "linear", "x": source, "W": d.weight("score.U", U.weight), "share": 1}
-        formula = "K = H Uᵀ" if additive else "K = H Wᵀ"
+        formula = "k = U h" if additive else "k = W h"
     about = "What the decoder looks for: its state."
-    d.record("q", {"does": "same", "x": q}, Text("Queries Q", about, "Q = S"), m, "q", at)
+    d.record("q", {"does": "same", "x": q}, Text("Queries Q", about, f"q = {letter}"), m, "q", at)
     d.record("k", key, Text("Keys K", "What each state of the source is found by.", formula), m, "k", at)
     about = "What each state of the source passes on when it is attended to."
-    v = d.record("v", {"does": "same", "x": source}, Text("Values V", about, "V = H"), m, "v", at)
+    v = d.record("v", {"does": "same", "x": source}, Text("Values V", about, "v = h"), m, "v", at)
     if additive:
         op = {"does": "linear", "x": query, "W": d.weight("score.W", m.score.W.weight)}
-        text = Text("Queries, projected", "What the decoder looks for, as it is compared.", "W s")
+        text = Text("Queries, projected", "What the decoder looks for, as it is compared.", f"W {letter}")
         Wq = d.see("Wq", op, text, m.score.W, pick=lambda _, __, y: y[:, 0])
         op = {"does": "additive", "q": Wq, "k": d.name("k"), "w": d.weight("score.w", m.score.w.weight)}
-        score = op, "wᵀ tanh(W s + U h)"
+        score = op, f"wᵀ tanh(W {letter} + U h)"
     y = d.attend(m, query, d.name("k"), v, at, score=score)
     if hasattr(m, "gate"):
-        text = Text("Gate", "How much the image matters for this word.", "W s")
+        text = Text("Gate", "How much the image matters for this word.", f"W {letter}")
         op = {"does": "gate", "x": y, "by": d.linear("gate", m.gate, query, text)}
-        formula = f"σ({add_bias('W s', m.gate)}) c"
+        formula = f"σ({add_bias(f'W {letter}', m.gate)}) c"
         return d.see(
             "output", op, Text("Context", "What was attended to, as far as the gate is open.", formula), m
         )
@@ -209,7 +210,7 @@ def decoder(m: Any, d: Description, y: str, source: str | tuple[str, str]) -> st
     after, x, depth = m.attends_after_cell, y, m.rnn.num_layers
     q = d.name("states") if after else d.at("cells", depth - 1).name("previous")
     if m.look is None:
-        text = Text("Context", "The last state of the source, the same at every step.", "c = h_S")
+        text = Text("Context", "The first state of the last layer, the same at every step.", "c = s_0")
         op = {"does": "same", "x": hidden, "row": depth - 1}
         c = d.see("context", op, text, m, pick=lambda a, _, y: a[1].source.expand(-1, y.shape[1], -1))
     else:

@@ -60,7 +60,7 @@ def norm_text(title: str, op: Op) -> Text:
         formula = f"{x} / √(mean({x}^2) + ε) ⊙ γ"
         return Text(title, "Each vector is divided by its root mean square, then scaled.", formula + where)
     each = "All channels are normalised together" if op.get("whole") else "Each vector is normalised"
-    shift, more = (" + β", ", and shifted") if "b" in op else ("", "")
+    shift, more = (" + β", " and shifted") if "b" in op else ("", "")
     formula = f"({x} − μ) / √(σ^2 + ε) ⊙ γ{shift}{where}"
     return Text(title, f"{each} to mean 0 and deviation 1, then scaled{more}.", formula)
 

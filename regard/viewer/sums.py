@@ -34,8 +34,18 @@ def describe_trace(model: Model, trace: Trace) -> tuple[dict[str, Op], dict[str,
     texts |= {value.name: value.text for value in values}
     ops: dict[str, Op] = {}
     for value in values:  # parts that do not run together may have values of the same name
-        op, rows = value.op or {}, len(trace[value.name])
-        if operands(op) <= known and op.get("rows", rows) == rows:
+        op = value.op or {}
+        if operands(op) <= known and has_rows(op, value.name, trace):
             texts[value.name] = value.text
             ops |= {value.name: op} if op else {}
+    last = ops.get("logits", {})
+    if last.get("does") == "linear" and trace["logits"].ndim < trace[last["x"]].ndim:
+        ops["logits"] = last | {"row": -1}  # a step only has the logits of its last token
     return {name: ops[name] for name in trace if name in ops}, texts
+
+
+def has_rows(op: Op, name: str, trace: Trace) -> bool:
+    """Whether a value has as many rows as its operation makes: a table of positions may be interpolated, and
+    the keys of former steps are not computed again."""
+    rows = len(trace[name]) if trace[name].ndim < 3 else trace[name].shape[1]
+    return op.get("rows", rows) == rows and ("share" not in op or trace[op["x"]].shape[-2] == rows)

@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from regard.decode.beam import beam_search, penalize_length
-from regard.decode.generate import Sampling, beam_processor
+from regard.decode.sampling import Sampling, beam_processor
 from regard.models import GPT, GPTConfig
 
 END = 0

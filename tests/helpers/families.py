@@ -40,6 +40,7 @@ MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
     "words": lambda: (reader("words", "words"), "fox dog"),
     "vit-mean": lambda: (seer("mean"), noise(6)),
     "vit-waves": lambda: (seer(positions="sinusoidal"), noise(6)),
+    "vit-larger": lambda: (seer(), noise(8)),
     "zoom": lambda: (captioner(zoom=2), noise(12)),
     "efficientnet": lambda: (captioner(encoder="efficientnet", size=64), noise(64)),
 }

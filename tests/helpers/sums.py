@@ -97,7 +97,7 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
             return total
         case "same":
             x = get(op["x"])
-            if "column" in op:
+            if "column" in op:  # of every row
                 return x[:, op["column"]]
             return x[op["row"]].expand(shape) if "row" in op else per_head(x, op.get("share", 1), shape)
         case "concat":

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from regard import cli
 from regard.errors import UserError
 from regard.files.tensors import write_tensors
 from regard.runs import recipe
-from regard.runs.folder import WEIGHTS, begin
+from regard.runs.folder import GENERATION, WEIGHTS, begin
 from regard.serve.server import bind_socket
 
 
@@ -109,8 +110,11 @@ def test_signal_lets_running_answers_finish(run):
         it.close()
 
 
-def test_second_signal_ends_at_once(run):
-    with process(run, "--port", "0", "--log", "none", REGARD_API_KEY="sesame") as server:
+def test_second_signal_ends_at_once(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "endless")
+    end = json.loads((folder / GENERATION).read_text())["eos_token_id"]
+    (folder / GENERATION).write_text(json.dumps({"suppress_tokens": [end]}))  # or the answer ends by itself
+    with process(folder, "--port", "0", "--log", "none", REGARD_API_KEY="sesame") as server:
         body = {"prompt": "the fox", "max_tokens": 4096, "stream": True}
         it, answer = post(server, body)
         assert answer.status == 401  # the key of the environment is needed

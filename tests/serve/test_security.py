@@ -289,7 +289,8 @@ def test_failure_is_reported_and_the_next_answer_is_right(caplog):
         fails.clear()
         answer = json.loads(server.ask("/v1/completions", {"prompt": "the quick"})[2])
         assert answer["choices"][0]["text"] == model.ask("the quick")
-        assert 'regard_restarts_total{model="writer"} 2' in server.ask("/metrics")[2].decode()
+        metrics = server.ask("/metrics")[2].decode()  # the last two answers fail together, or one by one
+        assert re.search(r'regard_restarts_total\{model="writer"\} [23]\n', metrics)
     registry.close()
     assert "out of memory" in caplog.text
 
