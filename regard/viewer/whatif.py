@@ -219,7 +219,7 @@ class Plan:
         if isinstance(to, list):
             weights = [float(x) for x in to if type(x) in (int, float) and 0 <= x <= MAX_WEIGHT]
             if len(weights) != len(to) or len(weights) != S or not sum(weights):
-                raise UserError(f"{part}: give {S} weights from 0 to {MAX_WEIGHT:g}, not all 0")
+                raise UserError(f"{part}: give {S} weights, none below 0 or above {MAX_WEIGHT:g}, not all 0")
             replacement: Tensor | None = torch.tensor(weights) / sum(weights)  # (S,)
         elif to == "even":
             replacement = None

@@ -12,6 +12,7 @@ from regard.draw.heat import Atlas, Matrix
 from regard.draw.maps import Maps
 from regard.models import Word2Vec, WordsConfig
 from regard.runs.model import Model
+from regard.viewer import look
 from regard.viewer.views import Choice, view, views
 
 WORDS = "the quick brown fox"
@@ -244,7 +245,7 @@ def test_errors_name_the_known_values():
     )
     user_error(lambda: view(see, noise(6), "rollout", Choice(layer=1)), "layer=1", "takes nothing")
     user_error(lambda: view(see, noise(6), "patches", Choice(patch=9)), "patch=9", "0 to 8")
-    user_error(lambda: view(see, "missing.png"), "missing.png", "no such image")
+    user_error(lambda: look(see, "missing.png"), "missing.png", "no such image")
     user_error(lambda: view(reader("write", "gpt"), WORDS, "heads", Choice(part="self")), "part=self")
     recurrent = reader("translate", "gru")
     user_error(lambda: view(recurrent, WORDS, choice=Choice(layer=1)), "layer=1", "there is one layer, 0")
