@@ -3,6 +3,7 @@
 import asyncio
 import resource
 import socket
+import threading
 import time
 from contextlib import ExitStack, contextmanager
 
@@ -18,6 +19,7 @@ from regard.serve.registry import ServerLimits
 from regard.serve.server import allow_connections, run_in_thread
 from regard.viewer.session import Session
 
+STARTED = []  # requests to /never
 LARGE = 64 * PART  # more than the system's buffers hold
 GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -27,6 +29,8 @@ async def echo(scope, receive, send):
     if scope["path"] == "/large":
         await PlainTextResponse("x" * LARGE)(scope, receive, send)
         return
+    if scope["path"] == "/never":
+        STARTED.append(scope)
     body, more = b"", True
     while more or scope["path"] == "/never":
         message = await receive()
@@ -184,13 +188,23 @@ def test_bodies_that_nobody_reads_are_not_waited_for(monkeypatch):
             assert read_all(line).startswith(b"HTTP/1.1 421 ")
 
 
-def test_responses_that_nobody_reads_are_not_waited_for(monkeypatch):
+@pytest.fixture
+def protocols(monkeypatch):
+    """The server's side of each connection."""
+    protocols, made = [], LimitedProtocol.connection_made
+    monkeypatch.setattr(
+        LimitedProtocol, "connection_made", lambda self, t: made(self, t) or protocols.append(self)
+    )
+    return protocols
+
+
+def test_responses_that_nobody_reads_are_not_waited_for(monkeypatch, protocols):
     monkeypatch.setattr("regard.serve.connections.MIN_RATE", 10 * LARGE)
     with serve_echo(send_seconds=0.1) as server:
         get = b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-        for data in (get + b"\r\n", get + b"Connection: close\r\n\r\n"):
+        for i, data in enumerate((get + b"\r\n", get + b"Connection: close\r\n\r\n")):
             with connect(server, data, receive_buffer=4096) as line:
-                time.sleep(0.3)
+                until(lambda i=i: len(protocols) > i and protocols[i] not in protocols[i].connections)
                 assert len(read_all(line)) < LARGE
 
 
@@ -200,16 +214,12 @@ def test_large_responses_are_complete():
         assert (status, data) == (200, b"x" * LARGE)
 
 
-def test_responses_are_not_buffered(monkeypatch):
+def test_responses_are_not_buffered(protocols):
     """Of a response that is not read, the server holds little beside the body itself."""
-    protocols, made = [], LimitedProtocol.connection_made
-    monkeypatch.setattr(
-        LimitedProtocol, "connection_made", lambda self, t: protocols.append(self) or made(self, t)
-    )
     with serve_echo() as server:
         get = b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         with connect(server, get, receive_buffer=4096):
-            until(lambda: protocols and protocols[0].flow and protocols[0].flow.write_paused)
+            until(lambda: protocols and protocols[0].flow.write_paused)
             assert protocols[0].transport.get_write_buffer_size() <= 3 * PART
 
 
@@ -237,8 +247,9 @@ def test_many_unfinished_requests_lock_nobody_out(begun):
 def test_complete_requests_are_not_closed_for_others():
     with serve_echo(connections=4) as server, ExitStack() as stack:
         never = GET.replace(b"health", b"never") + b"\r\n"
+        STARTED.clear()
         lines = [stack.enter_context(connect(server, never)) for _ in range(4)]
-        time.sleep(0.1)
+        until(lambda: len(STARTED) == 4)
         assert exchange(server, GET + b"\r\n").startswith(b"HTTP/1.1 503 ")
         for line in lines:
             line.setblocking(False)
@@ -284,31 +295,44 @@ def test_body_that_never_comes_gets_408_on_every_route():
                 assert line.recv(12) == b"HTTP/1.1 408"
 
 
-def test_page_and_api_have_places_of_their_own(monkeypatch):
-    monkeypatch.setattr(Session, "log", lambda self: time.sleep(0.5) or [])
-    limits = ServerLimits(page_places=1, page_queue=1)
-    with serve_writer(limits=limits) as server, ExitStack() as stack:
+@pytest.fixture
+def slow_log(monkeypatch):
+    """/api/log answers when the event is set; the list has an item for each request that it works on."""
+    calls, event = [], threading.Event()
+    monkeypatch.setattr(Session, "log", lambda self: calls.append(1) or (event.wait(20) and []))
+    return calls, event
+
+
+LOG = b"GET /api/log HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+def test_page_and_api_have_places_of_their_own(slow_log):
+    calls, event = slow_log
+    with serve_writer(limits=ServerLimits(page_places=1, page_queue=1)) as server, ExitStack() as stack:
         assert server.ask("/")[0] == 200
-        get = b"GET /api/log HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        lines = [stack.enter_context(connect(server, get)) for _ in range(2)]
-        until(lambda: server.ask("/")[0] == 429)
+        lines = [stack.enter_context(connect(server, LOG))]
+        until(lambda: calls)
+        lines.append(stack.enter_context(connect(server, LOG)))  # waits
         assert server.ask("/v1/completions", {"prompt": "the", "max_tokens": 1})[0] == 200
-        for line in lines:  # one after the other
+        assert server.ask("/")[0] == 429
+        event.set()
+        for line in lines:
             assert line.recv(12) == b"HTTP/1.1 200"
         assert server.ask("/")[0] == 200
 
 
-def test_client_that_leaves_the_queue_is_not_waited_for(monkeypatch):
-    calls = []
-    monkeypatch.setattr(Session, "log", lambda self: time.sleep(0.3) or calls.append(1) or [])
+def test_client_that_leaves_the_queue_is_not_waited_for(slow_log):
+    calls, event = slow_log
     model = reader("write", "gpt")
     with serve_session(Session(model, "the fox"), limits=ServerLimits(page_places=1)) as server:
-        get = b"GET /api/log HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        first = connect(server, get)
-        time.sleep(0.1)
-        connect(server, get).close()
+        with connect(server, LOG) as first:
+            until(lambda: calls)
+            connect(server, LOG).close()
+            for _ in range(3):  # answered at once, after the server has seen the other client leave
+                assert server.ask("/", headers={"Host": "evil.example"})[0] == 421
+            event.set()
+            assert first.recv(12) == b"HTTP/1.1 200"
         assert server.ask("/")[0] == 200
-        first.close()
         assert calls == [1]
 
 

@@ -79,6 +79,11 @@ def body_with(base, field, value):
     return (json.dumps(base | {field: "@"}).replace('"@"', value)).encode()
 
 
+def third(names, values):
+    """Every name with a third of the values, another one for each name."""
+    return [pair for i, pair in enumerate(product(names, values)) if (i + i // len(values)) % 3 == 0]
+
+
 def check_malformed(server, path):
     for data in MALFORMED:
         status, _, answer = server.ask(path, data)
@@ -101,10 +106,10 @@ def test_malformed_json_on_the_page(page, path):
 @pytest.mark.parametrize("path", ROUTES)
 def test_extreme_fields(server, path):
     expected, base = ROUTES[path]
-    for field, value in product([*expected["properties"], "surprise"], VALUES):
+    for field, value in third([*expected["properties"], "surprise"], VALUES):
         status, _, answer = server.ask(path, body_with(base, field, value))
         assert status in (200, 400, 404), (field, value, status, answer)
-    for field, value in product(sorted(NUMERIC & expected["properties"].keys()), HUGE):
+    for field, value in third(sorted(NUMERIC & expected["properties"].keys()), HUGE):
         server.check_error(400, field, path, body_with(base, field, value))
 
 
@@ -174,7 +179,7 @@ def test_extreme_queries_on_the_page(page):
     assert {route.path for route in routes if "GET" in route.methods} == QUERIES.keys()
     for path, names in QUERIES.items():
         base = {"trace": page.first.id, "other": page.first.id, "name": "logits"}
-        for name, value in product(names, values):
+        for name, value in third(names, values):
             status, _, answer = page.ask(path, **base | {name: value})
             assert status in (200, 400, 410), (path, name, value[:40], status, answer)
 
