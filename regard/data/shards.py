@@ -157,9 +157,9 @@ def prepare(
     """Write texts of any size to a folder of token shards for `load_corpus`; return its shards.json.
 
     The texts are read in chunks, up to three times: to count them, to train the tokenizer and to encode them.
-    So the memory does not depend on their size, except that standard input and pipes, which can be read only
-    once, are held, and that the trainer of the tokenizer keeps what it learns from. The ids are those of the
-    whole texts. The folder appears at `out` only when it is complete.
+    So the memory does not depend on their size: some hundred megabytes for each core, and while a tokenizer
+    is trained, what its trainer keeps. Only standard input and pipes, which can be read once, are held. The
+    ids are those of the whole texts. The folder appears at `out` only when it is complete.
     """
     out = Path(os.path.abspath(out))
     check_name(out)

@@ -69,13 +69,17 @@ class Stream:
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
         """Return the `width` ids from each start, one row each, as int64."""
         first, last = (np.searchsorted(self.ends, i, side="right") for i in (starts, starts + width - 1))
-        if (first[0] == first).all() and (first == last).all():  # all in one part: one indexing operation
-            part = self.parts[first[0]]
-            inside = starts - (self.ends[first[0]] - len(part))
+        ids = np.empty((len(starts), width), dtype=np.int64)
+        for number in np.unique(first).tolist():  # all rows of a part with one operation
+            part, rows = self.parts[number], np.flatnonzero((first == number) & (last == number))
+            inside = starts[rows] - (self.ends[number] - len(part))
             if isinstance(part, Shard):
-                return part.rows(inside, width).astype(np.int64)
-            return part[inside[:, None] + np.arange(width)].astype(np.int64)
-        return np.stack([self.read(start, start + width) for start in starts.tolist()])
+                ids[rows] = part.rows(inside, width)
+            else:
+                ids[rows] = part[inside[:, None] + np.arange(width)]
+        for row in np.flatnonzero(first != last).tolist():
+            ids[row] = self.read(int(starts[row]), int(starts[row]) + width)
+        return ids
 
 
 class Windows:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,8 @@ from regard.text.tokenizer_sandbox import TokenizerSandbox
 END_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", "[SEP]")
 MAX_BYTES = 2**26  # of a tokenizer.json
 PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by piece
-AT_ONCE = 2**22  # characters: while it is encoded, a token takes some hundred bytes inside the library
+# Characters, a piece for each core: while it is encoded, a token takes some hundred bytes in the library.
+AT_ONCE = PIECE * min(8, max(2, os.cpu_count() or 1))
 MAX_PENDING = 64  # ids that wait for text: more than a character has bytes
 MAX_DECODED = 2**26  # characters of tokens
 # Words and the punctuation around them.
