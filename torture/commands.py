@@ -1,0 +1,77 @@
+"""Commands of Regard in forks of this process, on tiny models, and what they leave in a folder."""
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import torch
+import torch._dynamo  # optimizers ask for it at their first step; better once than in every fork
+
+from helpers.runs import same, write_text
+from regard import cli
+from regard.tasks import TASKS
+from regard.training import throughput as meter
+from torture import forks
+from torture.forks import Ended
+
+DATA, OUT, RUN = "data.txt", "out", "run"
+SETTINGS = {
+    "model.dim": 8, "model.context": 11, "model.depth": 1, "model.heads": 2, "model.dropout": 0.1,
+    "train.batch": 6, "train.device": "cpu", "train.log": 1, "train.save": 2, "train.evaluate": 2,
+    "train.keep": 2, "train.lr": 0.01, "train.warmup": 3, "train.optimizer": "adamw",
+}  # fmt: skip
+SET = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+
+
+def load_libraries() -> None:
+    """Import what commands import, and leave out what takes longer than a tiny run."""
+    import regard.convert.huggingface.export
+    import regard.runs.load
+    import regard.training.build  # noqa: F401
+
+    torch.set_num_threads(1)
+    meter.peak, meter.flops = (lambda *_: 1e9), (lambda *_: 1.0)
+    for task, _ in TASKS.values():
+        task.sample = lambda *_: ""  # type: ignore[attr-defined]
+
+
+def regard(*words: object, seconds: float = 60.0) -> Ended:
+    """Run a command in a fork."""
+    return forks.call(cli.main, list(map(str, words)), seconds=seconds)
+
+
+def train_words(folder: Path, steps: int, resume: bool = False) -> list[str]:
+    """The command that trains in folder/out on folder/data.txt."""
+    words = ["train", "write", str(folder / DATA), "--out", str(folder / OUT), "--steps", str(steps), *SET]
+    return words + (["--resume"] if resume else [])
+
+
+def write_data(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / DATA, lines=12)
+
+
+def succeed(*words: object) -> Ended:
+    ended = regard(*words)
+    assert ended.status == 0, ended.errors
+    return ended
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """What is below a folder: the digest of each file, the target of each link, or the kind of anything else."""
+    return {str(path.relative_to(folder)): describe(path) for path in sorted(folder.rglob("*"))}
+
+
+def describe(path: Path) -> str:
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return f"link to {os.readlink(path)}"
+    if stat.S_ISREG(mode):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    return "folder" if stat.S_ISDIR(mode) else "special"
+
+
+def check_same_run(reference: Path, out: Path) -> None:
+    """Raise AssertionError unless the runs are the same to the last bit, and nothing half-written is left."""
+    same(reference, out)

@@ -1,0 +1,45 @@
+"""What an attack led to, and a suite's attacks together."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all attacks of a suite share."""
+
+    place: Path  # a folder for what `prepare` made, and for temporary files
+    seed: int
+    shared: dict[str, Any]  # what `prepare` returned
+
+
+@dataclass
+class Outcome:
+    """How one attack ended; `fault` is empty unless something is wrong with that."""
+
+    end: str
+    fault: str = ""
+    peaks: dict[str, float] = field(default_factory=dict)  # of which the largest counts
+    counts: dict[str, int] = field(default_factory=dict)  # which are added up
+
+
+@dataclass
+class Summary:
+    """The outcomes of a suite."""
+
+    attacks: int = 0
+    ends: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    peaks: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, number: int, outcome: Outcome) -> None:
+        self.attacks += 1
+        self.ends[outcome.end] = self.ends.get(outcome.end, 0) + 1
+        if outcome.fault:
+            self.faults.append(f"{number}: {outcome.fault}")
+        for name, value in outcome.peaks.items():
+            self.peaks[name] = max(value, self.peaks.get(name, value))
+        for name, value in outcome.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + value
