@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from regard.cli.commands import COMMANDS
 from regard.cli.parser import build_parser
-from regard.errors import UserError
+from regard.errors import UserError, os_reason
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -29,10 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # the reader of our output is gone, as in `regard ask ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         leave(0)
-    except OSError as e:  # a folder without write permission, a name that is too long
-        if e.filename is None:
-            raise
-        fail(f"{e.filename}: {e.strerror or e}")
+    except OSError as e:  # a folder without write permission, a name that is too long, a disk that fails
+        fail(os_reason(e) if e.filename is None else f"{e.filename}: {os_reason(e)}")
     sys.exit(0)
 
 
