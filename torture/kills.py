@@ -1,0 +1,137 @@
+"""SIGKILL at random, with one, two and four processes: the run goes on to the same last bit.
+
+A run of one of the test suite's models is killed several times, at a random moment or at a random system call
+of its first process, and resumed; in the end it is compared with one that was never killed. Of several
+processes all are killed, or only the first, and the others a moment later, as torchrun does. One or two
+processes give the same bits. Four add their gradients in another order after a resume (DDP arranges them anew
+after its first step), so these train in float64, in which that is as good as nothing.
+"""
+
+import os
+import random
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers.runs import RUNS, checkpoints, tiny, write_data
+from regard.files.tensors import read_tensors
+from regard.training import distributed
+from torture import forks
+from torture.commands import OUT, check_same_run
+from torture.outcome import Context, Outcome
+from torture.syscalls import CHANGES, KILL, Watch, is_loaded
+
+ABOUT = "SIGKILL at random, with 1, 2 and 4 processes"
+COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 180, 600.0, 16 << 30, 1, False, False
+KILLS, STEPS = 5, 12
+SOON = 0.6  # a kill comes within this share of a run, so that more than one fits in
+PATIENCE = 3.0  # seconds until the other processes are killed as well
+TOLERANCE = 1e-9
+SETTINGS: dict[str, Any] = {
+    "model__dropout": 0.1, "train__optimizer": "muon", "train__micro": 4, "train__save": 2,
+    "train__evaluate": 6, "train__average": 3,
+}  # fmt: skip
+ALONE_CASES = sorted(RUNS)
+CASES = [(1, case) for case in ALONE_CASES] + [
+    (world, case) for world in (2, 4) for case in ("write", "translate-transformer")
+]
+
+
+def prepare(place: Path) -> dict[str, Any]:
+    """Train each case once without a kill; note its seconds and system calls."""
+    seconds, calls = {}, {}
+    for world, case in CASES:
+        (place / "data" / case).mkdir(parents=True, exist_ok=True)
+        data, out = write_data(case, place / "data" / case), place / f"{case}-{world}"
+        watch, begun = Watch(out.parent), time.monotonic()
+        ends = train(world, case, data, out, watch, 0, seconds=120)
+        assert not any(ends), (case, world, ends)
+        seconds[f"{case}-{world}"] = time.monotonic() - begun
+        calls[f"{case}-{world}"] = len(watch.read().calls)
+    return {"seconds": seconds, "calls": calls}
+
+
+def train(
+    world: int, case: str, data: str, out: Path, watch: Watch, at: int, seconds: float, kill: str = ""
+) -> list[int]:
+    """Train with some processes until they end, or until all or the first are killed after some seconds.
+
+    The first one is killed at its `at`-th system call, if that is given. Return how they ended.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    null = os.open(os.devnull, os.O_WRONLY)
+    pids = [
+        forks.start(run_rank, rank, world, port, case, data, out, watch, at, output=null, errors=null)
+        for rank in range(world)
+    ]
+    os.close(null)
+    ends = []
+    for rank, pid in enumerate(pids):
+        if kill and rank == 0:
+            forks.wait_until(lambda first=pid: has_ended(first), seconds)  # type: ignore[misc]
+            for victim in pids if kill == "all" else pids[:1]:
+                forks.kill(victim)
+        status, _ = forks.wait(pid, PATIENCE if kill else seconds)
+        ends.append(status)
+    return ends
+
+
+def has_ended(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def run_rank(rank: int, world: int, port: int, case: str, data: str, out: Path, watch: Watch, at: int) -> None:
+    """One process of a run, as torchrun would start it."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    distributed.RANK, distributed.WORLD, distributed.LOCAL = rank, world, rank
+    if world > 2:
+        torch.set_default_dtype(torch.float64)
+    if rank == 0 and is_loaded():
+        watch.arm(at, KILL) if at else watch.arm()
+    tiny(data, out, case, steps=STEPS, resume=True, **SETTINGS)
+
+
+def attack(context: Context, number: int) -> Outcome:
+    rng, out = random.Random(f"{context.seed} {number}"), Path.cwd() / OUT
+    world = (1, 2, 4)[number % 3]
+    case = rng.choice([case for n, case in CASES if n == world])
+    name, data = f"{case}-{world}", write_data(case, context.place / "data" / case)
+    counts = {"kills": 0, f"with {world}": 0, "while changing files": 0}
+    for _ in range(KILLS):
+        watch, by_call = Watch(out.parent), is_loaded() and rng.random() < 0.6
+        at = rng.randrange(1, int(SOON * context.shared["calls"][name])) if by_call else 0
+        seconds = 60.0 if at else rng.uniform(0, SOON * context.shared["seconds"][name])
+        first, *_ = train(world, case, data, out, watch, at, seconds, kill=rng.choice(("all", "first")))
+        if first == -signal.SIGKILL:
+            hit = watch.read().hit
+            counts["kills"] += 1
+            counts[f"with {world}"] += 1
+            counts["while changing files"] += bool(hit and hit[0] in CHANGES)
+        elif first:
+            return Outcome("fault", f"{name}: an attempt ended with status {first}")
+    ends = train(world, case, data, out, Watch(out.parent), 0, seconds=120)
+    if any(ends):
+        return Outcome("fault", f"{name}: the last attempt ended with {ends}")
+    end = f"{world} process{'es' * (world > 1)}"
+    if world <= 2:
+        check_same_run(context.place / name, out)
+        return Outcome(end, counts=counts)
+    return Outcome(end, peaks={"difference with 4": check_close(context.place / name, out)}, counts=counts)
+
+
+def check_close(reference: Path, out: Path) -> float:
+    """Return the largest difference of two runs' weights; raise AssertionError if it is not tiny."""
+    assert checkpoints(reference)[-1] == checkpoints(out)[-1]
+    one, other = (read_tensors(run / "model.safetensors") for run in (reference, out))
+    difference = max(float((one[name] - other[name]).abs().max()) for name in one)
+    assert one.keys() == other.keys()
+    assert difference < TOLERANCE, f"differs by {difference}"
+    assert not list(out.rglob(".*")), "something half-written is left"
+    return difference
