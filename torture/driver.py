@@ -5,12 +5,11 @@ import json
 import os
 import random
 import select
-import shutil
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -224,9 +223,3 @@ class Progress:
             print("\r" + " " * 79 + "\r", end="", file=sys.stderr)
 
 
-def copy_tree(source: Path, to: Path) -> Path:
-    shutil.copytree(source, to, symlinks=True)
-    return to
-
-
-Attack = Callable[[Context, int], Outcome]

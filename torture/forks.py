@@ -1,5 +1,6 @@
 """Run a function in a fork of this process, with limits on its time and memory."""
 
+import ctypes
 import os
 import resource
 import select
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 CRASHED = 70  # the status of a function that raised an exception
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 
 
 @dataclass
@@ -55,6 +57,7 @@ def run(function: Callable[..., Any], args: tuple[Any, ...], output: int, errors
     status = CRASHED
     try:
         os.setpgid(0, 0)  # to be killed with its children
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
         if output >= 0:
             os.dup2(output, 1)
             os.dup2(errors, 2)
@@ -91,6 +94,10 @@ def kill(pid: int) -> None:
             os.kill(target, signal.SIGKILL)
         except ProcessLookupError:
             continue
+
+
+def has_ended(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 def call(function: Callable[..., Any], *args: Any, seconds: float = 60.0) -> Ended:

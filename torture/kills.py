@@ -74,16 +74,12 @@ def train(
     ends = []
     for rank, pid in enumerate(pids):
         if kill and rank == 0:
-            forks.wait_until(lambda first=pid: has_ended(first), seconds)  # type: ignore[misc]
+            forks.wait_until(lambda first=pid: forks.has_ended(first), seconds)  # type: ignore[misc]
             for victim in pids if kill == "all" else pids[:1]:
                 forks.kill(victim)
         status, _ = forks.wait(pid, PATIENCE if kill else seconds)
         ends.append(status)
     return ends
-
-
-def has_ended(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 def run_rank(rank: int, world: int, port: int, case: str, data: str, out: Path, watch: Watch, at: int) -> None:
