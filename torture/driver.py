@@ -71,9 +71,11 @@ def run_suite(name: str, scale: float, seed: int, jobs: int, out: Path, code: st
         context = Context(place, seed, shared)
         missing = [number for number in numbers if number not in state.outcomes]
         show = Progress(name, len(numbers), len(numbers) - len(missing))
-        for number, outcome, seconds in attack_all(suite, context, missing, 1 if suite.ALONE else jobs):
-            state.add(number, outcome, seconds)
-            show.advance(outcome)
+        with (out / f"{name}.log").open("w") as log:  # what libraries print
+            attacks = attack_all(suite, context, missing, 1 if suite.ALONE else jobs, log.fileno())
+            for number, outcome, seconds in attacks:
+                state.add(number, outcome, seconds)
+                show.advance(outcome)
         show.close()
     summary = Summary()
     for number in numbers:
@@ -97,7 +99,7 @@ def prepare(suite: Suite, place: Path) -> dict[str, Any]:
 
 
 def attack_all(
-    suite: Suite, context: Context, numbers: list[int], jobs: int
+    suite: Suite, context: Context, numbers: list[int], jobs: int, log: int
 ) -> Iterator[tuple[int, Outcome, float]]:
     """Yield the number, the outcome and the seconds of each attack."""
     waiting = deque(numbers)
@@ -106,7 +108,7 @@ def attack_all(
     try:
         while waiting or workers:
             while waiting and len(workers) < jobs:
-                worker = start_worker(suite, context, waiting)
+                worker = start_worker(suite, context, waiting, log)
                 workers[worker.pipe] = worker
                 poll.register(worker.pipe, select.POLLIN)
             for pipe, _ in poll.poll(200):
@@ -127,7 +129,7 @@ def attack_all(
             os.waitpid(worker.pid, 0)
 
 
-def start_worker(suite: Suite, context: Context, waiting: deque[int]) -> Worker:
+def start_worker(suite: Suite, context: Context, waiting: deque[int], log: int) -> Worker:
     numbers = deque(waiting.popleft() for _ in range(min(suite.BATCH, len(waiting))))
     reading, writing = os.pipe()
 
@@ -143,7 +145,7 @@ def start_worker(suite: Suite, context: Context, waiting: deque[int]) -> Worker:
             line = [number, asdict(outcome), round(time.monotonic() - begun, 3)]
             os.write(writing, json.dumps(line).encode() + b"\n")
 
-    pid = forks.start(work)
+    pid = forks.start(work, output=log, errors=log)
     os.close(writing)
     return Worker(pid, reading, numbers, time.monotonic())
 

@@ -26,9 +26,8 @@ from torture.outcome import Context, Outcome
 ABOUT = "resuming runs whose folder was changed by chance"
 COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 1000, 120.0, 8 << 30, 10, False, False
 STEPS, SAVED = 8, 6  # of the run, and where it was killed
-REWRITTEN = ("log.jsonl", "recipe.toml", "README.md", "curve.svg", "model.safetensors")  # at the top, by design
+REWRITTEN = ("log.jsonl", "recipe.toml", "README.md", "curve.svg", "model.safetensors", ".regard.lock")  # at the top
 EDITABLE = ("recipe.toml", "log.jsonl", "manifest.json")  # by hand, or forged: the run may then end otherwise
-UPDATED = ("recipe.toml", ".regard.lock")  # before a run continues
 OURS = r"(manifest.json|state.json|model.safetensors|optimizer.safetensors)"
 OLD = re.compile(rf"step-[0-5]/{OURS}$|\.step-\d+\.partial")  # checkpoints to be removed, and unfinished ones
 Change = Callable[[random.Random, Path], str]  # returns what was done
@@ -231,9 +230,9 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def check_nothing_lost(place: Path, before: dict[str, str], after: dict[str, str], failed: bool) -> None:
-    """A refusal changes nothing; a run keeps all but what it writes again, and old checkpoints."""
+    """A refusal, at once or on the way, changes no checkpoint; a run keeps all but old ones."""
     if failed:
-        changed = {name for name, _ in after.items() ^ before.items()} - {f"{OUT}/{name}" for name in UPDATED}
+        changed = {name for name, _ in after.items() ^ before.items()} - {f"{OUT}/{name}" for name in REWRITTEN}
         assert not changed, f"refused, but changed: {sorted(changed)}"
         return
     replaceable = Counter(tree(place / "killed").values())  # the run's own files, unchanged

@@ -26,6 +26,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
     The mode of an existing file is kept. Processes that write the same file wait for each other.
     """
     partial = path.with_name(f".{path.name}.partial")
+    with name_errors(path):
+        yield from _write_and_rename(path, partial)
+
+
+def _write_and_rename(path: Path, partial: Path) -> Iterator[Path]:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -64,12 +69,29 @@ def _create_locked(path: Path) -> int:
                     raise
                 path.unlink()  # a link; what it points to stays as it is
                 continue
-        try_lock(handle, wait=True)
-        if is_at(handle, path):
+        try:
+            try_lock(handle, wait=True)
+            if is_at(handle, path):
+                if is_new:
+                    return handle
+                path.unlink()  # the process that wrote it died
+        except BaseException:
             if is_new:
-                return handle
-            path.unlink()  # the process that wrote it died
+                path.unlink(missing_ok=True)
+            release(handle)
+            raise
         release(handle)
+
+
+@contextlib.contextmanager
+def name_errors(path: Path) -> Iterator[None]:
+    """Name a path in the system's errors that name none, such as those of writing to an open file."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno is not None and e.filename is None:
+            e.filename = str(path)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -135,7 +157,7 @@ def new_folder(folder: Path, argument: str = "DIR") -> Iterator[Draft]:
     Raise a UserError that names the command-line `argument` if there is something, or if another process
     writes there. An empty folder is used in place: it may be a disk, and its mode is kept.
     """
-    with contextlib.ExitStack() as stack:
+    with name_errors(folder), contextlib.ExitStack() as stack:
         home, was_left, created = _lock_home(stack, folder, argument)
         in_place = home == folder
         draft = Draft(folder, home / DRAFT if in_place else home, argument)

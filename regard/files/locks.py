@@ -141,7 +141,8 @@ def _write_owner(handle: int) -> None:
 def _read_owner(handle: int, path: Path | None = None) -> str:
     """Return the owner that a lock file names. Raise UserError if a file at `path` holds anything else."""
     text = os.pread(handle, 500, 0).decode(errors="replace").strip("\0")
-    if path is not None and text and not OWNER.fullmatch(text):
+    is_cut = not text.endswith("\n") and text[:4] == "pid "[: len(text)]  # it was killed while it wrote that
+    if path is not None and not is_cut and not OWNER.fullmatch(text):
         raise UserError(f"{path}: not a lock file of regard; remove it")
     return text.strip()
 

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.errors import UserError, os_reason
+from regard.errors import UserError, first_line, os_reason
 from regard.files.atomic import atomic_file
 from regard.files.regular import regular_stat
 
@@ -67,9 +67,10 @@ def read_tensors(path: Path) -> Tensors:
         raise UserError(f"{path}: no such file") from None
     except SafetensorError as e:
         raise UserError(f"{path}: damaged or not safetensors ({e})") from None
-    except OSError as e:
+    except (OSError, RuntimeError) as e:  # torch raises the latter where the library cannot open or map a file
         reason = "damaged or not safetensors" if path.is_dir() else "cannot be read"
-        raise UserError(f"{path}: {reason} ({os_reason(e)})") from None
+        said = os_reason(e) if isinstance(e, OSError) else first_line(e)
+        raise UserError(f"{path}: {reason} ({said})") from None
     if "sha256" in metadata and metadata["sha256"] != digest(tensors):
         raise UserError(
             f"{path}: damaged, its contents do not match its SHA-256; copy it again, or use a checkpoint"

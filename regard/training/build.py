@@ -223,7 +223,8 @@ def keep_memory() -> None:
 def explain_limits(folder: Path) -> Iterator[None]:
     """Turn what the machine refuses into one line of advice."""
     try:
-        yield
+        with atomic.name_errors(folder):
+            yield
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

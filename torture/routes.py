@@ -1,0 +1,212 @@
+"""Every route of `regard serve` with valid and invalid requests: no 500, and the event loop never stalls.
+
+Bodies follow the OpenAPI document, or break it in one or two places; queries of the page's routes take names of
+a real trace, or anything. After each attack the server still gives the same answer as before.
+"""
+
+import base64
+import json
+import random
+import struct
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from helpers.hostile import ODD_VALUES, mutate
+from regard.serve.openapi import openapi_document
+from torture.outcome import Context, Outcome
+from torture.server import Server, make_models, post, request, send_raw
+
+ABOUT = "every route with valid and invalid requests"
+REQUESTS = 50  # of one attack
+COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 300.0, 64 << 30, 60, True, False
+LIMITS = {"stall ms": 100.0}
+TOKENS = 7
+PAGE: dict[str, tuple[str, tuple[str, ...]]] = {  # the page's routes: a method, and names of a query or a body
+    "/": ("GET", ()),
+    "/page/{name}": ("GET", ()),
+    "/api/trace": ("POST", ("input", "answer", "layers", "picture", "checkpoint", "model")),
+    "/api/tensor": ("GET", ("trace", "name", "head", "rows", "columns", "most", "as")),
+    "/api/words": ("GET", ("ids",)),
+    "/api/tree": ("GET", ("trace", "beams")),
+    "/api/lens": ("GET", ("trace", "row")),
+    "/api/models": ("GET", ()),
+    "/api/space": ("GET", ("trace", "name")),
+    "/api/near": ("GET", ("trace", "name", "row", "text", "distance")),
+    "/api/change": ("POST", ("trace", "row", "changes")),
+    "/api/effects": ("GET", ("trace",)),
+    "/api/versus": ("GET", ("trace", "other", "row", "other_row")),
+    "/api/log": ("GET", ()),
+    "/api/page": ("GET", ("trace",)),
+    "/nowhere": ("GET", ()),
+}
+API = openapi_document(TOKENS, False)["paths"]
+OPERATIONS = [*API, *PAGE, "raw"]
+TEXTS = ("", "a", "abc, def.", "\n", "é中\U0001f600", "\ud800", "\0", "x" * 3000, "<|endoftext|>", "../../etc/passwd")
+QUERIES = ("0", "1", "-1", "999999999", "1e9", "", "0:3", "3:1", "0:999999999", ":", "a", "٣", "%00", "cosine", "uint8")
+VERBS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "get")
+SERVERS: dict[str, Any] = {}  # of this process: the server, what a trace consists of, and an answer
+
+
+def prepare(place: Path) -> dict[str, Any]:
+    make_models(place)
+    return {"count": 1000 // REQUESTS * len(OPERATIONS)}
+
+
+def start(place: Path) -> dict[str, Any]:
+    server = Server([place / name for name in ("tiny", "embed", "see")], "--max-tokens", TOKENS)
+    status, manifest = post(server.port, "/api/trace", {"input": "abc"})
+    assert status == 200, manifest
+    return {"server": server, "trace": manifest["id"], "names": list(manifest["tensors"]), "answer": answer(server)}
+
+
+def answer(server: Server) -> Any:
+    body = {"model": "tiny", "prompt": "abc, def", "max_tokens": 5, "temperature": 0}
+    status, reply = post(server.port, "/v1/completions", body)
+    return reply["choices"] if status == 200 else (status, reply)
+
+
+def attack(context: Context, number: int) -> Outcome:
+    if not SERVERS:
+        SERVERS.update(start(context.place))
+    server, rng = SERVERS["server"], random.Random(f"{context.seed} {number}")
+    path = OPERATIONS[number % len(OPERATIONS)]
+    server.reset_stalls()
+    counts: dict[str, int] = {}
+    for _ in range(REQUESTS):
+        status, told = send_one(rng, server.port, path)
+        counts[f"{status // 100}xx" if status else "closed"] = counts.get(f"{status // 100}xx" if status else "closed", 0) + 1
+        if problem := complaint(path, status, told, server):
+            SERVERS.clear()
+            return Outcome("fault", f"{path}: {problem}"[:1500], counts=counts)
+    if (now := answer(server)) != SERVERS["answer"]:
+        return Outcome("fault", f"{path}: afterwards the server answers {now}", counts=counts)
+    return Outcome("answered", peaks=server.peaks(), counts=counts)
+
+
+def complaint(path: str, status: int, told: tuple[Any, bytes], server: Server) -> str:
+    """What is wrong with a response, if anything."""
+    sent, data = told
+    if not server.is_alive():
+        return f"the server died after {sent}: {server.log()[-800:]}"
+    if status >= 500 and status != 503:
+        return f"status {status} after {sent}: {data[:200]!r} {server.log()[-600:]}"
+    if path.startswith("/v1/") and status >= 400 and sent[0] != "HEAD":
+        try:
+            if not json.loads(data)["error"]["message"]:
+                return f"no message after {sent}"
+        except (ValueError, KeyError, TypeError):
+            return f"no JSON error after {sent}: {data[:200]!r}"
+    return ""
+
+
+def send_one(rng: random.Random, port: int, path: str) -> tuple[int, tuple[Any, bytes]]:
+    """Send a request; return the status, and what was sent and came back."""
+    if path == "raw":
+        sent = raw_request(rng, port)
+        data = send_raw(port, sent)
+        first = data.split(b" ", 2)
+        return (int(first[1]) if len(first) > 1 and first[1].isdigit() else 0), (("raw", sent[:300]), data)
+    method, target, body, kind = make_request(rng, path)
+    headers = {} if body is None else {"Content-Type": kind}
+    try:
+        status, data = request(port, method, target, body, headers)
+    except (ValueError, UnicodeError) as e:  # what http.client refuses to send
+        return 400, ((method, target[:100], str(e)), b'{"error": {"message": "not sent"}}')
+    return status, ((method, target[:300], (body or b"")[:300]), data)
+
+
+def make_request(rng: random.Random, path: str) -> tuple[str, str, bytes | None, str]:
+    kind = "application/json" if rng.random() < 0.95 else rng.choice(("text/plain", "image/png", "", "application/xml"))
+    if path in PAGE:
+        method, names = PAGE[path]
+        target = path.replace("{name}", rng.choice(("app.js", "style.css", "..%2f..%2fapp.py", quote(rng.choice(TEXTS[:5])))))
+        values = {name: page_value(rng, name, method) for name in names if rng.random() < 0.8}
+        if method == "GET":
+            query = "&".join(f"{name}={quote(str(value), errors='replace')}" for name, value in values.items())
+            target, body = f"{target}?{query}", None
+        else:
+            body = encode(rng, values)
+    else:
+        (method, about), *_ = ((m.upper(), a) for m, a in API[path].items())
+        target = path.replace("{model}", rng.choice(("tiny", "embed", quote(rng.choice(TEXTS), errors="replace"))))
+        schema = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+        body = None if schema is None else encode(rng, fill(rng, schema, 0.0 if rng.random() < 0.5 else 0.15))
+    if rng.random() < 0.03:
+        method = rng.choice(VERBS)
+    return method, target, body, kind
+
+
+def encode(rng: random.Random, value: Any) -> bytes:
+    data = json.dumps(value).encode()
+    return mutate(rng, data) if rng.random() < 0.1 else data
+
+
+def page_value(rng: random.Random, name: str, method: str) -> Any:
+    known: dict[str, Any] = {"trace": SERVERS["trace"], "other": SERVERS["trace"], "name": rng.choice(SERVERS["names"])}
+    if name in known and rng.random() < 0.85:
+        return known[name]
+    if method == "GET":
+        return rng.choice((*QUERIES, *TEXTS, str(rng.randrange(12))))
+    if name == "changes" and rng.random() < 0.9:
+        return [change(rng) for _ in range(rng.choice((0, 1, 1, 2, 30)))]
+    if name == "picture" and rng.random() < 0.5:
+        return base64.b64encode(picture(rng)).decode()
+    return rng.choice((*TEXTS[:4], *ODD_VALUES, "abc", None, [0], [0, 1], 0, 1))
+
+
+def change(rng: random.Random) -> dict[str, Any]:
+    keys = ("kind", "name", "input", "head", "layer", "row", "column", "value", "scale", "token", "rows", "columns")
+    values = (*ODD_VALUES, *SERVERS["names"][:9], "zero", "ablate", "replace", "mean", 0, 1, 0.5, "abc")
+    return {key: rng.choice(values) for key in keys if rng.random() < 0.4}
+
+
+def picture(rng: random.Random) -> bytes:
+    """Something like a PNG file."""
+    header = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", rng.choice((1, 6, 9999, 2**31)), 6, 8, 2, 0, 0, 0)
+    return mutate(rng, header + rng.randbytes(rng.choice((0, 9, 999))))
+
+
+def fill(rng: random.Random, schema: Any, wrong: float, name: str = "") -> Any:
+    """A value that fits a schema, or with some probability, at each place, one that may not."""
+    if rng.random() < wrong:
+        return rng.choice((*ODD_VALUES, *TEXTS))
+    if name == "model" and rng.random() < 0.9:
+        return rng.choice(("tiny", "embed", "see"))
+    if "anyOf" in schema or "oneOf" in schema:
+        return fill(rng, rng.choice(schema.get("anyOf") or schema["oneOf"]), wrong)
+    if "enum" in schema:
+        return rng.choice(schema["enum"])
+    if "const" in schema:
+        return schema["const"]
+    kinds = schema.get("type", "null")
+    kind = rng.choice(kinds) if isinstance(kinds, list) else kinds
+    if kind == "object":
+        return fill_object(rng, schema, wrong)
+    if kind == "array":
+        low, high = schema.get("minItems", 0), min(schema.get("maxItems", 4), 4)
+        return [fill(rng, schema.get("items", {}), wrong) for _ in range(rng.randint(low, max(low, high)))]
+    if kind in ("integer", "number"):
+        low, high = schema.get("minimum", -3), schema.get("maximum", schema.get("minimum", -3) + 9)
+        return rng.randint(int(low), int(high)) if kind == "integer" else rng.uniform(low, high)
+    return {"string": rng.choice(TEXTS[:5]), "boolean": rng.random() < 0.5, "null": None}[kind]
+
+
+def fill_object(rng: random.Random, schema: Any, wrong: float) -> dict[str, Any]:
+    required = schema.get("required", [])
+    names = [n for n in schema.get("properties", {}) if rng.random() < (0.97 if n in required else 0.25)]
+    value = {name: fill(rng, schema["properties"][name], wrong, name) for name in names}
+    if rng.random() < wrong:
+        value[rng.choice(("mine", "", "__proto__"))] = 1
+    return value
+
+
+def raw_request(rng: random.Random, port: int) -> bytes:
+    """Bytes that are almost HTTP."""
+    body = json.dumps({"prompt": "a", "max_tokens": 2}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    lengths = (len(body), len(body) + 3, 0, -1, 10**20, "x", f"{len(body)}, {len(body)}", "+5")
+    head += f"Content-Length: {rng.choice(lengths)}\r\n" if rng.random() < 0.8 else "Transfer-Encoding: chunked\r\n"
+    head += rng.choice(("", "", "Transfer-Encoding: chunked\r\n", "X: " + "y" * 70_000 + "\r\n", " folded\r\n", "Expect: 100-continue\r\n"))
+    data = head.encode() + b"Connection: close\r\n\r\n" + body
+    return mutate(rng, data) if rng.random() < 0.6 else data * rng.choice((1, 1, 3))
