@@ -59,7 +59,7 @@ def succeed(*words: object) -> Ended:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """What is below a folder: the digest of each file, the target of each link, or the kind of anything else."""
+    """What is below a folder: the digest of each file, the target of each link, the kind of all else."""
     return {str(path.relative_to(folder)): describe(path) for path in sorted(folder.rglob("*"))}
 
 

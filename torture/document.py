@@ -14,8 +14,8 @@ HEADING = "| suite | attacks | of | faults | how they ended | largest |\n|---|--
 def table(results: dict[str, Any], heading: bool = True) -> str:
     """Return a row for each suite, in Markdown."""
     rows = [
-        f"| {name} | {r['attacks']:,} | {r['total']:,} | {len(r['faults'])} | {numbers(r['ends'] | r['counts'])} "
-        f"| {numbers(r['peaks'])} |"
+        f"| {name} | {r['attacks']:,} | {r['total']:,} | {len(r['faults'])} "
+        f"| {numbers(r['ends'] | r['counts'])} | {numbers(r['peaks'])} |"
         for name, r in results.items()
     ]
     return (HEADING if heading else "") + "\n".join(rows)

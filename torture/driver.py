@@ -64,7 +64,9 @@ def run_suite(name: str, scale: float, seed: int, jobs: int, out: Path, code: st
         return {"scale": 0, "attacks": 0, "ends": {"not run, this needs a C compiler": 1}, "faults": []}
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=FAST if os.access(FAST, os.W_OK) else None) as top:
         place = Path(top)
+        begun = time.monotonic()
         shared = prepare(suite, place)
+        setup = round(time.monotonic() - begun, 1)
         total = int(shared.get("count", suite.COUNT))
         numbers = random.Random(seed).sample(range(total), max(1, min(total, round(scale * total))))
         state = StateFile(out / f"{name}.jsonl", {"code": code, "seed": seed, "total": total})
@@ -80,8 +82,17 @@ def run_suite(name: str, scale: float, seed: int, jobs: int, out: Path, code: st
     summary = Summary()
     for number in numbers:
         summary.add(number, state.outcomes[number])
+    for peak, limit in getattr(suite, "LIMITS", {}).items():
+        if summary.peaks.get(peak, 0) > limit:
+            summary.faults.append(f"{peak}: {summary.peaks[peak]} is more than {limit}")
     seconds = sum(state.seconds[number] for number in numbers)
-    return {"scale": scale, "total": total, "seconds": round(seconds, 1), "code": code} | asdict(summary)
+    return {
+        "scale": scale,
+        "total": total,
+        "setup": setup,
+        "seconds": round(seconds, 1),
+        "code": code,
+    } | asdict(summary)
 
 
 def prepare(suite: Suite, place: Path) -> dict[str, Any]:
@@ -218,10 +229,12 @@ class Progress:
         self.faults += bool(outcome.fault)
         if sys.stderr.isatty() and time.monotonic() - self.shown > 0.5:
             self.shown = time.monotonic()
-            print(f"\r{self.name}: {self.done:,} of {self.total:,}, {self.faults} faults", end="", file=sys.stderr)
+            print(
+                f"\r{self.name}: {self.done:,} of {self.total:,}, {self.faults} faults",
+                end="",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         if self.shown:
             print("\r" + " " * 79 + "\r", end="", file=sys.stderr)
-
-

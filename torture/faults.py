@@ -1,7 +1,7 @@
 """A fault at every system call of training, resuming, asking, preparing and exporting.
 
 Each call on a file fails in every way that fits it, or the process is killed there. Afterwards the result is
-whole or what was there before is; the error is one line; and the next try gives the same bytes as a first one.
+whole or what was there before is, the error is one line, and the next try gives the same bytes as a first.
 """
 
 import errno
@@ -22,10 +22,13 @@ from torture.syscalls import FAIL, FAIL_ON, KILL, SHORT, TORN, Watch
 ABOUT = "a fault at every system call of training, resuming, asking, preparing and exporting"
 COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 180.0, 8 << 30, 5, False, True
 FULL = "write create mkdir truncate rename"  # calls that fail on a full disk
-DYING = "write create mkdir truncate rename fsync open read stat list readdir unlink rmdir flock mmap chmod access"
+DYING = FULL + " fsync open read stat list readdir unlink rmdir flock mmap chmod access"
 
 # By call: how it goes wrong. A full or dying disk stays so; other errors happen once.
-ONCE = {name: (FAIL, getattr(errno, name), "") for name in ("EIO", "EMFILE", "EACCES", "ENOSPC", "ENOLCK", "EINTR")}
+ONCE = {
+    name: (FAIL, getattr(errno, name), "")
+    for name in ("EIO", "EMFILE", "EACCES", "ENOSPC", "ENOLCK", "EINTR")
+}
 WAYS: dict[str, tuple[int, int, str]] = ONCE | {
     "ENOSPC on": (FAIL_ON, errno.ENOSPC, FULL),
     "EIO on": (FAIL_ON, errno.EIO, DYING),
@@ -113,12 +116,12 @@ def compare_folders(place: Path, folder: Path, before: dict[str, str]) -> None:
 
 
 def is_complete(name: str, folder: Path) -> bool:
-    """Whether a new folder is there, and only the last flush of its name failed: `check_absent` compared it."""
+    """Whether a new folder is there, as `check_absent` has found, and only the last flush failed."""
     return name in ("prepare", "export") and bool(visible(folder / OUT))
 
 
 def no_leftovers(folder: Path) -> None:
-    """Nothing half-written is left. A process that is killed when all is done may leave its lock, which is free."""
+    """Nothing half-written is left; but a process that is killed when all is done may leave its lock."""
     paths = [path for path in folder.rglob("*") if path.name.startswith(".") or "damaged" in path.name]
     left = [str(path.relative_to(folder)) for path in paths if path != folder / OUT / LOCK]
     assert not left, f"left: {left}"
@@ -138,7 +141,10 @@ def unchanged_run(place: Path, folder: Path) -> None:
 
 OPERATIONS: dict[str, Operation] = {
     "train": Operation(
-        lambda folder: commands.train_words(folder, 3, resume=True), put(DATA), check_new_run, same_run("three")
+        lambda folder: commands.train_words(folder, 3, resume=True),
+        put(DATA),
+        check_new_run,
+        same_run("three"),
     ),
     "resume": Operation(
         lambda folder: commands.train_words(folder, 7, resume=True),
@@ -153,7 +159,14 @@ OPERATIONS: dict[str, Operation] = {
         unchanged_run,
     ),
     "prepare": Operation(
-        lambda folder: ["prepare", str(folder / DATA), "--out", str(folder / OUT), "--set", "data.tokenizer=char"],
+        lambda folder: [
+            "prepare",
+            str(folder / DATA),
+            "--out",
+            str(folder / OUT),
+            "--set",
+            "data.tokenizer=char",
+        ],
         put(DATA),
         check_absent,
         same_folder,

@@ -23,9 +23,9 @@ class Ended:
     """How a fork ended: its exit status, or minus the signal that killed it."""
 
     status: int
+    late: bool
     output: str
     errors: str
-    late: bool = False
 
     @property
     def message(self) -> str:
@@ -48,9 +48,9 @@ def start(function: Callable[..., Any], *args: Any, output: int = -1, errors: in
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
-    if pid:
-        return pid
-    run(function, args, output, errors)
+    if not pid:
+        run(function, args, output, errors)
+    return pid
 
 
 def run(function: Callable[..., Any], args: tuple[Any, ...], output: int, errors: int) -> NoReturn:
@@ -109,7 +109,7 @@ def call(function: Callable[..., Any], *args: Any, seconds: float = 60.0) -> End
         for file in (output, errors):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    return Ended(status, *texts, late)
+    return Ended(status, late, *texts)
 
 
 def limit_memory(size: int) -> None:

@@ -2,8 +2,8 @@
 
 The changes that a process makes to files are recorded once. A power cut is a prefix of them, replayed by a
 model of a disk: what a file holds is certain up to its last fsync, what a folder lists up to the folder's.
-After that, each write may be there, missing or half there, and each change of a name may have happened or not,
-in any combination. Whatever is left must load: the last checkpoint whose saving had returned, or a later one.
+After that, each write may be there, missing or half there, and each change of a name may have happened or
+not, in any combination. Whatever is left must load: the last checkpoint that was saved, or a later one.
 """
 
 import os
@@ -23,7 +23,14 @@ from torture.syscalls import Effect, Watch, mark
 
 ABOUT = "power cuts while saving, preparing and exporting: what was not flushed is lost, torn or reordered"
 COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 20_000, 120.0, 8 << 30, 100, False, True
-LUCK = ("nothing", "everything", "in order", "by chance", "by chance", "by chance")  # what unflushed changes have
+LUCK = (
+    "nothing",
+    "everything",
+    "in order",
+    "by chance",
+    "by chance",
+    "by chance",
+)  # what unflushed changes have
 STEPS, RESUMED = 9, 20  # one in so many replays is resumed to the end
 
 
@@ -117,7 +124,13 @@ class Disk:
         self.write_folder(to, 0, entries, rng, luck, set())
 
     def write_folder(
-        self, to: Path, number: int, entries: dict[int, dict[str, int]], rng: random.Random, luck: str, seen: set[int]
+        self,
+        to: Path,
+        number: int,
+        entries: dict[int, dict[str, int]],
+        rng: random.Random,
+        luck: str,
+        seen: set[int],
     ) -> None:
         to.mkdir(exist_ok=True)
         for name, child in entries[number].items():
@@ -210,7 +223,8 @@ def record(watch: Watch, words: list[str], kept: Path) -> None:
         path = trainer.folder / "checkpoints" / f"step-{trainer.step}"
         shutil.copytree(path, kept / path.name, dirs_exist_ok=True)
 
-    Trainer.save = save_and_mark  # type: ignore[method-assign]
+    trainer: Any = Trainer
+    trainer.save = save_and_mark
     spoilt(watch, words, "", 0)
 
 
@@ -231,7 +245,9 @@ def attack(context: Context, number: int) -> Outcome:
     try:
         end = CHECKS[name](context, folder, disk.marks)
     except AssertionError as e:
-        return Outcome("fault", f"{name}: cut after change {cut}, {last}, {luck}: {' '.join(str(e).split())[:600]}")
+        return Outcome(
+            "fault", f"{name}: cut after change {cut}, {last}, {luck}: {' '.join(str(e).split())[:600]}"
+        )
     if name == "train" and rng.randrange(RESUMED) == 0:
         shutil.copy(context.place / DATA, folder)
         again = commands.regard(*commands.train_words(folder, STEPS, resume=True))

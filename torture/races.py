@@ -75,7 +75,7 @@ def race(words: list[str], times: list[float], done: mmap.mmap) -> list[forks.En
         for file in pair:
             texts.append(os.pread(file, 2**20, 0).decode(errors="replace"))
             os.close(file)
-        results.append(forks.Ended(status, *texts, late))
+        results.append(forks.Ended(status, late, *texts))
     return results
 
 
@@ -87,7 +87,8 @@ def train_at(words: list[str], at: float, done: mmap.mmap) -> None:
         done[:] = struct.pack("q", struct.unpack("q", done[:])[0] + 1)  # only one process trains, or it shows
         return result
 
-    Trainer.train_step = counted  # type: ignore[method-assign]
+    trainer: Any = Trainer
+    trainer.train_step = counted
     time.sleep(max(0.0, at - time.monotonic()))
     cli.main(words)
 

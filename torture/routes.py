@@ -1,7 +1,7 @@
 """Every route of `regard serve` with valid and invalid requests: no 500, and the event loop never stalls.
 
-Bodies follow the OpenAPI document, or break it in one or two places; queries of the page's routes take names of
-a real trace, or anything. After each attack the server still gives the same answer as before.
+Bodies follow the OpenAPI document, or break it in one or two places; queries of the page's routes take names
+of a real trace, or anything. After each attack the server still gives the same answer as before.
 """
 
 import base64
@@ -22,7 +22,9 @@ REQUESTS = 50  # of one attack
 COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 300.0, 64 << 30, 60, True, False
 LIMITS = {"stall ms": 100.0}
 TOKENS = 7
-PAGE: dict[str, tuple[str, tuple[str, ...]]] = {  # the page's routes: a method, and names of a query or a body
+PAGE: dict[
+    str, tuple[str, tuple[str, ...]]
+] = {  # the page's routes: a method, and names of a query or a body
     "/": ("GET", ()),
     "/page/{name}": ("GET", ()),
     "/api/trace": ("POST", ("input", "answer", "layers", "picture", "checkpoint", "model")),
@@ -42,8 +44,35 @@ PAGE: dict[str, tuple[str, tuple[str, ...]]] = {  # the page's routes: a method,
 }
 API = openapi_document(TOKENS, False)["paths"]
 OPERATIONS = [*API, *PAGE, "raw"]
-TEXTS = ("", "a", "abc, def.", "\n", "é中\U0001f600", "\ud800", "\0", "x" * 3000, "<|endoftext|>", "../../etc/passwd")
-QUERIES = ("0", "1", "-1", "999999999", "1e9", "", "0:3", "3:1", "0:999999999", ":", "a", "٣", "%00", "cosine", "uint8")
+TEXTS = (
+    "",
+    "a",
+    "abc, def.",
+    "\n",
+    "é中\U0001f600",
+    "\ud800",
+    "\0",
+    "x" * 3000,
+    "<|endoftext|>",
+    "../../etc/passwd",
+)
+QUERIES = (
+    "0",
+    "1",
+    "-1",
+    "999999999",
+    "1e9",
+    "",
+    "0:3",
+    "3:1",
+    "0:999999999",
+    ":",
+    "a",
+    "٣",
+    "%00",
+    "cosine",
+    "uint8",
+)
 VERBS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "get")
 SERVERS: dict[str, Any] = {}  # of this process: the server, what a trace consists of, and an answer
 
@@ -57,7 +86,12 @@ def start(place: Path) -> dict[str, Any]:
     server = Server([place / name for name in ("tiny", "embed", "see")], "--max-tokens", TOKENS)
     status, manifest = post(server.port, "/api/trace", {"input": "abc"})
     assert status == 200, manifest
-    return {"server": server, "trace": manifest["id"], "names": list(manifest["tensors"]), "answer": answer(server)}
+    return {
+        "server": server,
+        "trace": manifest["id"],
+        "names": list(manifest["tensors"]),
+        "answer": answer(server),
+    }
 
 
 def answer(server: Server) -> Any:
@@ -75,7 +109,8 @@ def attack(context: Context, number: int) -> Outcome:
     counts: dict[str, int] = {}
     for _ in range(REQUESTS):
         status, told = send_one(rng, server.port, path)
-        counts[f"{status // 100}xx" if status else "closed"] = counts.get(f"{status // 100}xx" if status else "closed", 0) + 1
+        kind = f"{status // 100}xx" if status else "closed"
+        counts[kind] = counts.get(kind, 0) + 1
         if problem := complaint(path, status, told, server):
             SERVERS.clear()
             return Outcome("fault", f"{path}: {problem}"[:1500], counts=counts)
@@ -117,19 +152,29 @@ def send_one(rng: random.Random, port: int, path: str) -> tuple[int, tuple[Any, 
 
 
 def make_request(rng: random.Random, path: str) -> tuple[str, str, bytes | None, str]:
-    kind = "application/json" if rng.random() < 0.95 else rng.choice(("text/plain", "image/png", "", "application/xml"))
+    kind = (
+        "application/json"
+        if rng.random() < 0.95
+        else rng.choice(("text/plain", "image/png", "", "application/xml"))
+    )
     if path in PAGE:
         method, names = PAGE[path]
-        target = path.replace("{name}", rng.choice(("app.js", "style.css", "..%2f..%2fapp.py", quote(rng.choice(TEXTS[:5])))))
+        target = path.replace(
+            "{name}", rng.choice(("app.js", "style.css", "..%2f..%2fapp.py", quote(rng.choice(TEXTS[:5]))))
+        )
         values = {name: page_value(rng, name, method) for name in names if rng.random() < 0.8}
         if method == "GET":
-            query = "&".join(f"{name}={quote(str(value), errors='replace')}" for name, value in values.items())
+            query = "&".join(
+                f"{name}={quote(str(value), errors='replace')}" for name, value in values.items()
+            )
             target, body = f"{target}?{query}", None
         else:
             body = encode(rng, values)
     else:
         (method, about), *_ = ((m.upper(), a) for m, a in API[path].items())
-        target = path.replace("{model}", rng.choice(("tiny", "embed", quote(rng.choice(TEXTS), errors="replace"))))
+        target = path.replace(
+            "{model}", rng.choice(("tiny", "embed", quote(rng.choice(TEXTS), errors="replace")))
+        )
         schema = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
         body = None if schema is None else encode(rng, fill(rng, schema, 0.0 if rng.random() < 0.5 else 0.15))
     if rng.random() < 0.03:
@@ -143,7 +188,11 @@ def encode(rng: random.Random, value: Any) -> bytes:
 
 
 def page_value(rng: random.Random, name: str, method: str) -> Any:
-    known: dict[str, Any] = {"trace": SERVERS["trace"], "other": SERVERS["trace"], "name": rng.choice(SERVERS["names"])}
+    known: dict[str, Any] = {
+        "trace": SERVERS["trace"],
+        "other": SERVERS["trace"],
+        "name": rng.choice(SERVERS["names"]),
+    }
     if name in known and rng.random() < 0.85:
         return known[name]
     if method == "GET":
@@ -156,14 +205,29 @@ def page_value(rng: random.Random, name: str, method: str) -> Any:
 
 
 def change(rng: random.Random) -> dict[str, Any]:
-    keys = ("kind", "name", "input", "head", "layer", "row", "column", "value", "scale", "token", "rows", "columns")
+    keys = (
+        "kind",
+        "name",
+        "input",
+        "head",
+        "layer",
+        "row",
+        "column",
+        "value",
+        "scale",
+        "token",
+        "rows",
+        "columns",
+    )
     values = (*ODD_VALUES, *SERVERS["names"][:9], "zero", "ablate", "replace", "mean", 0, 1, 0.5, "abc")
     return {key: rng.choice(values) for key in keys if rng.random() < 0.4}
 
 
 def picture(rng: random.Random) -> bytes:
     """Something like a PNG file."""
-    header = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", rng.choice((1, 6, 9999, 2**31)), 6, 8, 2, 0, 0, 0)
+    header = b"\x89PNG\r\n\x1a\n" + struct.pack(
+        ">I4sIIBBBBB", 13, b"IHDR", rng.choice((1, 6, 9999, 2**31)), 6, 8, 2, 0, 0, 0
+    )
     return mutate(rng, header + rng.randbytes(rng.choice((0, 9, 999))))
 
 
@@ -206,7 +270,20 @@ def raw_request(rng: random.Random, port: int) -> bytes:
     body = json.dumps({"prompt": "a", "max_tokens": 2}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
     lengths = (len(body), len(body) + 3, 0, -1, 10**20, "x", f"{len(body)}, {len(body)}", "+5")
-    head += f"Content-Length: {rng.choice(lengths)}\r\n" if rng.random() < 0.8 else "Transfer-Encoding: chunked\r\n"
-    head += rng.choice(("", "", "Transfer-Encoding: chunked\r\n", "X: " + "y" * 70_000 + "\r\n", " folded\r\n", "Expect: 100-continue\r\n"))
+    head += (
+        f"Content-Length: {rng.choice(lengths)}\r\n"
+        if rng.random() < 0.8
+        else "Transfer-Encoding: chunked\r\n"
+    )
+    head += rng.choice(
+        (
+            "",
+            "",
+            "Transfer-Encoding: chunked\r\n",
+            "X: " + "y" * 70_000 + "\r\n",
+            " folded\r\n",
+            "Expect: 100-continue\r\n",
+        )
+    )
     data = head.encode() + b"Connection: close\r\n\r\n" + body
     return mutate(rng, data) if rng.random() < 0.6 else data * rng.choice((1, 1, 3))

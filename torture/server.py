@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import serve as bench
+
 from helpers.hostile import make_ours
 from regard import cli
 from torture import forks
@@ -37,7 +38,19 @@ class Server:
         self.stalls = mmap.mmap(-1, 16)  # the longest stall in processor time, and in time
         reading, writing = os.pipe()
         self.errors = os.memfd_create("errors")
-        words = ["serve", *folders, "--port", 0, "--log", "none", "--places", PLACES, "--queue", QUEUE, *options]
+        words = [
+            "serve",
+            *folders,
+            "--port",
+            0,
+            "--log",
+            "none",
+            "--places",
+            PLACES,
+            "--queue",
+            QUEUE,
+            *options,
+        ]
         self.pid = forks.start(self.run, list(map(str, words)), output=writing, errors=self.errors)
         os.close(writing)
         with open(reading, encoding="utf-8") as output:
@@ -50,13 +63,14 @@ class Server:
     def run(self, words: list[str]) -> None:
         import uvicorn
 
-        startup, stalls = uvicorn.Server.startup, self.stalls
+        server_class: Any = uvicorn.Server
+        startup, stalls = server_class.startup, self.stalls
 
         async def watched(server: Any, *args: Any, **options: Any) -> None:
             await startup(server, *args, **options)
             server.watchdog = asyncio.create_task(watch_loop(stalls))  # kept, or it would be collected
 
-        uvicorn.Server.startup = watched  # type: ignore[method-assign]
+        server_class.startup = watched
         cli.main(words)
 
     def log(self) -> str:
@@ -120,10 +134,10 @@ def post(port: int, path: str, body: Any) -> tuple[int, Any]:
 def send_raw(port: int, data: bytes, seconds: float = 30.0) -> bytes:
     """Send bytes as they are; return the beginning of what comes back until the server closes."""
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
-        with contextlib.suppress(ConnectionError):
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            while chunk := connection.recv(2**16):
-                answer += chunk[: max(0, 2**20 - len(answer))]
+    connection = socket.create_connection(("127.0.0.1", port), timeout=seconds)
+    with connection, contextlib.suppress(ConnectionError):
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        while chunk := connection.recv(2**16):
+            answer += chunk[: max(0, 2**20 - len(answer))]
     return answer

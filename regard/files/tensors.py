@@ -67,7 +67,10 @@ def read_tensors(path: Path) -> Tensors:
         raise UserError(f"{path}: no such file") from None
     except SafetensorError as e:
         raise UserError(f"{path}: damaged or not safetensors ({e})") from None
-    except (OSError, RuntimeError) as e:  # torch raises the latter where the library cannot open or map a file
+    except (
+        OSError,
+        RuntimeError,
+    ) as e:  # torch raises the latter where the library cannot open or map a file
         reason = "damaged or not safetensors" if path.is_dir() else "cannot be read"
         said = os_reason(e) if isinstance(e, OSError) else first_line(e)
         raise UserError(f"{path}: {reason} ({said})") from None

@@ -18,7 +18,9 @@ def fail(*_):
     raise OSError(errno.EIO, "Input/output error")
 
 
-@pytest.mark.parametrize(("owner", "name"), [(os, "fsync"), (os, "fchmod"), (fcntl, "flock"), (atomic, "is_at")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(os, "fsync"), (os, "fchmod"), (fcntl, "flock"), (atomic, "is_at")]
+)
 def test_an_error_of_an_open_file_names_it_and_leaves_nothing(tmp_path, monkeypatch, owner, name):
     path = tmp_path / "a.txt"
     path.write_text("old")
