@@ -28,7 +28,7 @@ from regard.runs.model import Model
 from regard.serve.page import page_app
 from regard.serve.server import run_in_thread
 from regard.tasks import Write, WriteConfig
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.viewer.session import Session
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "runs", "away", "again")

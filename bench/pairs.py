@@ -24,7 +24,7 @@ from regard.data.ragged import Ragged
 from regard.models import MODELS
 from regard.runs import recipe
 from regard.tasks import Translate, TranslateConfig, targets
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import choose_device
 from regard.training.config import TrainConfig
 from regard.training.throughput import synchronize

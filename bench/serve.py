@@ -32,7 +32,7 @@ from regard.runs import recipe
 from regard.runs.folder import GENERATION, WEIGHTS, begin
 from regard.runs.load import load
 from regard.tasks import Write, WriteConfig
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ,.\n"
 PROMPTS = 257

@@ -23,7 +23,7 @@ from regard.core.watch import watch
 from regard.models import GPT, GPTConfig
 from regard.runs.model import Model
 from regard.tasks import TASKS, Write
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.tracing import trace
 from regard.tracing.record import record
 

@@ -22,7 +22,7 @@ from regard.data import Corpus, Stream
 from regard.models import GPT, GPTConfig
 from regard.runs import recipe
 from regard.tasks import Write, WriteConfig
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import choose_device
 from regard.training.config import TrainConfig
 from regard.training.throughput import synchronize

@@ -19,7 +19,8 @@ from regard.data.encoding import (
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.streams import Stream
 from regard.errors import UserError
-from regard.text.tokenizer import KINDS, Tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_kinds import KINDS
 
 
 @dataclass

@@ -12,7 +12,8 @@ import numpy as np
 
 from regard.data.documents import Chunk, Reiterable
 from regard.errors import UserError, suggest
-from regard.text.tokenizer import AT_ONCE, KINDS, Tokenizer, split_chunks, train_tokenizer
+from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks
+from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 
 TRAINING_TEXT = 2**30  # characters: more do not make a better tokenizer
 MIN_DOCUMENTS = 10  # with fewer, the end of the text is held out instead of whole documents

@@ -33,7 +33,7 @@ from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.task import Task, widened
-from regard.text.tokenizer import word_tokenizer
+from regard.text.tokenizer_kinds import word_tokenizer
 from regard.text.vectors import Vectors, embeddings, whole_words
 
 UNKNOWN = "<unk>"

@@ -33,7 +33,7 @@ from regard.runs import recipe
 from regard.runs.folder import begin
 from regard.runs.load import load
 from regard.tasks.write import Write, WriteConfig
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 
 @pytest.fixture(scope="module")

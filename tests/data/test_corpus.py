@@ -9,7 +9,7 @@ from helpers.corpora import SPECIALS, expected_ids, ids, size, write_documents
 from regard import data
 from regard.data import DataConfig, load_corpus
 from regard.text import tokenizer as text
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 
 def test_one_text_is_cut_as_nanogpt_does(tmp_path):

@@ -7,7 +7,7 @@ from helpers.errors import user_error
 from regard.data import DataConfig, encoding, load_corpus
 from regard.runs.recipe import fill
 from regard.text import tokenizer as text
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 
 def test_bad_configuration(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from helpers.errors import user_error
 from regard.data.pair_dataset import PairConfig, encode_pairs, filter_pairs
 from regard.runs.recipe import fill
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 BYTE = train_tokenizer("byte", [], 0, ["<|endoftext|>"])
 SEPARATOR = BYTE.end

@@ -10,7 +10,7 @@ from helpers.errors import user_error
 from regard.data.passages import Passages, encode_passages, split_documents, split_paragraphs
 from regard.data.ragged import Ragged
 from regard.text.sentences import split_sentences
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 TEXTS = [
     "The fox ran. It saw a goose! Was it near?\nA line is a sentence",

@@ -14,7 +14,8 @@ from helpers.corpora import SPECIALS, expected_ids, ids, standard_input, write_d
 from helpers.errors import user_error
 from regard.data import DataConfig, Windows, load_corpus, prepare, shards
 from regard.data.shard import Shard
-from regard.text.tokenizer import Tokenizer, train_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "wordpiece", "unigram"])

@@ -13,7 +13,7 @@ from regard.models import MODELS
 from regard.runs.ensemble import ensemble
 from regard.runs.model import Model
 from regard.tasks import Chat, ChatConfig, Translate, TranslateConfig, Write, WriteConfig
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 VOCAB, CONTEXT, BEGIN, END = 17, 13, 1, 2
 SIZES = {"vocab": VOCAB, "dim": 8, "depth": 1, "dropout": 0.0, "tied": False}

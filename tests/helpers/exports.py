@@ -9,7 +9,8 @@ from regard.models import MODELS
 from regard.runs import recipe
 from regard.runs.model import Model
 from regard.tasks import TASKS
-from regard.text.tokenizer import Tokenizer, train_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 RECURRENT = ("rnn", "gru", "lstm")
 

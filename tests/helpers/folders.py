@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 TEXT = ["The cat sleeps on the sofa", "A dog barks", "the end of it, at last"] * 3
 VOCAB, CONTEXT = 293, 37

@@ -26,7 +26,7 @@ from helpers.folders import TEXT, save_folder
 from helpers.runs import tiny, unmeasured, write_data
 from regard.errors import UserError
 from regard.runs.load import load
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 INDEX, GENERATION, MODULES = "model.safetensors.index.json", "generation_config.json", "modules.json"

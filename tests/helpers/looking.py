@@ -8,7 +8,8 @@ from torch import Tensor
 from regard.models import MODELS, Captioner, CaptionerConfig, ViT, ViTConfig
 from regard.runs.model import Model
 from regard.tasks import TASKS, Caption, CaptionConfig, See, SeeConfig
-from regard.text.tokenizer import Tokenizer, train_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 CONTEXT = 23
 TEXT = "the quick brown fox jumps over the lazy dog and der Fuchs springt über den Hund"

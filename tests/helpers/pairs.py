@@ -12,7 +12,7 @@ from regard.decode.sampling import Sampling
 from regard.models import MODELS
 from regard.tasks import Chat, ChatConfig, Translate, TranslateConfig
 from regard.tasks.request import Request
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 LETTERS = "abcdefgh .\n"
 CONTEXT = 19

@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 NUMBERS = (
     "0",

@@ -21,7 +21,7 @@ from regard.runs.folder import CONFIG, WEIGHTS, begin
 from regard.runs.load import load
 from regard.runs.model import Model
 from regard.tasks import Write, WriteConfig
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import train
 
 TEXT = "What the hammer? What the chain? In what furnace was thy brain?\n"

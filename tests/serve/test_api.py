@@ -168,7 +168,7 @@ def test_characters_of_several_tokens_stay_whole():
     from regard.models import GPT, GPTConfig
     from regard.runs.model import Model
     from regard.tasks import Write, WriteConfig
-    from regard.text.tokenizer import train_tokenizer
+    from regard.text.tokenizer_kinds import train_tokenizer
 
     tokenizer = train_tokenizer("byte", [], 300, Write.specials)
     text, module = (

@@ -23,7 +23,7 @@ from regard.tasks import metrics as scoring
 from regard.tasks.fill import SPECIALS
 from regard.tasks.loss import IGNORED
 from regard.tasks.request import DataRequest, Request
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import train
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -28,7 +28,7 @@ from regard.tasks import idle, similarity, targets
 from regard.tasks.embed import Embed, EmbedConfig
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.similarity import LineIndex
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import train
 from regard.training.trainer import Trainer
 

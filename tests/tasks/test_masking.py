@@ -9,7 +9,7 @@ from regard.data import Stream
 from regard.tasks import targets
 from regard.tasks.fill import SPECIALS
 from regard.tasks.loss import IGNORED
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from regard.runs.model import Model
 from regard.tasks import Chat, ChatConfig, Translate, TranslateConfig, targets
 from regard.tasks.loss import IGNORED
 from regard.tasks.request import DataRequest, Request
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import train
 
 # Batches and losses

@@ -9,7 +9,7 @@ from regard.data import DataConfig, Stream
 from regard.models import MODELS
 from regard.tasks import Restore, RestoreConfig
 from regard.tasks.request import DataRequest
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import train
 
 CONTEXT = 31

@@ -30,7 +30,7 @@ from regard.tasks import Translate, TranslateConfig
 from regard.tasks import source as source_module
 from regard.tasks.request import Request
 from regard.text.sentences import split_sentences
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 
 @every_pair

@@ -16,7 +16,7 @@ from regard.runs.load import load
 from regard.tasks import SpanTask, SpanTaskConfig, targets
 from regard.tasks import metrics as scoring
 from regard.tasks.request import DataRequest, Request
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import train
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -23,7 +23,7 @@ from regard.tasks import words as module
 from regard.tasks.loss import IGNORED
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.words import Chances, WordsDataConfig, WordsTask, WordsTaskConfig, read_table
-from regard.text.tokenizer import word_tokenizer
+from regard.text.tokenizer_kinds import word_tokenizer
 from regard.training.build import train
 from regard.training.trainer import Trainer
 

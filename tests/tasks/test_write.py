@@ -13,7 +13,7 @@ from regard.decode.sampling import Sampling
 from regard.models import GPT, GPTConfig
 from regard.tasks import TASKS, Write, WriteConfig, idle, targets
 from regard.tasks.request import DataRequest, Request
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 
 TEXT = "abcdefghij" * 7 + "\n"
 CONTEXT = 7

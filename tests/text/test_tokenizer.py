@@ -11,7 +11,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from regard.errors import UserError
 from regard.text import tokenizer as text_module
-from regard.text.tokenizer import BYTES, KINDS, Tokenizer, split_pieces, train_tokenizer, word_tokenizer
+from regard.text.tokenizer import BYTES, Tokenizer, split_pieces
+from regard.text.tokenizer_kinds import KINDS, train_tokenizer, word_tokenizer
 
 SPECIALS = ["<|endoftext|>", "<pad>", "[MASK]"]
 EXACT = ["char", "byte", "bpe", "unigram"]
@@ -143,7 +144,7 @@ def test_training_is_the_same_every_time(tmp_path):
     # In another process too, since the library hashes with a new seed in each.
     (tmp_path / "corpus.json").write_text(json.dumps(CORPUS))
     script = (
-        "import json, sys; from regard.text.tokenizer import *\n"
+        "import json, sys; from regard.text.tokenizer_kinds import *\n"
         "texts = json.load(open(sys.argv[1]))\n"
         f"print(json.dumps([train_tokenizer(kind, texts, 400, {SPECIALS}).digest for kind in KINDS]))"
     )

@@ -9,7 +9,8 @@ import tokenizers
 from helpers.errors import user_error
 from regard.convert.gguf.tokenizer import LLAMA_PATTERN
 from regard.text import tokenizer_sandbox
-from regard.text.tokenizer import KINDS, WORDS, Tokenizer, train_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_kinds import KINDS, WORDS, train_tokenizer
 from regard.text.tokenizer_limits import PATTERNS
 
 FILE = Path("some/tokenizer.json")

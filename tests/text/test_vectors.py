@@ -14,7 +14,8 @@ from regard.models import GPT, Bert, BertConfig, GPTConfig
 from regard.runs.model import Model
 from regard.tasks import Write, WriteConfig
 from regard.text.projection import PCA, tsne
-from regard.text.tokenizer import Tokenizer, train_tokenizer, word_tokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer, word_tokenizer
 from regard.text.vectors import Vectors, token_text, vectors, whole_words
 
 TEXT = ["The old bear sleeps. The old bears sleep; a café is open, and bearing it all the while."] * 3

@@ -13,7 +13,7 @@ from helpers.errors import user_error
 from helpers.runs import TINY, at_step, checkpoints, rows, same, stopped, tiny, write_data, write_text
 from regard.runs.load import load
 from regard.tasks import Write
-from regard.text.tokenizer import KINDS as KINDS_OF_TOKENIZER
+from regard.text.tokenizer_kinds import KINDS as KINDS_OF_TOKENIZER
 from regard.training.build import free_folder, train
 from regard.training.trainer import Trainer
 

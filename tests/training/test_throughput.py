@@ -7,7 +7,7 @@ import torch
 
 from regard.models import GPT, MODELS, GPTConfig
 from regard.tasks import Translate, TranslateConfig, Write, WriteConfig
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training import distributed
 from regard.training import throughput as meter
 from regard.training.throughput import Pace, flops, peak

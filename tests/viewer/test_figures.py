@@ -13,7 +13,7 @@ from regard.core.positions import sinusoids
 from regard.models import Word2Vec, WordsConfig
 from regard.runs.model import Model
 from regard.tasks import TASKS
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.viewer import draw, look
 from regard.viewer.figures import pooling, similarity_matrix, waves, word_map
 from regard.viewer.views import Choice, view, views

@@ -15,7 +15,7 @@ from regard.core.positions import ALiBi, Relative
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tasks import Write, WriteConfig
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.tracing.names import trace_names
 from regard.viewer import space
 from regard.viewer.session import Session

@@ -33,7 +33,7 @@ from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.load import is_huggingface, load_folder, load_model
 from regard.models import Bert
 from regard.runs.load import load
-from regard.text.tokenizer import train_tokenizer
+from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import train
 
 SIZES = {
