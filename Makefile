@@ -2,12 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint lint-js
+.PHONY: demo test torture lint lint-js
 demo: .venv/ready
 	@$(BIN)/regard demo
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadscope
+
+# Attacks by the thousand (docs/reliability.md): hours, but a run that was ended goes on. SCALE=0.01 takes minutes.
+SCALE ?= 1
+torture: .venv/ready
+	$(BIN)/python -m torture --scale $(SCALE)
 
 lint: .venv/ready lint-js
 	$(BIN)/ruff check .

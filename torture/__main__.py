@@ -30,7 +30,8 @@ def main() -> None:
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     faults = 0
     for name in options.only or SUITES:
-        result = run_suite(name, options.scale, options.seed, options.jobs, options.out, code)
+        scale = None if options.short else options.scale
+        result = run_suite(name, scale, options.seed, options.jobs, options.out, code)
         results[name], faults = result, faults + len(result["faults"])
         file.write_text(json.dumps(results, indent=1) + "\n")
         for fault in result["faults"][:20]:
@@ -47,6 +48,7 @@ def parse_options() -> argparse.Namespace:
     )
     p.add_argument("--only", action="append", choices=SUITES, metavar="NAME", help="one suite (repeatable)")
     p.add_argument("--scale", type=float, default=1.0, metavar="X", help="this share of the attacks")
+    p.add_argument("--short", action="store_true", help="as few attacks as in the test suite")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="for other attacks (default: 0)")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="attacks at once")
     p.add_argument("--out", type=Path, default=ROOT / "build" / "torture", metavar="FOLDER")

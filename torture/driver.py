@@ -26,6 +26,7 @@ class Suite(Protocol):
 
     ABOUT: str
     COUNT: int  # attacks at full scale; `prepare` may return another "count"
+    SHORT: int  # attacks in the test suite
     SECONDS: float  # for one attack
     MEMORY: int  # bytes for one attack
     BATCH: int  # attacks in one process
@@ -57,8 +58,11 @@ def load_suite(name: str) -> Suite:
     return suite
 
 
-def run_suite(name: str, scale: float, seed: int, jobs: int, out: Path, code: str) -> dict[str, Any]:
-    """Make those attacks that the state file does not have yet; return the summary of all."""
+def run_suite(name: str, scale: float | None, seed: int, jobs: int, out: Path, code: str) -> dict[str, Any]:
+    """Make those attacks that the state file does not have yet; return the summary of all.
+
+    `scale` is the share of attacks; None: as few as in the test suite.
+    """
     suite = load_suite(name)
     if suite.NEEDS_SYSCALLS and not syscalls.is_loaded():
         return {"scale": 0, "attacks": 0, "ends": {"not run, this needs a C compiler": 1}, "faults": []}
@@ -68,7 +72,8 @@ def run_suite(name: str, scale: float, seed: int, jobs: int, out: Path, code: st
         shared = prepare(suite, place)
         setup = round(time.monotonic() - begun, 1)
         total = int(shared.get("count", suite.COUNT))
-        numbers = random.Random(seed).sample(range(total), max(1, min(total, round(scale * total))))
+        many = suite.SHORT if scale is None else round(scale * total)
+        numbers = random.Random(seed).sample(range(total), max(1, min(total, many)))
         state = StateFile(out / f"{name}.jsonl", {"code": code, "seed": seed, "total": total})
         context = Context(place, seed, shared)
         missing = [number for number in numbers if number not in state.outcomes]

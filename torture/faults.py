@@ -17,10 +17,10 @@ from regard.runs import checkpoints
 from torture import commands, forks
 from torture.commands import DATA, OUT, RUN, check_same_run, tree
 from torture.outcome import Context, Outcome
-from torture.syscalls import FAIL, FAIL_ON, KILL, SHORT, TORN, Watch
+from torture.syscalls import FAIL, FAIL_ON, HALF, KILL, TORN, Watch
 
 ABOUT = "a fault at every system call of training, resuming, asking, preparing and exporting"
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 180.0, 8 << 30, 5, False, True
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 16, 180.0, 8 << 30, 5, False, True
 FULL = "write create mkdir truncate rename"  # calls that fail on a full disk
 DYING = FULL + " fsync open read stat list readdir unlink rmdir flock mmap chmod access"
 
@@ -33,7 +33,7 @@ WAYS: dict[str, tuple[int, int, str]] = ONCE | {
     "ENOSPC on": (FAIL_ON, errno.ENOSPC, FULL),
     "EIO on": (FAIL_ON, errno.EIO, DYING),
     "kill": (KILL, 0, ""),
-    "short": (SHORT, 0, ""),
+    "short": (HALF, 0, ""),
     "torn": (TORN, 0, ""),
 }
 OF_CALL = {

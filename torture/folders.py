@@ -24,7 +24,7 @@ from torture.commands import DATA, OUT, check_same_run, tree
 from torture.outcome import Context, Outcome
 
 ABOUT = "resuming runs whose folder was changed by chance"
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 1000, 120.0, 8 << 30, 10, False, False
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 1000, 6, 120.0, 8 << 30, 10, False, False
 STEPS, SAVED = 8, 6  # of the run, and where it was killed
 REWRITTEN = (
     "log.jsonl",

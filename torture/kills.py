@@ -29,7 +29,7 @@ from torture.outcome import Context, Outcome
 from torture.syscalls import CHANGES, KILL, Watch, is_loaded
 
 ABOUT = "SIGKILL at random, with 1, 2 and 4 processes"
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 180, 600.0, 16 << 30, 1, False, False
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 180, 1, 600.0, 16 << 30, 1, False, False
 KILLS, STEPS = 5, 12
 SOON = 0.6  # a kill comes within this share of a run, so that more than one fits in
 PATIENCE = 3.0  # seconds until the other processes are killed as well

@@ -24,8 +24,8 @@ from torture.outcome import Context, Outcome
 from torture.server import PLACES, QUEUE, Server, make_models, post, request
 
 ABOUT = "an hour of mixed load"
-PERIOD = 3.0  # seconds of an attack
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 1200, 120.0, 64 << 30, 1200, True, False
+PERIOD = 1.5  # seconds of an attack
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 2400, 1, 120.0, 64 << 30, 2400, True, False
 LIMITS = {"refusal p99 ms": 50.0, "memory growth MiB": 64.0, "stall ms": 100.0}
 SETTLED = 20  # attacks until the server's memory is what it will be
 CLIENTS, BURST, PROBES = 12, 2 * (PLACES + QUEUE), 40

@@ -14,7 +14,7 @@ from regard.errors import UserError
 from torture.outcome import Context, Outcome
 
 ABOUT = "model folders and GGUF files changed by chance"
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 100_000, 60.0, 16 << 30, 500, False, False
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 100_000, 30, 60.0, 16 << 30, 500, False, False
 LEFT_OUT = ("log.jsonl", "recipe.toml")  # not read to use a model
 
 

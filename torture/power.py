@@ -22,7 +22,7 @@ from torture.outcome import Context, Outcome
 from torture.syscalls import Effect, Watch, mark
 
 ABOUT = "power cuts while saving, preparing and exporting: what was not flushed is lost, torn or reordered"
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 20_000, 120.0, 8 << 30, 100, False, True
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 20_000, 40, 120.0, 8 << 30, 100, False, True
 LUCK = (
     "nothing",
     "everything",

@@ -22,7 +22,7 @@ from torture.folders import train_and_die
 from torture.outcome import Context, Outcome
 
 ABOUT = "several starts of `train` into one folder at once"
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 200, 240.0, 8 << 30, 5, False, False
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 200, 2, 240.0, 8 << 30, 5, False, False
 STEPS, SAVED = 8, 6
 PLACES = ("new", "empty", "resumed")
 

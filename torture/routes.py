@@ -19,7 +19,7 @@ from torture.server import Server, make_models, post, request, send_raw
 
 ABOUT = "every route with valid and invalid requests"
 REQUESTS = 50  # of one attack
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 300.0, 64 << 30, 60, True, False
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 3, 300.0, 64 << 30, 60, True, False
 LIMITS = {"stall ms": 100.0}
 TOKENS = 7
 PAGE: dict[

@@ -20,7 +20,7 @@ with the bytes that were written behind its line. */
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { NOTHING, FAIL, FAIL_ON, KILL, SHORT, TORN };
+enum { NOTHING, FAIL, FAIL_ON, KILL, HALF, TORN };
 
 static char root[PATH_MAX];
 static size_t root_length;
@@ -75,7 +75,7 @@ static int begin(const char *name, const char *path) {
     if (fatal && count == fatal) {
         if (trace >= 0) put(line, snprintf(line, sizeof line, "X\t%s\t%s\n", name, path));
         if (action == KILL || (action == TORN && strcmp(name, "write"))) syscall(SYS_kill, getpid(), SIGKILL);
-        if (action == SHORT || action == TORN) now = 2;
+        if (action == HALF || action == TORN) now = 2;
         else now = 1;
     } else if (fatal && count > fatal && action == FAIL_ON && strstr(failing, name)) now = 1;
     errno = saved;

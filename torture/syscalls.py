@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("syscalls.c")
-NOTHING, FAIL, FAIL_ON, KILL, SHORT, TORN = range(6)
+NOTHING, FAIL, FAIL_ON, KILL, HALF, TORN = range(6)
 CHANGES = {"create", "write", "fsync", "rename", "unlink", "rmdir", "mkdir", "truncate", "chmod", "symlink"}
 
 

@@ -13,7 +13,7 @@ from regard.text.tokenizer import Tokenizer
 from torture.outcome import Context, Outcome
 
 ABOUT = "chat templates and tokenizers by a grammar of hostile ones"
-COUNT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 10_000, 120.0, 16 << 30, 50, False, False
+COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 10_000, 6, 120.0, 16 << 30, 50, False, False
 TALK = [{"role": "user", "content": "Hi there"}, {"role": "assistant", "content": "Hi"}] * 2
 TEXTS = ["a" * 3000, "ab " * 1000, "abc", " " * 3000, "é\n1"]
 

@@ -1,8 +1,9 @@
 """Train a tiny model that is killed repeatedly: `python killing.py CASE DATA FOLDER STEPS SEED`.
 
 This process loads torch and computes nothing; each attempt is a fork of it that goes on with the run and
-dies by SIGKILL: in front of the k-th thing it does to files while saving, for every k that there is, or at a
-random moment. Prints one JSON object: how often it was killed, how often while saving, and where.
+dies by SIGKILL: in front of the k-th thing it does to files while saving, for the first and the last k of
+each kind of thing, or at a random moment. Prints one JSON object: how often it was killed, how often while
+saving, and where. `make torture` kills at every system call, and every model.
 """
 
 import contextlib
@@ -30,8 +31,10 @@ from regard.training import throughput as meter
 from regard.training.checkpointer import Checkpointer
 from regard.training.trainer import Trainer
 
-STEPS_AT_MOST = 5  # of one attempt, however fast the machine is
+MOMENTS = 8  # random ones
+STEPS_AT_MOST = 7  # of one attempt, however fast the machine is
 SAVING = mmap.mmap(-1, 64)  # shared with the attempts: what is being saved at this moment, or nothing
+TOUCHES = mmap.mmap(-1, 2**16)  # the things that an attempt does to files while saving
 SETTINGS: dict[str, Any] = {
     "model__dropout": 0.1,
     "train__optimizer": "muon",
@@ -42,7 +45,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def attempt(case: str, data: str, out: Path, steps: int, fatal: int | None, endless: bool = False) -> int:
+def attempt(case: str, data: str, out: Path, steps: int, fatal: int, endless: bool = False) -> int:
     """Resume the run in a new process, which kills itself at its `fatal`-th file operation."""
     if pid := os.fork():
         return pid
@@ -62,7 +65,7 @@ def attempt(case: str, data: str, out: Path, steps: int, fatal: int | None, endl
     os._exit(0)
 
 
-def watch(fatal: int | None) -> None:
+def watch(fatal: int) -> None:
     """Count file operations while saving, from the second save on; die at the fatal one."""
     touched, writes, saves, taken = [0], [0], [0], [0]
 
@@ -90,8 +93,10 @@ def watch(fatal: int | None) -> None:
             writes[0] += true is raw_bytes
             if saves[0] >= 2 and SAVING[0] and not (true is raw_bytes and writes[0] % 17):
                 touched[0] += 1
+                touch = SAVING[:].strip(b"\0") + f":{true.__name__}".encode()
+                TOUCHES.write(touch + b"\n")
                 if touched[0] == fatal:
-                    SAVING[:] = (SAVING[:].strip(b"\0") + f":{true.__name__}".encode()).ljust(64, b"\0")
+                    SAVING[:] = touch.ljust(64, b"\0")
                     os.kill(os.getpid(), signal.SIGKILL)
             return true(*args, **options)
 
@@ -129,14 +134,18 @@ def watch(fatal: int | None) -> None:
 def main(case: str, data: str, folder: str, steps: int, seed: int) -> None:
     dice = random.Random(seed)
     straight, out = Path(folder) / "whole", Path(folder) / "killed"
-    os.waitpid(attempt(case, data, straight, steps, None, endless=True), 0)
+    os.waitpid(attempt(case, data, straight, steps, 0, endless=True), 0)
     kills, saving, where = 0, 0, Counter[str]()
-    fatal = 0
+    os.waitpid(attempt(case, data, out, steps, 0), 0)  # it dies after some steps
+    touches = TOUCHES[:].strip(b"\0").decode().split()
+    places = [k for kind in dict.fromkeys(touches) for k in (first(touches, kind), last(touches, kind))]
+    dice.shuffle(places)
+    moments = MOMENTS
     while kills < 500:
-        timed = dice.random() < 0.4
-        fatal += not timed
+        timed = not places and moments > 0
+        moments -= timed
         SAVING[:] = bytes(64)
-        pid = attempt(case, data, out, steps, None if timed else fatal)
+        pid = attempt(case, data, out, steps, places.pop() if places else 0)
         if timed:
             time.sleep(dice.uniform(0, 0.25))
             with contextlib.suppress(ProcessLookupError):
@@ -150,7 +159,15 @@ def main(case: str, data: str, folder: str, steps: int, seed: int) -> None:
         if at := SAVING[:].strip(b"\0").decode():
             saving += 1
             where[at] += 1
-    print(json.dumps({"kills": kills, "saving": saving, "where": where, "touches": fatal}))
+    print(json.dumps({"kills": kills, "saving": saving, "where": where, "touches": sorted(set(touches))}))
+
+
+def first(touches: list[str], kind: str) -> int:
+    return 1 + touches.index(kind)
+
+
+def last(touches: list[str], kind: str) -> int:
+    return len(touches) - touches[::-1].index(kind)
 
 
 if __name__ == "__main__":

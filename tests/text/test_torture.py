@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helpers.hostile import bounded
+from helpers.hostile import limit_memory
 from helpers.torture import hostile_template, hostile_tokenizer
 from regard.errors import UserError
 from regard.text import chat_template, tokenizer_sandbox
@@ -49,7 +49,7 @@ def torture(use: Callable[[int], None], seeds: range, folder: Path) -> Counter[s
     ends: Counter[str] = Counter()
     for seed in seeds:
         try:
-            with bounded(folder):
+            with limit_memory(folder):
                 use(seed)
             ends["works"] += 1
         except UserError as error:

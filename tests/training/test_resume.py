@@ -191,18 +191,9 @@ def test_more_than_one_epoch_and_a_stop_in_it(text, tmp_path):
     same(tmp_path / "whole", tmp_path / "out")
 
 
-OFTEN = {"write": 200, "translate-lstm": 40}
-
-
-@pytest.mark.parametrize(
-    ("case", "steps"),
-    [
-        *OFTEN.items(),
-        *(pytest.param(case, 16, marks=pytest.mark.slow) for case in RUNS if case not in OFTEN),
-    ],
-)
-def test_killed_at_any_moment(tmp_path, case, steps):
-    """SIGKILL, repeatedly, at every file operation while saving and at random moments."""
+def test_killed_at_any_moment(tmp_path):
+    """SIGKILL, repeatedly, at every kind of file operation while saving and at random moments."""
+    case, steps = "write", 84
     script = Path(__file__).parents[1] / "helpers" / "killing.py"
     process = subprocess.run(
         [sys.executable, script, case, write_data(case, tmp_path), tmp_path, str(steps), "0"],
@@ -213,13 +204,11 @@ def test_killed_at_any_moment(tmp_path, case, steps):
     assert process.returncode == 0, process.stdout + process.stderr
     result = json.loads(process.stdout)
     print(result)
-    assert result["kills"] >= steps // 4
-    assert result["saving"] >= min(10, steps // 4)
+    assert result["kills"] > result["saving"]  # also between two saves
     touches = {
         f"save:{name}" for name in ("open", "raw_bytes", "fsync", "replace", "unlink", "mkdir", "rename")
     }
-    if case == "write":  # which is killed often enough for each of them
-        assert touches <= result["where"].keys()
+    assert touches <= result["where"].keys()
     same(tmp_path / "whole", tmp_path / "killed")
 
 
