@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from helpers.browsing import saved_tensors
+from helpers.browsing import Tab, saved_tensors
 from regard.vision.cnn import SamePadConv2d
 
 H, KV, T, D, WIDE = 4, 2, 3, 6, 5  # heads, key heads, tokens, width of a head, width of a vector
@@ -35,6 +35,15 @@ CELLS = """async ({ manifest, tensors }) => {
 }"""
 
 
+@pytest.fixture(scope="module")
+def tab(browser, server):
+    """One tab for all tests: they only use the page's modules."""
+    opened = Tab(browser, server("gpt").url).open()
+    yield opened
+    opened.page.close()
+    assert opened.wrong == []
+
+
 def cells(tab, sum, out, text=None, tokens=None, **operands):
     """What the page shows of every number of `out`; names with _ for @ are weights."""
     named = {name.replace("_", "@", 1) if name[0] == "_" else name: t for name, t in operands.items()}
@@ -47,7 +56,7 @@ def cells(tab, sum, out, text=None, tokens=None, **operands):
     text = text or {"title": "Output", "about": "", "formula": None}
     manifest = {"tensors": described, "sums": {"out": sum}, "texts": {"out": text}, "tokens": tokens or {}}
     manifest |= {"model": {"dtype": "float32"}}
-    return tab("gpt").page.evaluate(CELLS, {"manifest": manifest, "tensors": saved_tensors(tensors)})
+    return tab.page.evaluate(CELLS, {"manifest": manifest, "tensors": saved_tensors(tensors)})
 
 
 def check(tab, sum, out, **operands):
