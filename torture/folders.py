@@ -26,17 +26,13 @@ from torture.outcome import Context, Outcome
 ABOUT = "resuming runs whose folder was changed by chance"
 COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 1000, 6, 120.0, 8 << 30, 10, False, False
 STEPS, SAVED = 8, 6  # of the run, and where it was killed
-REWRITTEN = (
-    "log.jsonl",
-    "recipe.toml",
-    "README.md",
-    "curve.svg",
-    "model.safetensors",
-    ".regard.lock",
-)  # at the top
+REWRITTEN = {  # at the top
+    *("log.jsonl", "recipe.toml", "README.md", "curve.svg", "model.safetensors", "fingerprints.json"),
+    *(".regard.lock",),
+}
 EDITABLE = ("recipe.toml", "log.jsonl", "manifest.json")  # by hand, or forged: the run may then end otherwise
 OURS = r"(manifest.json|state.json|model.safetensors|optimizer.safetensors)"
-OLD = re.compile(rf"step-[0-5]/{OURS}$|\.step-\d+\.partial")  # checkpoints to be removed, and unfinished ones
+OLD = re.compile(rf"step-[0-5]/{OURS}$|\.partial$")  # checkpoints to be removed, and what is unfinished
 Change = Callable[[random.Random, Path], str]  # returns what was done
 
 
@@ -276,7 +272,7 @@ def check_nothing_lost(place: Path, before: dict[str, str], after: dict[str, str
 def check_end(reference: Path, out: Path, done: list[str]) -> None:
     if any(name in text for name in EDITABLE for text in done):
         return
-    for path in [*out.rglob("*damaged*"), *out.rglob("thesis*")]:
+    for path in [*out.rglob("*damaged*"), *out.rglob("thesis*"), *out.rglob("step-9999*")]:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
     try:

@@ -28,7 +28,7 @@ from regard.runs.folder import (
 )
 from regard.runs.foreign import load_foreign
 from regard.runs.model import Model, best_device
-from regard.tasks import TASKS
+from regard.tasks import TASKS, Task
 from regard.text.tokenizer import Tokenizer
 
 
@@ -38,6 +38,20 @@ def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
     folder = download(str(folder)) if str(folder).startswith(HUB) else Path(folder)
     if is_huggingface(folder):
         return load_foreign(folder, device)
+    kind, settings, section = read_config(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"{folder}: no {WEIGHTS} yet; train it first, or continue with --resume")
+    task_class, _ = TASKS[section["name"]]
+    module, config = load_module(folder, kind, settings, section)
+    module.to(device or best_device()).eval()
+    has_words = hasattr(module.config, "vocab")
+    tokenizer, *other = check_tokenizers(folder, module) if has_words else [None]
+    task = task_class(config, tokenizer, module.config.context, *other)  # type: ignore[union-attr, arg-type]
+    return with_generation(module, task, folder, kind)
+
+
+def read_config(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The kind of a run's model, its settings and those of its task, from config.json."""
     settings = read_settings(folder / CONFIG)
     kind = str(settings.pop("model_type", "")).removeprefix("regard-")
     section = settings.pop("task", None)
@@ -46,20 +60,36 @@ def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
         raise UserError(
             f"{folder / CONFIG}: not a model of Regard's (model_type is {kind or 'missing'!r}){theirs}"
         )
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(f"{folder}: no {WEIGHTS} yet; train it first, or continue with --resume")
     settings.pop("architectures", None)
-    task_class, _ = TASKS[section["name"]]
-    module, config = load_module(folder, kind, settings, section)
-    module.to(device or best_device()).eval()
-    has_words = hasattr(module.config, "vocab")
-    tokenizer, *other = check_tokenizers(folder, module) if has_words else [None]
-    task = task_class(config, tokenizer, module.config.context, *other)  # type: ignore[union-attr, arg-type]
+    return kind, settings, section
+
+
+def with_generation(module: nn.Module, task: Task, folder: Path, kind: str) -> Model:
+    """The model with the options of generation_config.json; raises UserError for impossible ones."""
     generation = read_settings(folder / GENERATION) if (folder / GENERATION).exists() else {}
     generation.pop("eos_token_id", None)
     model = Model(module, task, task.generation | generation, folder, kind)
-    model.request([], {})  # raises an error for impossible options now
+    try:
+        model.request([], {})
+    except UserError as e:
+        raise UserError(f"{folder / GENERATION}: {e}") from None
     return model
+
+
+def check_config(folder: Path, module: nn.Module, task: Task, kind: str) -> None:
+    """Raise UserError unless the model that is trained in a folder can be loaded from there afterwards."""
+    written, settings, section = read_config(folder)
+    if (written, section["name"]) != (kind, task.config.name):
+        raise UserError(f"{folder / CONFIG}: a {written} for {section['name']}, not this run's; restore it")
+    for values, config in ((settings, module.config), (section, task.config)):
+        try:
+            filled: Any = recipe.fill("config", values, type(config))
+        except UserError as e:
+            raise UserError(f"{folder / CONFIG}: {e}") from None
+        for key in values.keys() & vars(filled).keys():
+            if (value := getattr(filled, key)) != getattr(config, key):
+                raise UserError(f"{folder / CONFIG}: {key}={str(value)[:80]} is not this run's; restore it")
+    with_generation(module, task, folder, kind)
 
 
 def load_module(

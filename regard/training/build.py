@@ -23,7 +23,7 @@ from regard.files.regular import check_name
 from regard.models import MODELS, ModelWithHead
 from regard.runs import lora, recipe
 from regard.runs.folder import RECIPE, discard_unsaved, load_tokenizers, publish
-from regard.runs.load import load
+from regard.runs.load import check_config, load
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS, DataRequest, Task
 from regard.tasks.heads import without_head
@@ -394,6 +394,8 @@ def start(
     }
     if plan.draft is not None:
         publish(plan.draft, model, task, resolved)
+    elif plan.resumes:
+        check_config(plan.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there
     trainer = Trainer(plan.folder, task, model, corpus, config, device)
     if plan.resumes:

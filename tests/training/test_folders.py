@@ -365,3 +365,27 @@ def test_an_edited_recipe_is_named(text, copy, change):
         lambda: regard.train("write", out=copy, resume=True, set={"train.steps": 9}), copy / "recipe.toml"
     )
     assert files(copy) == there
+
+
+# --------------------------------------------------------------------- settings that the end of a run needs
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "word"),
+    [
+        ("config.json", lambda old: old[:-9], "JSON"),
+        ("config.json", lambda old: old.replace('"dim": 8', '"dim": 9'), "dim=9"),
+        ("config.json", lambda old: old.replace('"dim": 8', '"dim": "a"'), "dim"),
+        ("config.json", lambda old: old.replace("regard-gpt", "regard-bert"), "bert"),
+        ("config.json", None, "no config.json"),
+        ("generation_config.json", lambda old: '{"temperature": -1}', "temperature"),
+    ],
+)
+def test_damaged_settings_are_noticed_before_the_first_step(copy, text, name, change, word):
+    """Not after the last one, when the model is loaded."""
+    shutil.rmtree(copy / "checkpoints" / "step-6")
+    path = copy / name
+    path.write_text(change(path.read_text())) if change else path.unlink()
+    there = files(copy)
+    user_error(lambda: tiny(text, copy, **SETTINGS, resume=True), copy, word)
+    assert files(copy) == there
