@@ -4,6 +4,7 @@ A checkpoint is a folder `step-N` with model.safetensors, optimizer.safetensors,
 their SHA-256. No pickle is written or read. Only the process that holds the run's lock writes here.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -36,7 +37,9 @@ def save(folder: Path, step: int, model: Tensors, optimizer: Tensors, state: dic
     path, partial = folder / f"step-{step}", folder / f".step-{step}.partial"
     if not atomic.is_missing(path):
         raise UserError(f"{path} is there already; move it away and continue with --resume")
-    atomic.remove(partial)
+    remove_leftover(partial)
+    if not atomic.is_missing(partial):
+        set_aside(partial)  # it holds other files
     atomic.make_folders(partial)
     try:
         write_tensors(partial / MODEL, model)
@@ -45,7 +48,7 @@ def save(folder: Path, step: int, model: Tensors, optimizer: Tensors, state: dic
         atomic.write_text(partial / MANIFEST, manifest(partial))
         os.rename(partial, path)
     except BaseException:
-        atomic.remove(partial)
+        remove_leftover(partial)
         raise
     atomic.flush(folder)
     return path
@@ -176,7 +179,18 @@ def is_ours(path: Path) -> bool:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what a killed process left of a checkpoint that it was writing or removing."""
+    """Remove what a killed process left of checkpoints that it was writing or removing."""
     for name in os.listdir(folder) if folder.is_dir() else ():
         if PARTIAL.fullmatch(name):
-            atomic.remove(folder / name)
+            remove_leftover(folder / name)
+
+
+def remove_leftover(path: Path) -> None:
+    """Remove the files of a checkpoint from a folder, and the folder, unless other files are in it."""
+    if path.is_symlink() or not path.is_dir():
+        return
+    for name in (*FILES, *(f".{name}.partial" for name in FILES)):
+        with contextlib.suppress(IsADirectoryError):
+            (path / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # not empty
+        path.rmdir()

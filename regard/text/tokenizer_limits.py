@@ -157,13 +157,13 @@ def decoder_growth(content: Json) -> float:
 def longest_token(content: Json) -> int:
     """The number of characters of the longest token, where the format is as expected."""
     model = content.get("model")
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    pieces = (
-        [pair[0] for pair in vocab if isinstance(pair, list) and pair] if isinstance(vocab, list) else vocab
-    )
-    added = content.get("added_tokens")
-    tokens = [token.get("content") for token in added or [] if isinstance(token, dict)]
-    return max((len(token) for token in [*(pieces or []), *tokens] if isinstance(token, str)), default=0)
+    vocab, added = model.get("vocab") if isinstance(model, dict) else None, content.get("added_tokens")
+    tokens: list[Any] = list(vocab) if isinstance(vocab, dict) else []
+    if isinstance(vocab, list):
+        tokens += [pair[0] for pair in vocab if isinstance(pair, list) and pair]
+    if isinstance(added, list):
+        tokens += [token.get("content") for token in added if isinstance(token, dict)]
+    return max((len(token) for token in tokens if isinstance(token, str)), default=0)
 
 
 def replace_growth(step: Json) -> float:

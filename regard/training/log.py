@@ -8,6 +8,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.files import atomic
+from regard.files.regular import regular_stat
 from regard.runs.folder import TENSORBOARD
 
 
@@ -38,7 +39,10 @@ class Log:
     def read(path: Path) -> list[dict[str, Any]]:
         """Return the rows of a log; lines that are damaged are left out."""
         rows = []
-        text = "" if atomic.is_missing(path) else path.read_text(encoding="utf-8", errors="replace")
+        text = ""
+        if not atomic.is_missing(path):
+            regular_stat(path)  # a pipe would never end
+            text = path.read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines():
             with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
                 row = json.loads(line)

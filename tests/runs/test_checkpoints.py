@@ -12,7 +12,7 @@ import torch
 from helpers.disks import MODEL, counted, damages, equal, every_kind
 from regard.files import atomic
 from regard.runs import checkpoints as checkpoint
-from regard.runs.checkpoints import average, is_intact, newest, remove_old, save, steps
+from regard.runs.checkpoints import average, is_intact, newest, remove_old, remove_partial, save, steps
 
 STATE = {"w/step": torch.tensor(3.0)}
 ABOUT = {"step": 3, "best": None}
@@ -157,3 +157,16 @@ def test_average_adds_up_in_float64() -> None:
     values = [2.0**30, 1.0, 1.0, 1.0, -(2.0**30), 1.0, 1.0, 1.0]
     for dtype in (torch.float32, torch.bfloat16):
         assert average({"w": torch.tensor([v], dtype=dtype)} for v in values)["w"].tolist() == [0.75]
+
+
+def test_other_files_in_an_unfinished_checkpoint_stay(folder: Path) -> None:
+    partial = folder / ".step-9.partial"
+    partial.mkdir()
+    for name in ("model.safetensors", ".state.json.partial", "thesis.txt"):
+        (partial / name).write_text(name)
+    remove_partial(folder)
+    assert [path.name for path in partial.iterdir()] == ["thesis.txt"]
+    save(folder, 9, MODEL, STATE, ABOUT)
+    assert is_intact(folder / "step-9")
+    (aside,) = folder.glob(".step-9*")
+    assert [path.name for path in aside.iterdir()] == ["thesis.txt"]

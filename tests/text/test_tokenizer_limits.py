@@ -174,3 +174,13 @@ def test_tokens_without_text_do_not_pile_up():
     decoder, ids = tokenizer.decoder(), [0] * 500 + [1 + 0x80] * 500 + [1 + ord("a")]
     assert "".join([*map(decoder.push, ids), decoder.finish()]) == tokenizer.decode(ids)
     assert len(decoder.pending) + len(decoder.context) < 200
+
+
+@pytest.mark.parametrize("value", [7, True, "a", [7], [[]], [None], {"a": []}, [["a"]]], ids=str)
+@pytest.mark.parametrize("part", ["added_tokens", "model", "vocab", "normalizer", "decoder"])
+def test_a_part_of_another_kind_is_refused_in_one_line(part, value):
+    parts = {"model": json.loads(TRAINED)["model"] | {"vocab": value}} if part == "vocab" else {part: value}
+    if (part, value) == ("normalizer", [[]]):  # an empty sequence, for the library
+        assert Tokenizer.read(changed(**parts), FILE).encode("a")
+    else:
+        user_error(lambda: Tokenizer.read(changed(**parts), FILE), FILE)

@@ -1,6 +1,7 @@
 """log.jsonl: rows are appended, repeated steps are replaced, and a row cut by a kill is repaired."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -84,3 +85,8 @@ def test_tensorboard_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     user_error(
         lambda: Log(path, 0, tensorboard=True), "train.tensorboard", "pip install 'regard[tensorboard]'"
     )
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "log.jsonl")
+    user_error(lambda: Log.read(path), path, "pipe")
