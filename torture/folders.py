@@ -81,8 +81,10 @@ def change_json(rng: random.Random, out: Path) -> str:
 
 def change_consistently(rng: random.Random, out: Path) -> str:
     """Change a file of a checkpoint, and write the manifest that belongs to it."""
-    path = rng.choice(sorted((out / "checkpoints").glob("step-*/[mos][opt]*.*")))
+    path = rng.choice(sorted(p for p in (out / "checkpoints").glob("step-*/[mos][opt]*.*") if p.is_file()))
     path.write_bytes(mutate_json(rng, path.read_bytes()) or b"")
+    if not all(p.is_file() for p in path.parent.iterdir()):
+        raise OSError(f"{path.parent} has pipes or folders, which an earlier change put there")
     (path.parent / checkpoints.MANIFEST).write_text(checkpoints.manifest(path.parent))
     return f"{path.name} and its manifest.json"
 
@@ -90,6 +92,8 @@ def change_consistently(rng: random.Random, out: Path) -> str:
 def set_field(rng: random.Random, out: Path) -> str:
     """Give one field of the last state.json a strange value, with its manifest."""
     path = sorted((out / "checkpoints").glob("step-*"))[-1] / "state.json"
+    if not all(p.is_file() for p in path.parent.iterdir()):
+        raise OSError(f"{path.parent} has pipes or folders, which an earlier change put there")
     state = json.loads(path.read_text())
     key = rng.choice([*state, "mine"])
     value = rng.choice((*ODD_VALUES, 3, "6", "drop"))
@@ -273,7 +277,9 @@ def check_end(reference: Path, out: Path, done: list[str]) -> None:
     if any(name in text for name in EDITABLE for text in done):
         return
     for path in [*out.rglob("*damaged*"), *out.rglob("thesis*"), *out.rglob("step-9999*")]:
-        if path.is_dir():
+        if path.is_symlink():
+            path.unlink()
+        elif path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
     try:
         check_same_run(reference, out)
