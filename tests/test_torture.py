@@ -35,9 +35,9 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.mark.parametrize("name", SUITES)
 def test_a_few_attacks_find_no_fault(short, name):
     result = json.loads((short[0] / "outcome.json").read_text())[name]
-    if load_suite(name).NEEDS_SYSCALLS and syscalls.build(short[0]) is None:
+    if load_suite(name).SUITE.needs_syscalls and syscalls.build(short[0]) is None:
         pytest.skip("no C compiler")
-    assert result["attacks"] == load_suite(name).SHORT
+    assert result["attacks"] == load_suite(name).SUITE.short
     faults = [fault for fault in result["faults"] if "is more than" not in fault]  # times, on a busy machine
     assert not faults, short[1]
 

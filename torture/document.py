@@ -8,14 +8,16 @@ from torture import ROOT
 DOCUMENT = ROOT / "docs" / "reliability.md"
 OUTCOMES = ROOT / "docs" / "reliability.json"
 BEGIN, END = "<!-- outcomes -->\n", "<!-- end of outcomes -->\n"
-HEADING = "| suite | attacks | of | faults | how they ended | largest |\n|---|--:|--:|--:|---|---|\n"
+HEADING = (
+    "| suite | attacks | of | faults | longest | how they ended | largest |\n|---|--:|--:|--:|--:|---|---|\n"
+)
 
 
 def table(results: dict[str, Any], heading: bool = True) -> str:
     """Return a row for each suite, in Markdown."""
     rows = [
         f"| {name} | {r['attacks']:,} | {r['total']:,} | {len(r['faults'])} "
-        f"| {numbers(r['ends'] | r['counts'])} | {numbers(r['peaks'])} |"
+        f"| {r['longest']} s | {numbers(r['ends'] | r['counts'])} | {numbers(r['peaks'])} |"
         for name, r in results.items()
     ]
     return (HEADING if heading else "") + "\n".join(rows)

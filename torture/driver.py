@@ -15,29 +15,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torture import forks, syscalls
-from torture.outcome import Context, Outcome, Summary
+from torture.outcome import Context, Outcome, Suite, Summary
 
 FAST = Path("/dev/shm")  # a folder where flushing to disk takes no time
 TEMPORARY = "torture-"
 
 
-class Suite(Protocol):
-    """A module with a kind of attack."""
+class SuiteModule(Protocol):
+    """A module of this package with a kind of attack."""
 
-    ABOUT: str
-    COUNT: int  # attacks at full scale; `prepare` may return another "count"
-    SHORT: int  # attacks in the test suite
-    SECONDS: float  # for one attack
-    MEMORY: int  # bytes for one attack
-    BATCH: int  # attacks in one process
-    ALONE: bool  # one at a time: it measures times, or uses all cores
-    NEEDS_SYSCALLS: bool
+    __name__: str
+    SUITE: Suite
 
     def prepare(self, place: Path) -> dict[str, Any]:
         """Make what all attacks need in this folder."""
 
     def attack(self, context: Context, number: int) -> Outcome:
-        """Make one attack."""
+        """Make one attack in the current folder, which is removed afterwards."""
 
 
 @dataclass
@@ -52,9 +46,9 @@ class Worker:
     outcomes: list[tuple[int, Outcome, float]] = field(default_factory=list)
 
 
-def load_suite(name: str) -> Suite:
+def load_suite(name: str) -> SuiteModule:
     module: Any = importlib.import_module(f"torture.{name}")
-    suite: Suite = module
+    suite: SuiteModule = module
     return suite
 
 
@@ -64,22 +58,23 @@ def run_suite(name: str, scale: float | None, seed: int, jobs: int, out: Path, c
     `scale` is the share of attacks; None: as few as in the test suite.
     """
     suite = load_suite(name)
-    if suite.NEEDS_SYSCALLS and not syscalls.is_loaded():
-        return {"scale": 0, "attacks": 0, "ends": {"not run, this needs a C compiler": 1}, "faults": []}
+    if suite.SUITE.needs_syscalls and not syscalls.is_loaded():
+        about = {"scale": 0, "total": suite.SUITE.count, "setup": 0, "code": code, "seconds": 0, "longest": 0}
+        return about | asdict(Summary(ends={"not run, this needs a C compiler": 1}))
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=FAST if os.access(FAST, os.W_OK) else None) as top:
         place = Path(top)
         begun = time.monotonic()
         shared = prepare(suite, place)
         setup = round(time.monotonic() - begun, 1)
-        total = int(shared.get("count", suite.COUNT))
-        many = suite.SHORT if scale is None else round(scale * total)
+        total = int(shared.get("count", suite.SUITE.count))
+        many = suite.SUITE.short if scale is None else round(scale * total)
         numbers = random.Random(seed).sample(range(total), max(1, min(total, many)))
         state = StateFile(out / f"{name}.jsonl", {"code": code, "seed": seed, "total": total})
         context = Context(place, seed, shared)
         missing = [number for number in numbers if number not in state.outcomes]
         show = Progress(name, len(numbers), len(numbers) - len(missing))
         with (out / f"{name}.log").open("w") as log:  # what libraries print
-            attacks = attack_all(suite, context, missing, 1 if suite.ALONE else jobs, log.fileno())
+            attacks = attack_all(suite, context, missing, 1 if suite.SUITE.alone else jobs, log.fileno())
             for number, outcome, seconds in attacks:
                 state.add(number, outcome, seconds)
                 show.advance(outcome)
@@ -87,20 +82,15 @@ def run_suite(name: str, scale: float | None, seed: int, jobs: int, out: Path, c
     summary = Summary()
     for number in numbers:
         summary.add(number, state.outcomes[number])
-    for peak, limit in getattr(suite, "LIMITS", {}).items():
+    for peak, limit in suite.SUITE.limits.items():
         if summary.peaks.get(peak, 0) > limit:
             summary.faults.append(f"{peak}: {summary.peaks[peak]} is more than {limit}")
-    seconds = sum(state.seconds[number] for number in numbers)
-    return {
-        "scale": scale,
-        "total": total,
-        "setup": setup,
-        "seconds": round(seconds, 1),
-        "code": code,
-    } | asdict(summary)
+    times = [state.seconds[number] for number in numbers]
+    about = {"scale": len(numbers) / total, "total": total, "setup": setup, "code": code}
+    return about | {"seconds": round(sum(times), 1), "longest": round(max(times), 1)} | asdict(summary)
 
 
-def prepare(suite: Suite, place: Path) -> dict[str, Any]:
+def prepare(suite: SuiteModule, place: Path) -> dict[str, Any]:
     """Prepare in a fork, so that this process stays small and has no threads."""
 
     def write() -> None:
@@ -109,13 +99,13 @@ def prepare(suite: Suite, place: Path) -> dict[str, Any]:
 
     ended = forks.call(write, seconds=900)
     if ended.status:
-        raise SystemExit(f"torture: {suite.__name__} could not be prepared\n{ended.errors}")  # type: ignore[attr-defined]
+        raise SystemExit(f"torture: {suite.__name__} could not be prepared\n{ended.errors}")
     shared: dict[str, Any] = json.loads((place / "shared.json").read_text())
     return shared
 
 
 def attack_all(
-    suite: Suite, context: Context, numbers: list[int], jobs: int, log: int
+    suite: SuiteModule, context: Context, numbers: list[int], jobs: int, log: int
 ) -> Iterator[tuple[int, Outcome, float]]:
     """Yield the number, the outcome and the seconds of each attack."""
     waiting = deque(numbers)
@@ -137,7 +127,7 @@ def attack_all(
                 yield from worker.outcomes
                 worker.outcomes.clear()
             for worker in workers.values():
-                if time.monotonic() - worker.since > suite.SECONDS:
+                if time.monotonic() - worker.since > suite.SUITE.seconds:
                     forks.kill(worker.pid)  # then its pipe ends
     finally:
         for worker in workers.values():
@@ -145,13 +135,13 @@ def attack_all(
             os.waitpid(worker.pid, 0)
 
 
-def start_worker(suite: Suite, context: Context, waiting: deque[int], log: int) -> Worker:
-    numbers = deque(waiting.popleft() for _ in range(min(suite.BATCH, len(waiting))))
+def start_worker(suite: SuiteModule, context: Context, waiting: deque[int], log: int) -> Worker:
+    numbers = deque(waiting.popleft() for _ in range(min(suite.SUITE.batch, len(waiting))))
     reading, writing = os.pipe()
 
     def work() -> None:
         os.close(reading)
-        forks.limit_memory(suite.MEMORY)
+        forks.limit_memory(suite.SUITE.memory)
         for number in list(numbers):
             begun = time.monotonic()
             with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=context.place) as folder:
@@ -166,7 +156,7 @@ def start_worker(suite: Suite, context: Context, waiting: deque[int], log: int) 
     return Worker(pid, reading, numbers, time.monotonic())
 
 
-def attack(suite: Suite, context: Context, number: int) -> Outcome:
+def attack(suite: SuiteModule, context: Context, number: int) -> Outcome:
     """Make an attack in the current folder, which is removed afterwards."""
     try:
         return suite.attack(context, number)

@@ -16,11 +16,10 @@ from regard.files.locks import LOCK
 from regard.runs import checkpoints
 from torture import commands, forks
 from torture.commands import DATA, OUT, RUN, check_same_run, tree
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 from torture.syscalls import FAIL, FAIL_ON, HALF, KILL, TORN, Watch
 
-ABOUT = "a fault at every system call of training, resuming, asking, preparing and exporting"
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 16, 180.0, 8 << 30, 5, False, True
+SUITE = Suite(count=0, short=16, seconds=180, batch=5, needs_syscalls=True)
 FULL = "write create mkdir truncate rename"  # calls that fail on a full disk
 DYING = FULL + " fsync open read stat list readdir unlink rmdir flock mmap chmod access"
 

@@ -21,10 +21,9 @@ from regard.runs import checkpoints
 from regard.training.trainer import Trainer
 from torture import commands, forks
 from torture.commands import DATA, OUT, check_same_run, tree
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 
-ABOUT = "resuming runs whose folder was changed by chance"
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 1000, 6, 120.0, 8 << 30, 10, False, False
+SUITE = Suite(count=1000, short=6, seconds=120, batch=10)
 STEPS, SAVED = 8, 6  # of the run, and where it was killed
 REWRITTEN = {  # at the top
     *("log.jsonl", "recipe.toml", "README.md", "curve.svg", "model.safetensors", "fingerprints.json"),

@@ -25,11 +25,10 @@ from regard.files.tensors import read_tensors
 from regard.training import distributed
 from torture import forks
 from torture.commands import OUT, check_same_run
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 from torture.syscalls import CHANGES, KILL, Watch, is_loaded
 
-ABOUT = "SIGKILL at random, with 1, 2 and 4 processes"
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 180, 1, 600.0, 16 << 30, 1, False, False
+SUITE = Suite(count=180, short=1, seconds=600)
 KILLS, STEPS = 5, 12
 SOON = 0.6  # a kill comes within this share of a run, so that more than one fits in
 PATIENCE = 3.0  # seconds until the other processes are killed as well

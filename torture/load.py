@@ -20,13 +20,18 @@ from bench import serve as bench
 
 from regard.runs.load import load
 from torture import forks
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 from torture.server import PLACES, QUEUE, Server, make_models, post, request
 
-ABOUT = "an hour of mixed load"
 PERIOD = 1.5  # seconds of an attack
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 2400, 1, 120.0, 64 << 30, 2400, True, False
-LIMITS = {"refusal p99 ms": 50.0, "memory growth MiB": 64.0, "stall ms": 100.0}
+SUITE = Suite(
+    count=2400,
+    short=1,
+    seconds=120,
+    batch=2400,
+    alone=True,
+    limits={"refusal p99 ms": 50.0, "memory growth MiB": 64.0, "stall ms": 100.0},
+)
 SETTLED = 20  # attacks until the server's memory is what it will be
 CLIENTS, BURST, PROBES = 12, 2 * (PLACES + QUEUE), 40
 PROMPTS, TEXTS = 24, ["a bee", "two dogs", "where to go", "her", "north and south"]

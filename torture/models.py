@@ -11,10 +11,9 @@ from typing import Any
 
 from helpers.hostile import KINDS, copy_folder, limit_memory, make_good, mutate, status, use_model
 from regard.errors import UserError
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 
-ABOUT = "model folders and GGUF files changed by chance"
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 100_000, 30, 60.0, 16 << 30, 500, False, False
+SUITE = Suite(count=100_000, short=30, seconds=60, batch=500)
 LEFT_OUT = ("log.jsonl", "recipe.toml")  # not read to use a model
 
 
@@ -50,5 +49,5 @@ def attack(context: Context, number: int) -> Outcome:
         path.write_bytes(raw)
     if "\n" in message:
         return Outcome("fault", f"{kind}/{path.name}: not one line: {message!r}")
-    peak = max(0, status("VmHWM") - before) >> 20
+    peak = round(max(0, status("VmHWM") - before) / 2**20, 1)
     return Outcome("refused in one line" if message else "loads", peaks={"MiB": peak})

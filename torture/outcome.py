@@ -5,6 +5,20 @@ from pathlib import Path
 from typing import Any
 
 
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A kind of attack."""
+
+    count: int  # attacks at full scale; `prepare` may return another "count"
+    short: int  # attacks in the test suite
+    seconds: float  # for one attack
+    memory: int = 32 << 30  # bytes of address space for one attack, beyond what is there
+    batch: int = 1  # attacks in one process
+    alone: bool = False  # one at a time: it measures times
+    needs_syscalls: bool = False
+    limits: dict[str, float] = field(default_factory=dict)  # of peaks
+
+
 @dataclass(frozen=True)
 class Context:
     """What all attacks of a suite share."""

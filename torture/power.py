@@ -18,11 +18,10 @@ from regard.training.trainer import Trainer
 from torture import commands, forks
 from torture.commands import DATA, OUT, check_same_run, tree
 from torture.faults import spoilt
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 from torture.syscalls import Effect, Watch, mark
 
-ABOUT = "power cuts while saving, preparing and exporting: what was not flushed is lost, torn or reordered"
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 20_000, 40, 120.0, 8 << 30, 100, False, True
+SUITE = Suite(count=20_000, short=40, seconds=120, batch=100, needs_syscalls=True)
 LUCK = (
     "nothing",
     "everything",

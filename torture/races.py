@@ -19,10 +19,9 @@ from regard.training.trainer import Trainer
 from torture import commands, forks
 from torture.commands import DATA, OUT, check_same_run, tree
 from torture.folders import train_and_die
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 
-ABOUT = "several starts of `train` into one folder at once"
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 200, 2, 240.0, 8 << 30, 5, False, False
+SUITE = Suite(count=200, short=2, seconds=240, batch=5)
 STEPS, SAVED = 8, 6
 PLACES = ("new", "empty", "resumed")
 

@@ -14,17 +14,14 @@ from urllib.parse import quote
 
 from helpers.hostile import ODD_VALUES, mutate
 from regard.serve.openapi import openapi_document
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 from torture.server import Server, make_models, post, request, send_raw
 
-ABOUT = "every route with valid and invalid requests"
 REQUESTS = 50  # of one attack
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 0, 3, 300.0, 64 << 30, 60, True, False
-LIMITS = {"stall ms": 100.0}
+SUITE = Suite(count=0, short=3, seconds=300, batch=60, alone=True, limits={"stall ms": 100.0})
 TOKENS = 7
-PAGE: dict[
-    str, tuple[str, tuple[str, ...]]
-] = {  # the page's routes: a method, and names of a query or a body
+# The page's routes: a method, and names of a query or a body.
+PAGE: dict[str, tuple[str, tuple[str, ...]]] = {
     "/": ("GET", ()),
     "/page/{name}": ("GET", ()),
     "/api/trace": ("POST", ("input", "answer", "layers", "picture", "checkpoint", "model")),
@@ -57,21 +54,8 @@ TEXTS = (
     "../../etc/passwd",
 )
 QUERIES = (
-    "0",
-    "1",
-    "-1",
-    "999999999",
-    "1e9",
-    "",
-    "0:3",
-    "3:1",
-    "0:999999999",
-    ":",
-    "a",
-    "٣",
-    "%00",
-    "cosine",
-    "uint8",
+    *("0", "1", "-1", "999999999", "1e9", "", "0:3", "3:1", "0:999999999", ":", "a", "٣", "%00"),
+    *("cosine", "uint8"),
 )
 VERBS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "get")
 SERVERS: dict[str, Any] = {}  # of this process: the server, what a trace consists of, and an answer

@@ -10,10 +10,9 @@ from regard.errors import UserError
 from regard.text import chat_template, tokenizer_sandbox
 from regard.text.chat_template import Template
 from regard.text.tokenizer import Tokenizer
-from torture.outcome import Context, Outcome
+from torture.outcome import Context, Outcome, Suite
 
-ABOUT = "chat templates and tokenizers by a grammar of hostile ones"
-COUNT, SHORT, SECONDS, MEMORY, BATCH, ALONE, NEEDS_SYSCALLS = 10_000, 6, 120.0, 16 << 30, 50, False, False
+SUITE = Suite(count=10_000, short=6, seconds=120, batch=50)
 TALK = [{"role": "user", "content": "Hi there"}, {"role": "assistant", "content": "Hi"}] * 2
 TEXTS = ["a" * 3000, "ab " * 1000, "abc", " " * 3000, "é\n1"]
 
