@@ -7,6 +7,7 @@ has changed meanwhile. Ends with status 1 if there was any fault.
 import argparse
 import hashlib
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def main() -> None:
     faults = 0
     for name in options.only or SUITES:
         scale = None if options.short else options.scale
-        result = run_suite(name, scale, options.seed, options.jobs, options.out, code)
+        result = run_suite(name, scale, options.seed, options.jobs, options.out, code, options.minutes)
         results[name], faults = result, faults + len(result["faults"])
         file.write_text(json.dumps(results, indent=1) + "\n")
         for fault in result["faults"][:20]:
@@ -48,6 +49,7 @@ def parse_options() -> argparse.Namespace:
     )
     p.add_argument("--only", action="append", choices=SUITES, metavar="NAME", help="one suite (repeatable)")
     p.add_argument("--scale", type=float, default=1.0, metavar="X", help="this share of the attacks")
+    p.add_argument("--minutes", type=float, default=math.inf, metavar="M", help="for each suite, at most")
     p.add_argument("--short", action="store_true", help="as few attacks as in the test suite")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="for other attacks (default: 0)")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="attacks at once")

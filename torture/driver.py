@@ -1,7 +1,9 @@
 """Run the attacks of a suite in forks of this process, several at once, and note each outcome in a file."""
 
+import contextlib
 import importlib
 import json
+import math
 import os
 import random
 import select
@@ -9,13 +11,13 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from torture import forks, syscalls
-from torture.outcome import Context, Outcome, Suite, Summary
+from torture.outcome import Context, Outcome, Suite, Summary, summarize
 
 FAST = Path("/dev/shm")  # a folder where flushing to disk takes no time
 TEMPORARY = "torture-"
@@ -52,10 +54,12 @@ def load_suite(name: str) -> SuiteModule:
     return suite
 
 
-def run_suite(name: str, scale: float | None, seed: int, jobs: int, out: Path, code: str) -> dict[str, Any]:
-    """Make those attacks that the state file does not have yet; return the summary of all.
+def run_suite(
+    name: str, scale: float | None, seed: int, jobs: int, out: Path, code: str, minutes: float = math.inf
+) -> dict[str, Any]:
+    """Make those attacks that the state file does not have yet; return the summary of all so far.
 
-    `scale` is the share of attacks; None: as few as in the test suite.
+    `scale` is the share of attacks; None: as few as in the test suite. No attack begins after `minutes`.
     """
     suite = load_suite(name)
     if suite.SUITE.needs_syscalls and not syscalls.is_loaded():
@@ -75,19 +79,18 @@ def run_suite(name: str, scale: float | None, seed: int, jobs: int, out: Path, c
         show = Progress(name, len(numbers), len(numbers) - len(missing))
         with (out / f"{name}.log").open("w") as log:  # what libraries print
             attacks = attack_all(suite, context, missing, 1 if suite.SUITE.alone else jobs, log.fileno())
-            for number, outcome, seconds in attacks:
-                state.add(number, outcome, seconds)
-                show.advance(outcome)
+            with contextlib.closing(attacks):
+                for number, outcome, seconds in attacks:
+                    state.add(number, outcome, seconds)
+                    show.advance(outcome)
+                    if time.monotonic() - begun > 60 * minutes:
+                        break
         show.close()
-    summary = Summary()
-    for number in numbers:
-        summary.add(number, state.outcomes[number])
-    for peak, limit in suite.SUITE.limits.items():
-        if summary.peaks.get(peak, 0) > limit:
-            summary.faults.append(f"{peak}: {summary.peaks[peak]} is more than {limit}")
-    times = [state.seconds[number] for number in numbers]
-    about = {"scale": len(numbers) / total, "total": total, "setup": setup, "code": code}
-    return about | {"seconds": round(sum(times), 1), "longest": round(max(times), 1)} | asdict(summary)
+    outcomes = {number: state.outcomes[number] for number in numbers if number in state.outcomes}
+    times = [state.seconds[number] for number in outcomes]
+    about = {"scale": len(outcomes) / total, "total": total, "setup": setup, "code": code}
+    about |= {"seconds": round(sum(times), 1), "longest": round(max(times), 1)}
+    return about | asdict(summarize(outcomes, suite.SUITE.limits))
 
 
 def prepare(suite: SuiteModule, place: Path) -> dict[str, Any]:
@@ -106,7 +109,7 @@ def prepare(suite: SuiteModule, place: Path) -> dict[str, Any]:
 
 def attack_all(
     suite: SuiteModule, context: Context, numbers: list[int], jobs: int, log: int
-) -> Iterator[tuple[int, Outcome, float]]:
+) -> Generator[tuple[int, Outcome, float], None, None]:
     """Yield the number, the outcome and the seconds of each attack."""
     waiting = deque(numbers)
     workers: dict[int, Worker] = {}

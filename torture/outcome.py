@@ -1,5 +1,6 @@
 """What an attack led to, and a suite's attacks together."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Outcome:
     fault: str = ""
     peaks: dict[str, float] = field(default_factory=dict)  # of which the largest counts
     counts: dict[str, int] = field(default_factory=dict)  # which are added up
+    samples: dict[str, list[float]] = field(default_factory=dict)  # of which the 99th percentile counts
 
 
 @dataclass
@@ -57,3 +59,18 @@ class Summary:
             self.peaks[name] = max(value, self.peaks.get(name, value))
         for name, value in outcome.counts.items():
             self.counts[name] = self.counts.get(name, 0) + value
+
+
+def summarize(outcomes: dict[int, Outcome], limits: dict[str, float]) -> Summary:
+    """Return the summary of all attacks; a peak above its limit is a fault as well."""
+    summary, samples = Summary(), dict[str, list[float]]()
+    for number, outcome in outcomes.items():
+        summary.add(number, outcome)
+        for name, values in outcome.samples.items():
+            samples.setdefault(name, []).extend(values)
+    for name, values in samples.items():
+        summary.peaks[f"{name} p99"] = sorted(values)[math.ceil(0.99 * len(values)) - 1] if values else 0.0
+    for name, limit in limits.items():
+        if summary.peaks.get(name, 0) > limit:
+            summary.faults.append(f"{name}: {summary.peaks[name]} is more than {limit}")
+    return summary
