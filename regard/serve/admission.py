@@ -51,10 +51,20 @@ class Places:
 
 
 class AdmissionMiddleware:
-    """`share` maps a method and a path to whose place the request needs; None: it needs none."""
+    """`share` maps a method and a path to whose place the request needs; None: it needs none.
 
-    def __init__(self, app: ASGIApp, limits: ServerLimits, share: Callable[[str, str], Share | None]):
-        self.app, self.limits, self.share = app, limits, share
+    `is_full` says for a path that there is no place, whatever the body is: such requests are refused at once,
+    so that a flood of them costs little.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: ServerLimits,
+        share: Callable[[str, str], Share | None],
+        is_full: Callable[[str], bool] = lambda path: False,
+    ):
+        self.app, self.limits, self.share, self.is_full = app, limits, share, is_full
         self.places = {
             "api": Places(limits.requests, 0),
             "page": Places(limits.page_places, limits.page_queue),
@@ -69,6 +79,8 @@ class AdmissionMiddleware:
         places, reserved = self.places[share], Reservation(self)
         try:
             places.check()  # before the body is read
+            if self.is_full(scope["path"]):
+                raise queue_full()
             body = b""
             if scope["method"] == "POST":
                 body = await self.read_body(Headers(scope=scope), receive, reserved)

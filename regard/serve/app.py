@@ -20,6 +20,7 @@ from regard.serve.page import LazyPage, is_page_path
 from regard.serve.registry import ModelRegistry
 from regard.serve.security import SecurityConfig, SecurityMiddleware
 
+GENERATING = ("/v1/completions", "/v1/chat/completions")  # what needs an engine
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -49,7 +50,10 @@ def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter
             return "api" if method == "POST" else None
         return "page" if is_page_path(path) else None
 
-    admitted = AdmissionMiddleware(app, registry.limits, share)
+    def is_full(path: str) -> bool:
+        return path in GENERATING and registry.engines_full()
+
+    admitted = AdmissionMiddleware(app, registry.limits, share, is_full)
     return MonitoringMiddleware(SecurityMiddleware(admitted, security), registry.metrics, route_label, log)
 
 

@@ -75,6 +75,11 @@ class Engine:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def full(self) -> bool:
+        with self._changed:
+            return self.running + len(self._waiting) >= self.places + self.queue
+
     def submit(
         self,
         prompt: Sequence[int],
@@ -94,7 +99,7 @@ class Engine:
         with self._changed:
             if self._finish is not None:
                 raise QueueFull("the engine is closed and accepts no new requests")
-            if self.running + len(self._waiting) >= self.places + self.queue:
+            if self.full:
                 raise QueueFull(f"{self.places} requests are running and {self.queue} wait: try again later")
             self._waiting.append(request)
             self._changed.notify()

@@ -205,6 +205,11 @@ class ModelRegistry:
 
         return await (asyncio.to_thread(work) if served.sandboxed else self.run_sized(size, work))
 
+    def engines_full(self) -> bool:
+        """There are engines, and none would accept a request."""
+        engines = [served.engine for served in self.models.values() if served.engine is not None]
+        return bool(engines) and all(engine.full for engine in engines)
+
     def engine_metrics(self) -> list[Metric]:
         engines = [(name, m.engine) for name, m in self.models.items() if m.engine is not None]
         about = {

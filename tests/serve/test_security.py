@@ -209,14 +209,19 @@ def test_full_queue_is_refused_at_once():
         headers, data = server.check_error(429, "places", "/v1/completions", LONG)
         assert (headers["Retry-After"], json.loads(data)["error"]["code"]) == ("1", "queue_full")
         assert server.ask("/health")[0] == 200
-        for line in lines:
+        early = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        early.putrequest("POST", "/v1/completions")
+        early.putheader("Content-Length", "100")
+        early.endheaders()  # it is refused before there is a body
+        assert early.getresponse().status == 429
+        for line in [*lines, early]:
             line.close()
         until(lambda: (engine.running, engine.waiting) == (0, 0))
         assert server.ask("/v1/completions", LONG | {"max_tokens": 1})[0] == 200
         # one request with too many answers is refused as well
         server.check_error(429, "places", "/v1/completions", LONG | {"n": 4})
         assert engine.running + engine.waiting == 0
-        assert "regard_queue_full_total 2" in server.ask("/metrics")[2].decode()
+        assert "regard_queue_full_total 3" in server.ask("/metrics")[2].decode()
 
 
 # Clients that leave, and failures
