@@ -197,7 +197,7 @@ def open_page(options: argparse.Namespace) -> None:
         return
     from regard.serve.server import serve_page
 
-    serve_page(session.model, session, state, others=[load(folder) for folder in options.against])
+    serve_page(session.model, session, state, compared_models=[load(folder) for folder in options.against])
     raise KeyboardInterrupt  # stopped by Ctrl-C, which the server has handled: exit with its status
 
 

@@ -38,7 +38,7 @@ class LabelledTexts:
     """Texts, or pairs of texts, each with its class or its score."""
 
     texts: list[str]
-    others: list[str] | None  # the second text of each, if they are pairs
+    second_texts: list[str] | None  # the second text of each, if they are pairs
     labels: list[str] | None  # either these
     scores: list[float] | None  # or these
     where: list[str] = field(default_factory=list, repr=False, compare=False)  # file:line of each
@@ -53,7 +53,7 @@ class LabelledTexts:
     @property
     def columns(self) -> list[str]:
         """The names of the columns that there are."""
-        columns = (self.texts, self.others, self.labels, self.scores)
+        columns = (self.texts, self.second_texts, self.labels, self.scores)
         return [name for name, column in zip(COLUMNS, columns, strict=True) if column is not None]
 
     def rows(self, numbers: Sequence[int]) -> "LabelledTexts":
@@ -63,7 +63,9 @@ class LabelledTexts:
             return None if column is None else [column[number] for number in numbers]
 
         texts, where = select(self.texts) or [], select(self.where or None) or []
-        return LabelledTexts(texts, select(self.others), select(self.labels), select(self.scores), where)
+        return LabelledTexts(
+            texts, select(self.second_texts), select(self.labels), select(self.scores), where
+        )
 
     def describe(self) -> str:
         return f"{len(self):,} {self.kind if self.kind == 'score' else 'label'}{'s' * (len(self) != 1)}"

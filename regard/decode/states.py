@@ -35,8 +35,8 @@ def join(a: Any, b: Any) -> Any:
         a.source_attention_mask = concat_masks(
             a.source_attention_mask, b.source_attention_mask, first_column(a.source), first_column(b.source)
         )
-    for ours, others, left in ((a.layers, b.layers, True), (a.source, b.source, False)):
-        for x, y in zip(ours, others, strict=True):
+    for a_layers, b_layers, left in ((a.layers, b.layers, True), (a.source, b.source, False)):
+        for x, y in zip(a_layers, b_layers, strict=True):
             x.kv = tuple(concat_padded(s, t, 2, left) for s, t in zip(x.kv, y.kv, strict=True))
     return a
 

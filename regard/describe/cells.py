@@ -141,8 +141,8 @@ def affine_gates(
     W, b = torch.cat([*weights[:2]], dim=1), weights[2] + weights[3]
     previous, gates = d.name("previous"), Gates()
     for i, (name, f) in enumerate(names.items()):
-        some = {"W": W.chunk(len(names))[i], "b": b.chunk(len(names))[i]}
-        operands = {key: d.weight(f"{name}.{key}", t) for key, t in some.items()}
+        gate_weights = {"W": W.chunk(len(names))[i], "b": b.chunk(len(names))[i]}
+        operands = {key: d.weight(f"{name}.{key}", t) for key, t in gate_weights.items()}
         letter, about = GATES[name]
         formula = f"{letter}_t = {sign(f)}(W_{letter} x_t + U_{letter} h_{before} + b_{letter})"
         op = {"does": "linear", "x": [x, previous], "f": f} | operands

@@ -103,9 +103,9 @@ def attention(
     y = d.attend(m, q, k, v, at, scale=scale, bias=bias)
     heads = "[head_1; …; head_H]" if m.heads > 1 else "head_1"
     text = Text("Heads joined", "The outputs of the heads side by side.", heads)
-    joined = d.see("joined", {"does": "join", "x": y}, text, *at)
+    y = d.see("joined", {"does": "join", "x": y}, text, *at)
     text = Text("Output", "The heads mixed into one vector.", f"{heads} W_O")
-    return d.linear("out", m.out, joined, text, b="b_O")
+    return d.linear("out", m.out, y, text, b="b_O")
 
 
 def feed_forward(m: Any, d: Description, x: str) -> str:

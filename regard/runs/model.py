@@ -27,9 +27,9 @@ def best_device() -> torch.device:
     return torch.device("cpu")
 
 
-def is_single(given: Any) -> bool:
+def is_single(input: Any) -> bool:
     """Whether this is one text or conversation, not several."""
-    return isinstance(given, str) or any(isinstance(message, dict) for message in given)
+    return isinstance(input, str) or any(isinstance(message, dict) for message in input)
 
 
 class Model:
@@ -56,15 +56,15 @@ class Model:
         """The tokenizer; or the source's and the target's, where these differ; none of a model of images."""
         return [t for t in (self.task.tokenizer, self.task.target_tokenizer) if t is not None]
 
-    def open_input(self, given: Any) -> Any:
+    def open_input(self, input: Any) -> Any:
         """An input as tasks take it: if this model reads images, a string is the path of a file here.
 
         Only what the user of this process passes comes this way. What clients of a server send goes to the
         task as it is, and tasks open no paths.
         """
         if self.task.reads != "image":
-            return str(given) if isinstance(given, Path) else given
-        source, target = self.task.split_target(given) if self.task.has_source else (given, None)
+            return str(input) if isinstance(input, Path) else input
+        source, target = self.task.split_target(input) if self.task.has_source else (input, None)
         source = find_image(str(source)) if isinstance(source, str | Path) else source
         return source if target is None else (source, target)
 

@@ -38,18 +38,18 @@ def read(recipe: str) -> Sections:
 
 def read_file(path: Path) -> Sections:
     try:
-        found = tomllib.loads(read_text(path))
+        sections = tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe file") from None
     except (OSError, tomllib.TOMLDecodeError) as e:
         raise UserError(f"{path}: not a readable recipe: {e}") from None
     except RecursionError:
         raise UserError(f"{path}: not a readable recipe: nested too deeply") from None
-    found.pop("about", None)
-    for name, section in found.items():
+    sections.pop("about", None)
+    for name, section in sections.items():
         if name not in ("model", "data", "task", "train") or not isinstance(section, dict):
             raise UserError(f"{path}: [{name}] is no part of a recipe; use [model] [data] [task] [train]")
-    return {"model": {}, "data": {}, "task": {}, "train": {}} | found
+    return {"model": {}, "data": {}, "task": {}, "train": {}} | sections
 
 
 def change(sections: Sections, changes: dict[str, Any]) -> Sections:
@@ -65,7 +65,7 @@ def change(sections: Sections, changes: dict[str, Any]) -> Sections:
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
     """KEY=VALUE as people type it: numbers, true, false and lists are themselves, everything else is text."""
-    found = {}
+    assigned = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
@@ -74,16 +74,16 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
             read = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             read = value
-        found[key.strip()] = read if isinstance(read, bool | int | float | str | list) else value
-    return found
+        assigned[key.strip()] = read if isinstance(read, bool | int | float | str | list) else value
+    return assigned
 
 
-def fill(section: str, values: dict[str, Any], made: type[T], **more: Any) -> T:
-    """The dataclass `made` from a section's values; every key and type is checked and named."""
-    aliases: dict[str, str] = getattr(made, "ALIASES", {})  # former names of settings
+def fill(section: str, values: dict[str, Any], config_class: type[T], **more: Any) -> T:
+    """The dataclass `config_class` from a section's values; every key and type is checked and named."""
+    aliases: dict[str, str] = getattr(config_class, "ALIASES", {})  # former names of settings
     values = {aliases.get(name, name): value for name, value in values.items()}
-    known = {f.name: f for f in fields(made) if f.name not in more}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(made)
+    known = {f.name: f for f in fields(config_class) if f.name not in more}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(config_class)
     for name, value in values.items():
         if name not in known:
             raise UserError(f"{section}.{name} is not a setting; {suggest(name, known, f'{section}.')}")
@@ -92,7 +92,7 @@ def fill(section: str, values: dict[str, Any], made: type[T], **more: Any) -> T:
         if f.default is f.default_factory is MISSING and name not in values:
             raise UserError(f"{section}.{name} is missing from the recipe; give it with --set")
     try:
-        return made(**values, **more)
+        return config_class(**values, **more)
     except ValueError as e:
         raise UserError(f"{section}: {e}") from None
 
@@ -131,12 +131,12 @@ def to_toml(sections: Sections) -> str:
     lines = []
     for name, section in sections.items():
         lines += [f"[{name}]"]
-        lines += [f"{key} = {spelt(value)}" for key, value in section.items() if value is not None]
+        lines += [f"{key} = {format_value(value)}" for key, value in section.items() if value is not None]
         lines += [""]
     return "\n".join(lines)
 
 
-def spelt(value: Any) -> str:
+def format_value(value: Any) -> str:
     """JSON spells most values as TOML does, but not infinity and not the delete character."""
     if isinstance(value, float):
         return repr(value)

@@ -69,8 +69,8 @@ class Examples:
     def __init__(self, table: LabelledTexts, ids: Ragged, seconds: np.ndarray, labels: np.ndarray):
         self.ids, self.seconds, self.labels = ids, seconds, labels  # `seconds`: where the second text begins
         self.sources = [text.replace("\t", " ") for text in table.texts]  # a tab separates the two
-        if table.others is not None:
-            self.sources = [f"{t}\t{o}" for t, o in zip(self.sources, table.others, strict=True)]
+        if table.second_texts is not None:
+            self.sources = [f"{t}\t{o}" for t, o in zip(self.sources, table.second_texts, strict=True)]
         self.targets = [str(x) for x in (table.labels if table.labels is not None else table.scores or [])]
 
     def __len__(self) -> int:
@@ -107,7 +107,9 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
             read_labels(request.paths), read_labels(valid) if valid else None, request.data.holdout
         )
         sides = [
-            (out, t) for out, part in ((False, train), (True, held)) for t in part.texts + (part.others or [])
+            (out, t)
+            for out, part in ((False, train), (True, held))
+            for t in part.texts + (part.second_texts or [])
         ]
         known = request.tokenizers
         tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
@@ -130,7 +132,9 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
 
     def examples(self, table: LabelledTexts) -> tuple[Examples, list[str]]:
         """A table as ids; texts that are too long lose their ends, and a note says how many."""
-        sides = [self.tokenizer.encode_batch(side) for side in (table.texts, table.others or []) if side]
+        sides = [
+            self.tokenizer.encode_batch(side) for side in (table.texts, table.second_texts or []) if side
+        ]
         rows = [self.frame(*(side[i] for side in sides)) for i in range(len(table))]
         if table.labels is not None:
             labels = np.array(class_ids(table, list(self.config.labels or ())))

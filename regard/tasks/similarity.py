@@ -49,13 +49,13 @@ def split_data(paths: Sequence[str], valid: Sequence[str], holdout: float) -> tu
 
 
 def scored_pairs(table: LabelledTexts) -> Table:
-    if table.others is None or table.scores is None:
+    if table.second_texts is None or table.scores is None:
         where, columns = table.where[0] if table.where else "the data", ", ".join(table.columns)
         raise UserError(
             f"{where}: the columns are {columns}; to compare texts, give text, other and score, or pairs "
             "without a header (source TAB target)"
         )
-    return list(zip(table.texts, table.others, strict=True)), table.scores
+    return list(zip(table.texts, table.second_texts, strict=True)), table.scores
 
 
 def with_scores(paths: Sequence[str]) -> bool:

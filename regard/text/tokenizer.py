@@ -266,8 +266,10 @@ def _byte_symbols() -> dict[str, int]:
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     ]
-    others = [byte for byte in range(256) if byte not in printable]
-    symbols = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    symbols = {byte: chr(byte) for byte in printable} | {
+        byte: chr(256 + i) for i, byte in enumerate(unprintable)
+    }
     return {symbols[byte]: byte for byte in range(256)}
 
 

@@ -81,8 +81,9 @@ def train(
     else:
         check_folder(folder)
         if base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
-            given = {k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")}
-            plan.sections["model"] = given
+            plan.sections["model"] = {
+                k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
+            }
     config = recipe.fill("train", plan.sections["train"], TrainConfig)
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(folder), exclusive_folder(plan):
