@@ -69,7 +69,7 @@ class AskRoute:
         inputs: Sequence[Any],
         options: AnswerRequest,
         checkpoint: int | None,
-        whole: bool,
+        text_at_end: bool,
     ) -> Generation:
         if checkpoint is not None:
             step = checkpoint
@@ -80,7 +80,7 @@ class AskRoute:
         if served.engine is not None:
             size = sum(len(text) if isinstance(text, str) else 0 for text in inputs)
             prompts = await self.registry.encode(served, inputs, size, as_user=True)
-        return start_generation(self.registry, served, inputs, prompts, options, whole=whole)
+        return start_generation(self.registry, served, inputs, prompts, options, text_at_end=text_at_end)
 
 
 async def stream_events(chunks: AsyncIterator[list[Chunk]]) -> AsyncIterator[bytes]:

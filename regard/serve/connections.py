@@ -131,10 +131,12 @@ class LimitedProtocol(H11Protocol):
         """If there are too many connections, close the one that the server waits for the longest."""
         if len(self.connections) <= self.limits.connections:
             return
-        others: list[Any] = [c for c in self.connections if c is not self and not c.transport.is_closing()]
-        if len(others) < self.limits.connections:
+        other_connections: list[Any] = [
+            c for c in self.connections if c is not self and not c.transport.is_closing()
+        ]
+        if len(other_connections) < self.limits.connections:
             return
-        waiting = [c for c in others if c.waits_for is not None]
+        waiting = [c for c in other_connections if c.waits_for is not None]
         if waiting:
             min(waiting, key=lambda c: c.since).transport.abort()
         else:

@@ -44,8 +44,8 @@ class OutputStream:
     """Tokens of one answer in, text out, up to a stop sequence. With `whole`, the text comes only at the end,
     which is cheaper."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], whole: bool):
-        self.tokenizer, self.whole = tokenizer, whole and not stop
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], text_at_end: bool):
+        self.tokenizer, self.text_at_end = tokenizer, text_at_end and not stop
         self.decoder, self.stopper = tokenizer.decoder(), Stopper(stop)
         self.ids: list[int] = []
         self.pending: list[TokenOutput] = []  # tokens whose text is held back
@@ -54,10 +54,10 @@ class OutputStream:
     def push(self, token: TokenOutput) -> str:
         self.ids.append(token.id)
         self.pending.append(token)
-        return "" if self.whole else self.stopper.push(self.decoder.push(token.id))
+        return "" if self.text_at_end else self.stopper.push(self.decoder.push(token.id))
 
     def finish(self) -> str:
-        if self.whole:
+        if self.text_at_end:
             return self.tokenizer.decode(self.ids)
         return self.stopper.push(self.decoder.finish()) + self.stopper.finish()
 
@@ -85,11 +85,13 @@ class EngineGeneration:
         prompts: Sequence[EncodedPrompt],
         options: AnswerRequest,
         top_logprobs: int = 0,
-        whole: bool = False,
+        text_at_end: bool = False,
     ):
         assert served.engine is not None
         count = len(prompts) * options.samples
-        self.streams = [OutputStream(served.output_tokenizer, options.stop, whole) for _ in range(count)]
+        self.streams = [
+            OutputStream(served.output_tokenizer, options.stop, text_at_end) for _ in range(count)
+        ]
         self.prompt_tokens = sum(prompt.tokens for prompt in prompts)
         self.outputs: list[tuple[int, Output]] = []
         self.ready = asyncio.Event()
@@ -195,12 +197,12 @@ def start_generation(
     prompts: Sequence[EncodedPrompt | None],
     options: AnswerRequest,
     top_logprobs: int = 0,
-    whole: bool = True,
+    text_at_end: bool = True,
 ) -> Generation:
     """Use the engine if every input is one prompt and nothing is searched; else a thread."""
     encoded = [prompt for prompt in prompts if prompt is not None]
     if options.sampling.num_beams == 1 and len(encoded) == len(inputs) and not options.options:
-        return EngineGeneration(served, registry, encoded, options, top_logprobs, whole)
+        return EngineGeneration(served, registry, encoded, options, top_logprobs, text_at_end)
     if any(isinstance(text, list) and text and type(text[0]) is int for text in inputs):
         raise APIError(400, "prompt: beam search takes no token ids; give num_beams 1 or a text", "prompt")
     return BlockingGeneration(registry, lambda: served.cancellable, inputs, options)

@@ -67,8 +67,8 @@ class Metrics:
             self.tokens[("model", info.model), ("kind", "prompt")] += info.prompt_tokens
             self.tokens[("model", info.model), ("kind", "completion")] += info.completion_tokens
 
-    def text(self, others: Iterable[Metric]) -> str:
-        """All metrics, with those of others."""
+    def text(self, engine_metrics: Iterable[Metric]) -> str:
+        """All metrics, with those of the engines."""
         own = [
             Metric("regard_requests_total", "counter", "Requests by route and status.", self.requests),
             Metric("regard_tokens_total", "counter", "Tokens read and generated.", self.tokens),
@@ -77,7 +77,7 @@ class Metrics:
                 "regard_clients_gone_total", "counter", "Clients that left early.", {(): self.clients_gone}
             ),
         ]
-        lines = [line for metric in (*own, *others) for line in metric.lines()]
+        lines = [line for metric in (*own, *engine_metrics) for line in metric.lines()]
         return "\n".join(lines + self._histogram("regard_request_seconds")) + "\n"
 
     def _histogram(self, name: str) -> list[str]:

@@ -122,7 +122,7 @@ class OpenAIRoutes:
             encoded,
             options,
             top_logprobs or 0,
-            whole=not streams and top_logprobs is None,
+            text_at_end=not streams and top_logprobs is None,
         )
         if isinstance(generation, BlockingGeneration):
             check_blocking(served, prompts, top_logprobs)

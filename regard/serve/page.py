@@ -111,11 +111,11 @@ class TraceRequest:
 
 
 class PageRoutes:
-    """The page of one model: `first` is shown at first, `others` are models to compare with."""
+    """The page of one model: `first` is shown at first, `compared_models` can be compared with it."""
 
-    def __init__(self, model: Model, first: Session, others: Sequence[Model] = ()):
+    def __init__(self, model: Model, first: Session, compared_models: Sequence[Model] = ()):
         assert first.manifest  # computed before anybody waits for it
-        self.model, self.first, self.others = model, first, others
+        self.model, self.first, self.compared_models = model, first, compared_models
         self.sessions = SessionStore(first)
         self.lock = CancellableLock()  # hooks on a model belong to one trace at a time
         self.heavy = ThreadPoolExecutor(HEAVY, "page")
@@ -146,9 +146,9 @@ class PageRoutes:
     def choose_model(self, step: int | None, other: int | None = None) -> Model:
         """The model, the model at a step of its run that has a checkpoint, or one to compare with."""
         if other is not None:
-            if not 0 <= other < len(self.others):
-                raise APIError(400, f"model: there are {len(self.others)} to compare with, from 0")
-            return self.others[other]
+            if not 0 <= other < len(self.compared_models):
+                raise APIError(400, f"model: there are {len(self.compared_models)} to compare with, from 0")
+            return self.compared_models[other]
         if step is None:
             return self.model
         if self.checkpoint is None or self.checkpoint[0] != step:
@@ -268,7 +268,7 @@ class PageRoutes:
         return JSONResponse(self.session(request).lens(query_int(request, "row") or 0))
 
     def models(self, request: Request) -> Response:
-        return JSONResponse([str(other.folder or other.kind) for other in self.others])
+        return JSONResponse([str(other.folder or other.kind) for other in self.compared_models])
 
     def space(self, request: Request) -> Response:
         return JSONResponse(self.session(request).space.mapped(request.query_params.get("name", "")))
@@ -289,8 +289,8 @@ class PageRoutes:
             raise APIError(400, "changes: give a list of objects")
 
         def run() -> Json:
-            some = changes[: MAX_CHANGES + 1]  # one more is refused with the right message
-            parsed = self.run_heavy(lambda: [parse_change(session, one) for one in some])
+            first_changes = changes[: MAX_CHANGES + 1]  # one more is refused with the right message
+            parsed = self.run_heavy(lambda: [parse_change(session, one) for one in first_changes])
             with self.lock:
                 return session.whatif.changed(parsed, row)
 
@@ -334,15 +334,15 @@ async def handle_error(request: Request, error: Exception) -> Response:
 
 
 def page_app(
-    model: Model, first: Session, others: Sequence[Model] = (), limits: ServerLimits | None = None
+    model: Model, first: Session, compared_models: Sequence[Model] = (), limits: ServerLimits | None = None
 ) -> ASGIApp:
     """The application of `regard look`: the page of one model, for this machine only."""
-    for each in (model, *others):
+    for each in (model, *compared_models):
         make_cancellable(each.model)
     handlers: dict[Any, Callable[..., Any]] = dict.fromkeys(
         (HTTPException, UserError, ValueError), handle_error
     )
-    app = Starlette(routes=PageRoutes(model, first, others).routes(), exception_handlers=handlers)
+    app = Starlette(routes=PageRoutes(model, first, compared_models).routes(), exception_handlers=handlers)
     admitted = AdmissionMiddleware(
         CancellationMiddleware(app), limits or ServerLimits(), lambda method, path: "page"
     )
@@ -358,8 +358,8 @@ class LazyPage:
         self.router: Router | None = None
 
     def build(self) -> Router:
-        model, *others = map(copy_modules, self.all_models)
-        return Router(PageRoutes(model, Session(model, model.task.example_input()), others).routes())
+        model, *compared_models = map(copy_modules, self.all_models)
+        return Router(PageRoutes(model, Session(model, model.task.example_input()), compared_models).routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not is_page_path(scope["path"]):

@@ -125,15 +125,15 @@ def serve_page(
     state: dict[str, str] | None = None,
     port: int = PORT,
     open_browser: Callable[[str], object] = webbrowser.open,
-    others: Sequence[Model] = (),
+    compared_models: Sequence[Model] = (),
 ) -> None:
-    """Serve the page until Ctrl-C and open it in a browser; `others` are models to compare with."""
+    """Serve the page until Ctrl-C and open it in a browser; `compared_models` can be compared with it."""
     import uvicorn
 
     listener = bind_socket(port)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/" + (f"#{urlencode(state)}" if state else "")
     limits = allow_connections(ConnectionLimits.connections)
-    app = page_app(model, first, others)
+    app = page_app(model, first, compared_models)
     server = uvicorn.Server(uvicorn_config(app, limits, timeout_graceful_shutdown=DRAIN))
     print(url, flush=True)
     print("Ctrl-C ends it", file=sys.stderr)

@@ -94,7 +94,7 @@ def trace_input(model: Model, inputs: Any, layers: Sequence[int] | None = None) 
         with record(model.model, layers) as recording:
             result = reading.run()
     result_trace = make_trace(model, reading, recording, result)
-    result_trace.model, result_trace.given = model, inputs
+    result_trace.model, result_trace.input = model, inputs
     return result_trace
 
 

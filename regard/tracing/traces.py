@@ -41,7 +41,7 @@ class Trace:
         self.tensors, self.tokens, self.ids = tensors, tokens, ids
         self.difference, self.about = difference, about
         self.model: Any = None  # the traced model and its input, which are not saved
-        self.given: Any = None
+        self.input: Any = None
 
     @property
     def names(self) -> list[str]:

@@ -47,7 +47,7 @@ def page_data(data: TraceData, manifest: Manifest, state: dict[str, str]) -> dic
         "state": state,
         "trees": {beams: tree.to_json() for beams, tree in data.trees.items()},
         "lenses": data.lenses,
-        "space": data.space.kept(),
+        "space": data.space.pack_for_file(),
     }
     room = (MAX_FILE_BYTES - SCRIPT_BYTES - len(json.dumps(content))) * 3 // 4  # base64 needs a third more
     return content | {"tensors": pack_tensors(data, min(MAX_TENSOR_BYTES, room), row)}

@@ -39,7 +39,7 @@ def index(folder: Path) -> str:
     return (folder / "index.html").read_text(encoding="utf-8").replace("</head>", f"{links}</head>")
 
 
-def build_html(folder: Path, kept: dict[str, Any]) -> str:
+def build_html(folder: Path, content: dict[str, Any]) -> str:
     """The page of a folder in one file, with what it is to show."""
     script = bundle_modules(folder, all_modules(folder))
     style = (folder / "page.css").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def build_html(folder: Path, kept: dict[str, Any]) -> str:
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     # Without "<", the data can't end its script element.
-    data = json.dumps(kept, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(content, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
     page = (folder / "index.html").read_text(encoding="utf-8")
     meta = f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">'
     page = page.replace('<meta charset="utf-8">', meta)

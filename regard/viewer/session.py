@@ -58,6 +58,6 @@ def trace_session(computed: Trace) -> Session | None:
     """The session of a trace; None for a trace read from a file, which has no model."""
     if computed.model is None:
         return None
-    has_answer = isinstance(computed.given, tuple | list)
-    input, answer = (*computed.given, None)[:2] if has_answer else (computed.given, None)
+    has_answer = isinstance(computed.input, tuple | list)
+    input, answer = (*computed.input, None)[:2] if has_answer else (computed.input, None)
     return Session(computed.model, input, answer, computed=computed)

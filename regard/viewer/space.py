@@ -90,9 +90,9 @@ class Space:
     @cached_property
     def ids(self) -> list[int]:
         """The tokens on the map: those of the run, then whole words, the most frequent first."""
-        whole = self.all.whole_words
-        words = [id for word, id in whole.items() if len(word) > 1 and word.isalpha()]
-        return list(dict.fromkeys([*self.own, *words, *whole.values(), *range(len(self.all))]))[:POINTS]
+        word_ids = self.all.whole_words
+        words = [id for word, id in word_ids.items() if len(word) > 1 and word.isalpha()]
+        return list(dict.fromkeys([*self.own, *words, *word_ids.values(), *range(len(self.all))]))[:POINTS]
 
     @cached_property
     def hidden(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ class Space:
         terms = list(zip(rows, signs, strict=True))
         return {"of": describe(terms), "found": describe(vectors.near(rows, signs, k, distance))}
 
-    def kept(self, limit: int = IN_FILE) -> dict[str, Any]:
+    def pack_for_file(self, limit: int = IN_FILE) -> dict[str, Any]:
         """What a page saved as one file holds, in at most `limit` bytes: the map of all tokens, the
         neighbours of the run's own, and the maps of the run."""
         maps: dict[str, Any] = {}

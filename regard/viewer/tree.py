@@ -70,7 +70,7 @@ def searches(model: Model) -> bool:
     return model.task.has_source
 
 
-def search(model: Model, given: Any, beams: int) -> Tree:
+def search(model: Model, input: Any, beams: int) -> Tree:
     """The tree of the beam search that `ask` with `num_beams` runs."""
     if not searches(model):
         raise UserError("this model does not write answers to sources, so there is no beam search")
@@ -78,7 +78,7 @@ def search(model: Model, given: Any, beams: int) -> Tree:
         raise UserError(f"beams={beams}: give a number from 2 to {MAX_BEAMS}")
     task, module = model.task, model.model
     sampling = model.request([], {"num_beams": beams}).sampling
-    prompt = task.source_prompt(module, task.split_target(given)[0])
+    prompt = task.source_prompt(module, task.split_target(input)[0])
     looks = [m for name, m in trace_names(module) if name.endswith((".cross", ".look"))]
     recorder = Recorder(model, beams, task.end)
     with evaluating(module), torch.no_grad(), watch(module, looks) as records:

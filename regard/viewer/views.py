@@ -48,7 +48,7 @@ class Choice:
 Views = dict[str, tuple[Callable[[Model, Any, Choice], View], tuple[str, ...]]]
 
 
-def view(model: Model, given: Any, name: str | None = None, choice: Choice | None = None) -> View:
+def view(model: Model, input: Any, name: str | None = None, choice: Choice | None = None) -> View:
     """The view of this name, or the model's first, of a text or an image."""
     known, choice = views(model), choice or Choice()
     if name is None and not attentions(model):
@@ -65,7 +65,7 @@ def view(model: Model, given: Any, name: str | None = None, choice: Choice | Non
             raise UserError(
                 f"{option}={value}: the view {name} takes {', '.join(takes) or 'nothing'}; leave {option} out"
             )
-    return make(model, given, choice)
+    return make(model, input, choice)
 
 
 def views(model: Model) -> Views:
@@ -205,7 +205,7 @@ def between(model: Model, text: str, answer: str | None) -> dict[str, Looks]:
     read = [begin, *written[:-1]]
     device = next(model.model.parameters()).device
     both = [torch.tensor([ids], device=device) for ids in (source, read)]
-    found = watched(model.model, lambda: model.model(*both))
+    weights = watched(model.model, lambda: model.model(*both))
     source_tokens, written_tokens, read_tokens = (
         task.tokenizer.tokens(source),
         writer.tokens(written),
@@ -216,20 +216,20 @@ def between(model: Model, text: str, answer: str | None) -> dict[str, Looks]:
         "encoder": (source_tokens, source_tokens),
         "decoder": (read_tokens, read_tokens),
     }
-    return {name: Looks(found[name], *names[name]) for name in names if name in found}
+    return {name: Looks(weights[name], *names[name]) for name in names if name in weights}
 
 
 def within(model: Model, text: str) -> dict[str, Looks]:
     """The self-attention of a text; of the first part, if it is read in several."""
     task, module = model.task, inner(model.model)
     heard: list[Tensor] = []
-    hook = module.embed.register_forward_pre_hook(lambda _, given: heard.append(given[0]))
+    hook = module.embed.register_forward_pre_hook(lambda _, inputs: heard.append(inputs[0]))
     try:
-        found = watched(module, lambda: task.run_once(model.model, text))
+        weights = watched(module, lambda: task.run_once(model.model, text))
     finally:
         hook.remove()
     tokens = task.tokenizer.tokens(heard[0][0].tolist())
-    return {name: Looks(found[name], tokens, tokens) for name in ("self", "encoder") if name in found}
+    return {name: Looks(weights[name], tokens, tokens) for name in ("self", "encoder") if name in weights}
 
 
 # Images
@@ -318,7 +318,7 @@ def spread(n: int) -> list[int]:
 # Positions
 
 
-def positions(model: Model, given: Any, choice: Choice) -> Matrix:
+def positions(model: Model, input: Any, choice: Choice) -> Matrix:
     """The position vectors: a row for each position, whatever the input."""
     table = position_table(model)
     assert table is not None
@@ -326,14 +326,14 @@ def positions(model: Model, given: Any, choice: Choice) -> Matrix:
     return Matrix("positions, and what each adds", table, rows, columns, float(table.min()))
 
 
-def position_waves(model: Model, given: Any, choice: Choice) -> Curves:
+def position_waves(model: Model, input: Any, choice: Choice) -> Curves:
     """Some columns of the position vectors."""
     table = position_table(model)
     assert table is not None
     return waves("what each position adds", table)
 
 
-def similarity(model: Model, given: Any, choice: Choice) -> Matrix:
+def similarity(model: Model, input: Any, choice: Choice) -> Matrix:
     """The cosine similarity of position vectors."""
     table = position_table(model)
     assert table is not None

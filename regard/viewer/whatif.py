@@ -103,23 +103,23 @@ class WhatIf:
                 parts.append(name)
         return parts
 
-    def trace_other(self, given: Any, part: str) -> Tensor:
+    def trace_other(self, input: Any, part: str) -> Tensor:
         """A tensor of the run on another input, with the same answer."""
         module, ids = self.model.model, self.reading.ids
         n = layer_index(part)
         with evaluating(module), torch.no_grad():
-            run = self._pair(given, ids["target"]) if "target" in ids else read_input(self.model, given).run
+            run = self._pair(input, ids["target"]) if "target" in ids else read_input(self.model, input).run
             with record(module, None if n is None else [n]) as recording:
                 assert run is not None
                 run()
         return recording.tensors()[part]
 
-    def _pair(self, given: Any, target: list[int]) -> Callable[[], Tensor]:
-        inputs = source_and_target(self.model.model, self._prompt(given), target)
+    def _pair(self, input: Any, target: list[int]) -> Callable[[], Tensor]:
+        inputs = source_and_target(self.model.model, self._prompt(input), target)
         return lambda: self.model.model(*inputs)
 
-    def _prompt(self, given: Any) -> Prompt:
-        source, _ = self.model.task.split_target(given)
+    def _prompt(self, input: Any) -> Prompt:
+        source, _ = self.model.task.split_target(input)
         return self.model.task.source_prompt(self.model.model, source)
 
     def changed(self, changes: Sequence[dict[str, Any]], row: int | None = None) -> dict[str, Any]:

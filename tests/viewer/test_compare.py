@@ -80,7 +80,9 @@ def test_the_browser_can_not_name_paths(both):
 def test_the_command_takes_other_models(monkeypatch):
     models, served_with = {"a": reader("write", "gpt"), "b": reader("write", "gpt")}, []
     monkeypatch.setattr("regard.runs.load.load", models.__getitem__)
-    monkeypatch.setattr("regard.serve.server.serve_page", lambda *_, others: served_with.extend(others))
+    monkeypatch.setattr(
+        "regard.serve.server.serve_page", lambda *_, compared_models: served_with.extend(compared_models)
+    )
     parse = build_parser().parse_args
     with pytest.raises(KeyboardInterrupt):  # as if it had been stopped
         look(parse(["look", "a", "the fox", "--against", "b", "--against", "a"]))

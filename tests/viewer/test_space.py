@@ -86,9 +86,9 @@ def test_the_points_of_a_map(monkeypatch):
     assert (result["own"], len(result["points"]), result["of"]) == (5, 7, 17)
     assert Space(shown("vit").model, shown("vit").trace).names[0] == "input"
     assert "encoder.states" in Space(shown("gru").model, shown("gru").trace).names
-    points = it.kept()
+    points = it.pack_for_file()
     assert json.loads(json.dumps(points))["near"]["tokens"].keys() == {str(i) for i in it.own}
-    few = it.kept(len(json.dumps(it.mapped("embed"))) + 11)
+    few = it.pack_for_file(len(json.dumps(it.mapped("embed"))) + 11)
     assert list(few["maps"]) == ["embed"]
     assert few["near"] == {"embed": {}}
 

@@ -231,7 +231,7 @@ export function changeLines(manifest, changes, input) {
   }
   const hide = changes.filter(({ kind }) => kind === "hide").map(({ token }) => token);
   const taken = changes.filter(({ kind }) => kind === "take");
-  const others = taken.map((change, i) => {
+  const otherRuns = taken.map((change, i) => {
     const from = change.picture ? '"other.png"' : pythonString(change.input ?? "");
     return `other_${i} = regard.trace(model, ${from})[${pythonString(change.part ?? "")}]`;
   });
@@ -252,7 +252,7 @@ export function changeLines(manifest, changes, input) {
   ].join("");
   return [
     ...(functions.flat().some((line) => line.includes("torch.")) ? ["import torch"] : []),
-    ...others, ...functions.flat(),
+    ...otherRuns, ...functions.flat(),
     `with regard.change(model${options}):`,
     `    changed = regard.trace(model, ${input})`,
     `changed["${manifest.tensors.probabilities ? "probabilities" : "logits"}"]`,

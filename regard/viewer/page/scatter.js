@@ -35,8 +35,8 @@ function listDots(map, near) {
     rank: rankOf(row, i < map.own), value: marked.get(row)?.value,
   }));
   const known = new Set(map.rows);
-  const others = [...marked.values()].filter(({ row }) => !known.has(row));
-  return [...dots, ...others.map((one) => ({ ...one, rank: rankOf(one.row, false) }))];
+  const outside = [...marked.values()].filter(({ row }) => !known.has(row));
+  return [...dots, ...outside.map((one) => ({ ...one, rank: rankOf(one.row, false) }))];
 }
 
 export class Scatter {

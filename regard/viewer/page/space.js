@@ -99,9 +99,9 @@ async function showPoints(root, bar, app, name) {
 function mapSummary({ points, of, shares }, isTokens) {
   const count = formatCount(points.length);
   const [a, b] = shares.map((share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`);
-  const some = points.length < of ? `${count} of ${formatCount(of)} tokens, including those of the input`
+  const tokens = points.length < of ? `${count} of ${formatCount(of)} tokens, including those of the input`
     : `all ${count}`;
-  const which = isTokens ? some : `${count} tokens`;
+  const which = isTokens ? tokens : `${count} tokens`;
   return `${which}; the two principal components have ${a} and ${b} of the variance`;
 }
 
@@ -118,14 +118,14 @@ function readQuery({ of, point }, name, { rows }) {
 async function nearest({ source, state }, name, query) {
   const distance = DISTANCES.find(([way]) => way === state.near)?.[0] ?? "cosine";
   if (source.live) return { distance, ...await source.get("near", { name, distance, ...query }) };
-  const others = "open the model with regard look to ask for others.";
+  const advice = "open the model with regard look to ask for others.";
   if (query.row === undefined) {
-    throw new Error(`In this file only the tokens of its input have neighbours; ${others}`);
+    throw new Error(`In this file only the tokens of its input have neighbours; ${advice}`);
   }
   const { maps, near } = source.saved.space;
   if (name === "tokens") {
     const saved = near.tokens[query.row];
-    if (!saved) throw new Error(`This token is not one of the input's, which this file knows; ${others}`);
+    if (!saved) throw new Error(`This token is not one of the input's, which this file knows; ${advice}`);
     return { distance, ...saved[distance] };
   }
   return nearestRows(await source.tensor(name), maps[name], distance, query.row);
@@ -143,11 +143,11 @@ function nearestRows({ shape: [count, width], data }, map, distance, own) {
   };
   /** @type {(row: number, value: number) => Neighbour} */
   const neighbour = (row, value) => ({ row, word: map.words[row], point: map.points[row], value });
-  const found = range(Math.min(count, map.rows.length))
+  const neighbours = range(Math.min(count, map.rows.length))
     .filter((row) => row !== own)
     .map((row) => neighbour(row, valueOf(rowOf(row))))
     .sort((a, b) => (distance === "cosine" ? b.value - a.value : a.value - b.value));
-  return { distance, of: [neighbour(own, 1)], found: found.slice(0, NEIGHBOURS) };
+  return { distance, of: [neighbour(own, 1)], found: neighbours.slice(0, NEIGHBOURS) };
 }
 
 /**
@@ -181,10 +181,10 @@ function neighbourPanel(app, name, map, query, near, problem) {
 }
 
 /** @type {(app: App, near: Neighbours) => HTMLElement} */
-function neighbourBars({ go }, { found }) {
-  const peak = Math.max(...found.map(({ value }) => Math.abs(value)), 1e-30);
+function neighbourBars({ go }, { found: neighbours }) {
+  const peak = Math.max(...neighbours.map(({ value }) => Math.abs(value)), 1e-30);
   const choose = (/** @type {number} */ row) => go({ point: row, of: null }, { replace: true });
-  return h("div", { class: "bars" }, found.map(({ row, word, value }) => [
+  return h("div", { class: "bars" }, neighbours.map(({ row, word, value }) => [
     h("button", { type: "button", onclick: () => choose(row) }, label(word, 22)),
     h("div", { class: "share", "aria-hidden": "true" },
       h("i", { style: { width: `${(100 * Math.max(0, value)) / peak}%` } })),

@@ -70,10 +70,10 @@ function showAnswer(app, talked) {
     csv: () => ({ head: ["asked", "answered"], rows: [[input, output]] }),
   };
   const continues = task === "write" && !talks; // the answer continues the text
-  const whole = input + (talks ? "\n" : "") + output;
+  const fullText = input + (talks ? "\n" : "") + output;
   const isPair = manifest.tokens.written && task !== "classify";
   const inside = h("button", { type: "button", id: "inside", onclick: () => go({
-    view: "attention", input: task === "write" ? whole : input, answer: isPair ? output : null,
+    view: "attention", input: task === "write" ? fullText : input, answer: isPair ? output : null,
     at: null, cell: null, row: null,
   }) }, "Look inside this answer");
   return [h("div", { class: "said" }, continues ? h("span", { class: "pale" }, input) : null, output),

@@ -39,7 +39,7 @@ function lossLines(rows) {
     { words: "training", points: training, colour: themeColour("--line"), width: 1.5 },
     { words: "validation", points: validation, colour: themeColour("--mark"), width: 2.5,
       dots: validation.length < 60 },
-  ].filter(({ points: some }) => some.length);
+  ].filter((line) => line.points.length);
 }
 
 /** @param {Line[]} lines */
