@@ -134,6 +134,64 @@ def test_nothing_is_left_to_do(path: Path) -> None:
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", path.read_text())
 
 
+BARE = re.compile(r"(?i)_*(found|made|kept|given|told|whole|others|spelt|some|judged|joined|worth|sound)_*")
+BARE_EXCEPTIONS = {("regard.models.electra", "found")}  # part of the names of saved weights
+
+
+def bound_names(tree: ast.AST) -> set[str]:
+    """The names that a file gives: to variables, attributes, parameters, functions, classes and imports."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            names.add(node.name)
+    return names
+
+
+def test_names_say_what_they_name() -> None:
+    """No participle or pronoun alone: `loaded_model`, not `found`."""
+    bare = {
+        (module(path), name)
+        for path in FILES
+        for name in bound_names(ast.parse(path.read_text(encoding="utf-8")))
+        if BARE.fullmatch(name)
+    }
+    assert bare == BARE_EXCEPTIONS
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "found = 1",
+        "found: int = 1",
+        "_, *found = x",
+        "self.found = 1",
+        "f(found := 1)",
+        "for found in x: pass",
+        "with x as found: pass",
+        "[0 for found in x]",
+        "lambda found: 0",
+        "def f(*, found=0): pass",
+        "async def found(): pass",
+        "class found: pass",
+        "import x as found",
+        "try: pass\nexcept E as found: pass",
+        "match x:\n    case [*found]: pass",
+    ],
+)
+def test_every_way_to_bind_a_name_is_seen(code: str) -> None:
+    assert "found" in bound_names(ast.parse(code))
+
+
 def test_public_names_exist() -> None:
     names = getattr(regard, "__all__", [])
     assert sorted(set(names)) == sorted(names)

@@ -7,7 +7,7 @@ from regard.describe.values import Description, operands
 from regard.runs.model import Model
 from regard.tracing import Trace
 
-OTHERS = {  # what is no part of the computation
+EXTRA_TEXTS = {  # what is no part of the computation
     "pixels": Text("Picture", "The picture as it was given, channel by channel."),
     "rollout": Text(
         "Rollout",
@@ -30,7 +30,7 @@ def describe_trace(model: Model, trace: Trace) -> tuple[dict[str, Op], dict[str,
     model.task.describe(description, model.model, trace["logits"].ndim if "logits" in trace else 1)
     known = description.weights.keys() | set(trace)
     values = [value for value in reversed(description.values) if value.name in trace]  # the first come last
-    texts = {name: OTHERS.get(name, layer_text(name)) for name in (*trace, "rollout")}
+    texts = {name: EXTRA_TEXTS.get(name, layer_text(name)) for name in (*trace, "rollout")}
     texts |= {value.name: value.text for value in values}
     ops: dict[str, Op] = {}
     for value in values:  # parts that do not run together may have values of the same name
