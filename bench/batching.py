@@ -21,7 +21,7 @@ from regard.decode.sampling import Sampling
 from regard.models import GPT, MODELS, GPTConfig
 from regard.serve.batch import Output
 from regard.serve.engine import Engine
-from regard.training.build import choose_device
+from regard.training.machine import choose_device
 from regard.training.throughput import synchronize
 
 Request = tuple[list[int], Sampling]

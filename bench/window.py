@@ -20,7 +20,7 @@ import torch
 
 from regard.core.attention import Attention, padding_mask
 from regard.core.layers import Block, FeedForward
-from regard.training.build import choose_device
+from regard.training.machine import choose_device
 from regard.training.throughput import synchronize
 
 KINDS = ["full", "windowed"]

@@ -24,8 +24,8 @@ from regard.models import GPT, GPTConfig
 from regard.runs import recipe
 from regard.tasks import Write, WriteConfig
 from regard.text.tokenizer_kinds import train_tokenizer
-from regard.training.build import choose_device
 from regard.training.config import TrainConfig
+from regard.training.machine import choose_device
 from regard.training.throughput import synchronize
 from regard.training.trainer import Trainer
 

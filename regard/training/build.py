@@ -1,8 +1,6 @@
 """Training: a recipe and data in, a run's folder out."""
 
 import contextlib
-import ctypes
-import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -24,14 +22,15 @@ from regard.models import MODELS, ModelWithHead
 from regard.runs import lora, recipe
 from regard.runs.folder import RECIPE, discard_unsaved, load_tokenizers, publish
 from regard.runs.load import check_config, load
-from regard.runs.model import Model, best_device
+from regard.runs.model import Model
 from regard.tasks import TASKS, DataRequest, Task
 from regard.tasks.heads import without_head
 from regard.training import distributed
 from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
 from regard.training.gather import gather_pairs
-from regard.training.trainer import OUT_OF_MEMORY, TrainConfig, Trainer
+from regard.training.machine import choose_device, explain_limits
+from regard.training.trainer import TrainConfig, Trainer
 
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
 # masks of dropout, which micro, device and the number of processes change as another seed would.
@@ -136,7 +135,7 @@ def get_preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[
     return presets[name] if name else {}
 
 
-# The folder and the machine
+# The folder
 
 
 def free_folder(folder: Path) -> Path:
@@ -193,50 +192,6 @@ def exclusive_folder(plan: Plan) -> Iterator[None]:
             if plan.draft and plan.draft.is_published:
                 discard_unsaved(folder)
             raise
-
-
-def choose_device(name: str) -> torch.device:
-    device = best_device() if name == "auto" else torch.device(name)
-    if device.type != "cpu" and not getattr(torch, device.type).is_available():
-        raise UserError(f"train.device={name}: torch finds no such device here; use train.device=auto")
-    if device.type == "cuda":
-        device = torch.device("cuda", distributed.LOCAL)
-        torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high")
-    if device.type == "cpu":
-        keep_memory()
-    return device
-
-
-def keep_memory() -> None:
-    """Make glibc keep the memory of large tensors for the next ones.
-
-    Returning it, allocating it again and having it filled with zeros took up to a fourth of a step.
-    """
-    trim_threshold, mmap_max = -1, -4  # their numbers in malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another system, another library
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(mmap_max, 0)
-        libc.mallopt(trim_threshold, 2**31 - 1)
-
-
-@contextlib.contextmanager
-def explain_limits(folder: Path) -> Iterator[None]:
-    """Turn what the machine refuses into one line of advice."""
-    try:
-        with atomic.name_errors(folder):
-            yield
-    except OSError as e:
-        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise UserError(f"{folder}: {e.strerror or e}; make room and continue with --resume") from None
-    except (MemoryError, RuntimeError) as e:
-        if not isinstance(e, MemoryError) and not any(words in str(e).lower() for words in OUT_OF_MEMORY):
-            raise
-        raise UserError(
-            "out of memory; take fewer sequences at a time (--set train.micro=4, the same batch), "
-            "or make model.context or model.dim smaller"
-        ) from None
 
 
 # What is trained

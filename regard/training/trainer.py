@@ -4,13 +4,10 @@ What happens at a step depends only on the weights, the optimizer state, the see
 determine the samples and the random numbers of dropout.
 """
 
-import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,10 +23,9 @@ from regard.training import distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
+from regard.training.machine import OUT_OF_MEMORY, catch_signals
 from regard.training.optimizers import lr_factor, make_optimizers
 from regard.training.reporter import Reporter, describe
-
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 class Objective(nn.Module):
@@ -390,24 +386,3 @@ def compile_notice(problem: object) -> str:
     lines = str(problem).strip().splitlines() or [""]
     name = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
     return f"torch.compile failed ({name}{lines[0]}); continuing without torch.compile"
-
-
-@contextlib.contextmanager
-def catch_signals(trainer: Trainer) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM ask the trainer to save and stop; a second Ctrl-C stops at once."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if trainer.signal == signal.SIGINT == number:
-            raise KeyboardInterrupt
-        trainer.signal = number
-
-    try:
-        previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread, which alone may handle signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for s, handler in previous.items():
-            signal.signal(s, handler)

@@ -11,7 +11,7 @@ from helpers.errors import user_error
 from regard import cli
 from regard.files import atomic, locks
 from regard.files.tensors import read_tensors, write_tensors
-from regard.training import build
+from regard.training import machine
 
 
 def fail(*_):
@@ -39,7 +39,7 @@ def test_an_error_while_a_folder_is_written_names_it(tmp_path):
 
 
 def test_an_error_while_training_names_the_run(tmp_path):
-    with pytest.raises(OSError, match="Input/output error") as caught, build.explain_limits(tmp_path):
+    with pytest.raises(OSError, match="Input/output error") as caught, machine.explain_limits(tmp_path):
         fail()
     assert caught.value.filename == str(tmp_path)
 

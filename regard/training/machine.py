@@ -1,0 +1,90 @@
+"""The machine that a run trains on: its device, its limits, and its signals to stop."""
+
+import contextlib
+import ctypes
+import errno
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import torch
+
+from regard.errors import UserError
+from regard.files import atomic
+from regard.runs.model import best_device
+from regard.training import distributed
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+class Stoppable(Protocol):
+    """What stops when it finds the number of a signal."""
+
+    signal: int | None
+
+
+def choose_device(name: str) -> torch.device:
+    device = best_device() if name == "auto" else torch.device(name)
+    if device.type != "cpu" and not getattr(torch, device.type).is_available():
+        raise UserError(f"train.device={name}: torch finds no such device here; use train.device=auto")
+    if device.type == "cuda":
+        device = torch.device("cuda", distributed.LOCAL)
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high")
+    if device.type == "cpu":
+        keep_memory()
+    return device
+
+
+def keep_memory() -> None:
+    """Make glibc keep the memory of large tensors for the next ones.
+
+    Returning it, allocating it again and having it filled with zeros took up to a fourth of a step.
+    """
+    trim_threshold, mmap_max = -1, -4  # their numbers in malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another system, another library
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(mmap_max, 0)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+@contextlib.contextmanager
+def explain_limits(folder: Path) -> Iterator[None]:
+    """Turn what the machine refuses into one line of advice."""
+    try:
+        with atomic.name_errors(folder):
+            yield
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise UserError(f"{folder}: {e.strerror or e}; make room and continue with --resume") from None
+    except (MemoryError, RuntimeError) as e:
+        if not isinstance(e, MemoryError) and not any(words in str(e).lower() for words in OUT_OF_MEMORY):
+            raise
+        raise UserError(
+            "out of memory; take fewer sequences at a time (--set train.micro=4, the same batch), "
+            "or make model.context or model.dim smaller"
+        ) from None
+
+
+@contextlib.contextmanager
+def catch_signals(trainer: Stoppable) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM ask the trainer to save and stop; a second Ctrl-C stops at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if trainer.signal == signal.SIGINT == number:
+            raise KeyboardInterrupt
+        trainer.signal = number
+
+    try:
+        previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread, which alone may handle signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for s, handler in previous.items():
+            signal.signal(s, handler)
