@@ -4,7 +4,6 @@ Shapes: B batch, T tokens, D width.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -21,6 +20,8 @@ from regard.models.vit import ViT
 class ModelWithHead(nn.Module):
     """W v + b of the model's pooled vector or the mean of all tokens' (B, outputs), or `each` token's own
     (B, T, outputs). A score is one output; a span is two for each token, where it begins and ends."""
+
+    has_task_head = True  # `head`, on top of `model`
 
     def __init__(
         self,
@@ -69,5 +70,4 @@ class ModelWithHead(nn.Module):
         return [replace(graph, f=self.forward, inputs={**graph.inputs, **mask}, outputs=("logits",))]
 
     def stacks(self) -> list[StackParts]:
-        stacks: Any = getattr(self.model, "stacks", list)
-        return [replace(stack, head=self.head) for stack in stacks()]
+        return [replace(stack, head=self.head) for stack in getattr(self.model, "stacks", list)()]

@@ -18,7 +18,7 @@ from regard.files import atomic
 from regard.files.atomic import Draft
 from regard.files.locks import check_unlocked, lock_folder
 from regard.files.regular import check_name
-from regard.models import MODELS, ModelWithHead
+from regard.models import MODELS
 from regard.runs import lora, recipe
 from regard.runs.folder import RECIPE, discard_unsaved, load_tokenizers, publish
 from regard.runs.load import check_config, load
@@ -321,11 +321,11 @@ def keep_head(parent: Model, model: nn.Module, config: Any) -> None:
         [getattr(c, name, None) for name in ("labels", "low", "high")] for c in (parent.task.config, config)
     )
     same = bounds == new_bounds and sorted(labels or ()) == sorted(new_labels or ())
-    if not isinstance(model, ModelWithHead) or not same:
+    if not getattr(model, "has_task_head", False) or not same:
         return
     rows = [labels.index(name) for name in new_labels] if labels and new_labels else slice(None)
     old = parent.model.head.state_dict()  # type: ignore[union-attr]
-    model.head.load_state_dict({name: t[rows] for name, t in old.items()})
+    model.head.load_state_dict({name: t[rows] for name, t in old.items()})  # type: ignore[union-attr]
 
 
 def start(

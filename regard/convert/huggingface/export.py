@@ -36,7 +36,7 @@ from regard.errors import UserError
 from regard.files.atomic import atomic_folder
 from regard.files.tensors import Tensors, write_tensors
 from regard.files.untrusted import write_json
-from regard.models import GPT, Bert, ModelWithHead, Transformer, ViT
+from regard.models import GPT, Bert, Transformer, ViT
 
 CLASS_OF_TASK = {task: end for end, task in TASK_OF_CLASS.items()} | {"fill": "ForMaskedLM", "embed": "Model"}
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
@@ -46,7 +46,7 @@ def export_folder(folder: str | Path, request: ExportRequest) -> str:
     """Write a folder in Hugging Face's layout, or nothing."""
     model, task = request.model, str(request.task["name"])
     head: Any = None
-    if isinstance(model, ModelWithHead):
+    if getattr(model, "has_task_head", False):
         if model.mean:
             raise UserError(
                 "task.mean=true has no place in transformers, whose heads read the first token; train without"
