@@ -18,6 +18,7 @@ from helpers.imports import (
     RANK,
     imports,
     module,
+    nodes,
     package,
     picture,
     regard_imports,
@@ -82,7 +83,7 @@ def test_core_is_quiet(path: Path) -> None:
     loud = re.compile(
         r"(?i)^(open|print|input|exec|eval|load|save|backward|.*loss.*|.*cross_entropy.*|optim)$"
     )
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         assert not loud.match(name), f"{path.name}:{getattr(node, 'lineno', 0)}: {name}"
 
@@ -92,7 +93,7 @@ def code_lines(path: Path) -> int:
     text = path.read_text(encoding="utf-8")
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docstrings: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(path):
         if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
             docstrings |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     empty = {
@@ -121,7 +122,7 @@ def test_no_pickles(path: Path) -> None:
     """Loading a pickle runs whatever its author wrote."""
     pickles = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
     assert not {name.split(".")[0] for name, _ in imports(path)} & pickles
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
             assert node.attr not in {"load", "save"}, f"{path.name}:{node.lineno}"
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":

@@ -7,8 +7,8 @@ Every import counts: at the top of a file, inside a function, under TYPE_CHECKIN
 """
 
 import ast
+import functools
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -48,43 +48,53 @@ def module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+MODULES = {module(path) for path in FILES}
+
+
 def package(name: str) -> str:
     """The package of a module, such as models of regard.models.gpt; regard and __main__ are on top."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else ""
 
 
-def imports(path: Path, types: bool = True) -> Iterator[tuple[str, list[str]]]:
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """The syntax tree of a file, from the top down."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@functools.cache
+def imports(path: Path, types: bool = True) -> list[tuple[str, list[str]]]:
     """(module, names taken from it) of every import of a file, wherever it stands; without `types`, not
     those that only a type checker reads."""
     parents = module(path).split(".")
     if path.name != "__init__.py":
         parents = parents[:-1]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     checked = [
-        n for n in ast.walk(tree) if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"
+        n for n in nodes(path) if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"
     ]
     hidden = {id(n) for one in checked for n in ast.walk(one)} if not types else set()
-    for node in (n for n in ast.walk(tree) if id(n) not in hidden):
+    imported: list[tuple[str, list[str]]] = []
+    for node in (n for n in nodes(path) if id(n) not in hidden):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, []
+            imported += [(alias.name, []) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = parents[: len(parents) - node.level + 1] if node.level else []
-            yield ".".join([*base, *([node.module] if node.module else [])]), [a.name for a in node.names]
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            imported.append((name, [a.name for a in node.names]))
         elif isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in ("import_module", "__import__") and isinstance(node.args[0], ast.Constant):
-                yield str(node.args[0].value), []
+                imported.append((str(node.args[0].value), []))
+    return imported
 
 
 def regard_imports(path: Path, types: bool = True) -> set[str]:
     """The modules of regard that a file imports."""
-    known = {module(p) for p in FILES}
     modules = set()
     for name, taken in imports(path, types):
         if name.split(".")[0] == "regard":
-            submodules = {f"{name}.{t}" for t in taken if f"{name}.{t}" in known}
+            submodules = {f"{name}.{t}" for t in taken if f"{name}.{t}" in MODULES}
             modules |= submodules or {name}
     return modules
 
