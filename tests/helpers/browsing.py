@@ -110,7 +110,7 @@ class Tab:
         self.page.on("request", self.requested)
 
     def requested(self, request):
-        if not request.url.startswith((self.url, "blob:", "data:")):
+        if not request.url.startswith((self.url, "blob:", "data:", "about:")):
             self.wrong.append(request.url)
 
     def open(self, state="", wait="main section"):
@@ -118,6 +118,12 @@ class Tab:
         self.page.goto(f"{self.url}?{self.opened}{state}")
         self.page.wait_for_selector(wait)
         return self
+
+    def clear(self):
+        """Leave the page, and everything that a test may have changed."""
+        self.page.unroute_all()
+        self.page.mouse.move(0, 0)
+        self.page.goto("about:blank")
 
     def table(self):
         """The rows of the table that accompanies the picture, without the labels."""

@@ -1,7 +1,10 @@
 """A server for each kind of model, and browser tabs."""
 
+import collections
 import contextlib
 import functools
+import itertools
+import json
 
 import pytest
 
@@ -22,16 +25,29 @@ def server():
         yield started
 
 
+@pytest.fixture(scope="module")
+def spare_tabs():
+    """Tabs that no test uses at the moment, by their options: a new one takes longer than most tests."""
+    spare = collections.defaultdict(list)
+    yield spare
+    for one in itertools.chain(*spare.values()):
+        one.page.close()
+
+
 @pytest.fixture
-def tab(browser, server):
+def tab(browser, server, spare_tabs):
     tabs = []
 
     def opened(kind, state="", **options):
         url = kind if kind.startswith("file:") else server(kind).url
-        tabs.append(Tab(browser, url, **options))
-        return tabs[-1].open(state)
+        spare = spare_tabs[json.dumps(options, sort_keys=True)]
+        one = spare.pop() if spare else Tab(browser, url, **options)
+        one.url = url
+        tabs.append((spare, one))
+        return one.open(state)
 
     yield opened
-    for one in tabs:
-        one.page.close()
+    for spare, one in tabs:
+        one.clear()
         assert one.wrong == []
+        spare.append(one)
