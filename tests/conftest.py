@@ -13,6 +13,16 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Tests that check where os.fsync is called replace it themselves."""
+    from helpers.disks import without_fsync
+
+    with pytest.MonkeyPatch.context() as patch:
+        without_fsync(patch)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Set the seed, so that a test does not depend on those before it."""

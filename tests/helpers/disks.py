@@ -1,15 +1,27 @@
-"""Tensors to write, damaged files, and a disk that is full."""
+"""Tensors to write, damaged files, and disks that are full or need no waiting for."""
 
 import errno
+import os
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from regard.files.tensors import DTYPES
 
 MODEL = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, -1])}
+
+
+def without_fsync(patch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk: files of tests need not outlive the machine."""
+    patch.setattr(os, "fsync", fsync)
+
+
+def fsync(handle: int) -> None:
+    """Replaces os.fsync."""
+    os.fstat(handle)  # an error if it is closed
 
 
 def every_kind() -> dict[str, Tensor]:

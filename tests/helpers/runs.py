@@ -7,6 +7,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers.disks import without_fsync
+from regard import cli
 from regard.tasks import Write
+from regard.tasks.request import Request
 from regard.training import distributed
 from regard.training import throughput as meter
 from regard.training.build import train
+from regard.training.reporter import Reporter
 
 TEXT = "The quick brown fox, aged %d, jumps over %d lazy dogs; then it sleeps.\n"
 WAYS = {"North": "Norden", "the old mill": "die alte Mühle", "her": "ihr", "us all": "uns allen"}
@@ -300,9 +305,24 @@ def same(a: Path, b: Path, state: bool = True) -> None:
 
 
 def unmeasured(patch: pytest.MonkeyPatch) -> None:
-    """Skip measuring the machine, which takes longer than a tiny run."""
+    """Skip what takes longer than a tiny run: measuring the machine, and most tokens of the samples shown."""
     patch.setattr(meter, "peak", lambda device, bf16: 1e9)
     patch.setattr(meter, "flops", lambda objective, batch: 1.0)
+    show_sample = Reporter.show_sample
+
+    def show_short_sample(reporter: Reporter, *args: Any) -> None:
+        task = type(reporter.task)
+        answers = task.answers
+
+        def short_answers(self: Any, model: Any, request: Request) -> Any:
+            few = replace(request.sampling, max_new_tokens=3)
+            return answers(self, model, replace(request, sampling=few))
+
+        with pytest.MonkeyPatch.context() as during:
+            during.setattr(task, "answers", short_answers)
+            show_sample(reporter, *args)
+
+    patch.setattr(Reporter, "show_sample", show_short_sample)
 
 
 def losses(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:
@@ -319,14 +339,26 @@ def process_group_once(device: torch.device) -> Iterator[None]:
 
 
 def main(path: str) -> None:
-    """Started by torchrun: train the runs that a JSON file lists, one after another in the same processes."""
+    """Started by torchrun: run the command lines of a JSON file, and train its runs, one after another in the
+    same processes. What process 0 prints stands in out-0 and err-0 of the folder that is its key."""
+    patch, plan = pytest.MonkeyPatch(), json.loads(Path(path).read_text())
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
-    meter.peak, meter.flops = (lambda *_: 1e9), (lambda *_: 1.0)
+    unmeasured(patch)
+    without_fsync(patch)
     with distributed.process_group(torch.device("cpu")):
-        distributed.process_group = process_group_once
-        for data, out, settings in json.loads(Path(path).read_text()):
-            tiny(data, Path(out), **settings)
+        patch.setattr(distributed, "process_group", process_group_once)
+        for folder, words in plan["commands"].items():
+            with (
+                (Path(folder) / f"out-{distributed.RANK}").open("w") as out,
+                (Path(folder) / f"err-{distributed.RANK}").open("w") as err,
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+                pytest.raises(SystemExit),
+            ):
+                cli.main(words)
+        torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
+        for data, folder, settings in plan["runs"]:
+            tiny(data, Path(folder), **settings)
 
 
 if __name__ == "__main__":

@@ -31,14 +31,6 @@ STEPS = 6
 SETTINGS = {"train__batch": 4, "train__evaluate": 3, "train__save": 2, "train__micro": 1, "steps": STEPS}
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory, text, quick):
-    """Train with one process."""
-    out = tmp_path_factory.mktemp("alone") / "out"
-    tiny(text, out, **SETTINGS)
-    return out
-
-
 def line(text, out, *more, **settings):
     options = TINY | {k.replace("__", "."): v for k, v in (SETTINGS | settings).items() if k != "steps"}
     options |= {"train.steps": settings.get("steps", STEPS)}
@@ -56,7 +48,8 @@ def two(*words):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
 
@@ -74,22 +67,6 @@ def close(a, b, loss=1e-5, rtol=1e-3, atol=1e-4):
     first, second = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=rtol, atol=atol)
-
-
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_are_one(text, alone, tmp_path, parallel):
-    out = tmp_path / "out"
-    answer, said = done(two("-m", "regard", *line(text, out, train__parallel=parallel)))
-    assert answer == f"{out}\n"  # once
-    assert said.count(f"step {STEPS}/{STEPS}") == 1
-    close(alone, out)
-    assert checkpoints(out) == checkpoints(alone)
-    a, b = (load_file(o / f"checkpoints/step-{STEPS}/optimizer.safetensors") for o in (alone, out))
-    assert a.keys() == b.keys()
-    assert {name: t.shape for name, t in a.items()} == {name: t.shape for name, t in b.items()}
-    # one process goes on with what two have made
-    tiny(text, out, **SETTINGS | {"steps": STEPS + 1}, resume=True)
-    assert checkpoints(out)[-1] == f"step-{STEPS + 1}"
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -168,7 +145,7 @@ def test_a_refused_start_of_two_says_it_once(text, tmp_path):
 
 # ------------------------------------------------------------------------------------------- every model
 
-EACH = {"steps": 6, "train__evaluate": 3, "train__save": 2, "train__keep": 1, "train__average": 3}
+EACH = {"steps": 2, "train__evaluate": 1, "train__save": 1, "train__keep": 1, "train__average": 2}
 MANY = (
     {  # what two processes make of these is what one makes of them
         f"{case}-{parallel}": {"case": case, "train__parallel": parallel} | EACH
@@ -198,28 +175,69 @@ def exact():
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """A folder with all of MANY, trained by the same two processes, and their data."""
+    """A folder with all of MANY and two command lines, run by the same two processes, and their data."""
     folder = tmp_path_factory.mktemp("both")
     data = {case: write_data(case, folder) for case in RUNS}
-    plan = [
+    commands = {}
+    for parallel in ("ddp", "fsdp"):
+        (folder / parallel).mkdir()
+        words = line(data["write"], folder / parallel / "out", train__parallel=parallel)
+        commands[str(folder / parallel)] = words
+    runs = [
         (data[settings.get("case", "write")], str(folder / name), settings) for name, settings in MANY.items()
     ]
-    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "plan.json").write_text(json.dumps({"commands": commands, "runs": runs}))
     done(two(str(Path(__file__).parents[1] / "helpers" / "runs.py"), str(folder / "plan.json")))
     return folder, data
 
 
+@pytest.fixture(scope="module")
+def one(tmp_path_factory, quick):
+    """Train with one process, for which train.parallel means nothing, and return the folder."""
+    outs = {}
+
+    def train_once(text, settings):
+        key = json.dumps({k: v for k, v in settings.items() if k != "train__parallel"})
+        if key not in outs:
+            out = tmp_path_factory.mktemp("one") / "out"
+            tiny(text, out, **settings)
+            outs[key] = out
+        return outs[key]
+
+    return train_once
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_are_one(both, one, parallel):
+    folder, data = both[0] / parallel, both[1]
+    text, out = data["write"], folder / "out"
+    alone = one(text, SETTINGS)
+    answer, said = (
+        (folder / f"{name}-0").read_text() + (folder / f"{name}-1").read_text() for name in ("out", "err")
+    )
+    assert answer == f"{out}\n", said  # once
+    assert said.count(f"step {STEPS}/{STEPS}") == 1
+    close(alone, out)
+    assert checkpoints(out) == checkpoints(alone)
+    a, b = (load_file(o / f"checkpoints/step-{STEPS}/optimizer.safetensors") for o in (alone, out))
+    assert a.keys() == b.keys()
+    assert {name: t.shape for name, t in a.items()} == {name: t.shape for name, t in b.items()}
+    # one process goes on with what two have made
+    tiny(text, out, **SETTINGS | {"steps": STEPS + 1}, resume=True)
+    assert checkpoints(out)[-1] == f"step-{STEPS + 1}"
+
+
 @pytest.mark.parametrize("name", MANY)
-def test_every_model_is_the_same_from_one_or_two(both, tmp_path, exact, name):
+def test_every_model_is_the_same_from_one_or_two(both, one, exact, name):
     folder, data = both
     settings = MANY[name]
     text = data[settings.get("case", "write")]
-    tiny(text, tmp_path / "out", **settings)
-    assert rows(tmp_path / "out")[-1]["averaged"] == 3
-    close(tmp_path / "out", folder / name, loss=1e-9, rtol=1e-7, atol=1e-9)
-    assert checkpoints(folder / name) == checkpoints(tmp_path / "out")
-    tiny(text, folder / name, **settings | {"steps": 7}, resume=True)  # one goes on with what two have made
-    assert checkpoints(folder / name)[-1] == "step-7"
+    alone = one(text, settings)
+    assert rows(alone)[-1]["averaged"] == 2
+    close(alone, folder / name, loss=1e-9, rtol=1e-7, atol=1e-9)
+    assert checkpoints(folder / name) == checkpoints(alone)
+    tiny(text, folder / name, **settings | {"steps": 3}, resume=True)  # one goes on with what two have made
+    assert checkpoints(folder / name)[-1] == "step-3"
 
 
 # ---------------------------------------------------------------------------------------------- one process
