@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,12 +72,11 @@ def every(request, tmp_path_factory, quick):
 # ------------------------------------------------------------------------------ stopped and gone on with
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("step", [0, 3, 7, 11])
-def test_stopped_before_a_step(straight, text, tmp_path, step, how):
+def test_stopped_before_a_step(straight, text, tmp_path, step):
     """3 and 7 come right before an evaluation, 11 is the last one."""
     out, (weights, settings) = tmp_path / "out", straight
-    with stopped(Trainer, "train_step", at_step(step), how):
+    with stopped(Trainer, "train_step", at_step(step)):
         tiny(text, out, **settings)
     assert checkpoints(out)[-1] == f"step-{step}"
     assert load(out).ask("The", max_new_tokens=3, seed=1) is not None  # what is there can be used
@@ -96,11 +96,14 @@ def test_stopped_while_a_step_is_on_its_way_it_is_done_or_not_begun(straight, te
     same(weights, out, state=done < STEPS)
 
 
-def test_stopped_again_and_again(straight, text, tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_again_and_again(straight, text, tmp_path, how):
+    """Also right before an evaluation, in the first step and in the last one."""
     out, (weights, settings) = tmp_path / "out", straight
-    for step in (1, 2, 5, 6, 8, 9, 11):
-        with stopped(Trainer, "train_step", at_step(step)):
+    for step in (0, 1, 3, 5, 7, 11):
+        with stopped(Trainer, "train_step", at_step(step), how):
             tiny(text, out, **settings, resume=True)
+        assert checkpoints(out)[-1] == f"step-{step}"
     tiny(text, out, **settings, resume=True)
     same(weights, out)
 
@@ -215,18 +218,25 @@ def test_killed_at_any_moment(tmp_path):
 # -------------------------------------------------------------------------------------- damage and trouble
 
 
+@pytest.fixture(scope="module")
+def interrupted(straight, text, tmp_path_factory):
+    """A run that was stopped before its last step, and has an earlier checkpoint."""
+    out = tmp_path_factory.mktemp("interrupted") / "out"
+    with stopped(Trainer, "train_step", at_step(11)):
+        tiny(text, out, **straight[1])
+    assert checkpoints(out) == ["step-10", "step-11"]
+    return out
+
+
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 )
 @pytest.mark.parametrize("how", ["cut", "changed", "gone"])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
-    straight, text, tmp_path, capsys, name, how
+    straight, interrupted, text, tmp_path, capsys, name, how
 ):
     weights, settings = straight
-    out = tmp_path / "out"
-    with stopped(Trainer, "train_step", at_step(11)):
-        tiny(text, out, **settings)
-    assert checkpoints(out) == ["step-10", "step-11"]
+    out = shutil.copytree(interrupted, tmp_path / "out")
     path = out / "checkpoints" / "step-11" / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
