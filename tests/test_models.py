@@ -21,6 +21,7 @@ VOCAB, T, S = 61, 11, 13
 GPT = {"vocab": VOCAB, "context": 23, "dim": 40, "depth": 2, "heads": 4}
 PAIR = {**GPT, "target_vocab": 53, "dropout": 0.0}
 RECURRENT = {k: v for k, v in PAIR.items() if k != "heads"}
+LAYERS = {k: v for k, v in RECURRENT.items() if k != "target_vocab"}
 BERT = {**GPT, "dropout": 0.0}
 CAPTIONER = {**GPT, "size": 20, "decoder_depth": 2, "depth": 1, "dropout": 0.0}
 HIDDEN = VOCAB - 1  # what stands in place of a word to be guessed
@@ -159,6 +160,10 @@ CASES = [
     ),
     Case("gru", {**RECURRENT, "target_vocab": None, "bidirectional": False}, pair=True, compiles=False),
     Case("lstm", {**RECURRENT, "tied": False, "depth": 1}, pair=True, compiles=False),
+    *(
+        Case("recurrent", {**LAYERS, "cell": cell, **more}, compiles=False)
+        for cell, more in (("rnn", {}), ("gru", {"depth": 1}), ("lstm", {"tied": False}))
+    ),
     *(
         Case("bert", {**BERT, "positions": positions}, reads=True)
         for positions in ("none", "sinusoidal", "learned", "rotary", "relative")

@@ -143,16 +143,28 @@ def read_terminal() -> Iterator[str]:
 
 
 def score(options: argparse.Namespace) -> None:
+    from regard.draw.picture import check_suffix, draw
+    from regard.draw.plots import position_curves
     from regard.runs.load import load
+    from regard.runs.score import loss_table
 
+    if options.save:
+        check_suffix(options.save)  # before a long computation
     model, settings = load_model(options)
     against = load(options.against) if options.against else None
-    scores = model.score(*options.data, against=against, **settings)
+    by_position = options.by_position or bool(options.save)
+    scores = model.score(*options.data, against=against, by_position=by_position, **settings)
+    if options.save:
+        name = os.path.basename(os.path.abspath(options.model))
+        draw(position_curves({name: scores["loss_by_position"]})).save(options.save)
     if options.json:
         print(json.dumps(scores))
-    else:
-        for name, value in scores.items():
-            print(f"{name:14} {value}" if isinstance(value, str) else f"{name:14} {value:.4f}")
+        return
+    losses = scores.pop("loss_by_position", [])
+    for name, value in scores.items():
+        print(f"{name:14} {value}" if isinstance(value, str) else f"{name:14} {value:.4f}")
+    for place, value in loss_table(losses):
+        print(f"loss at {place:6} {value:.4f}")
 
 
 def look(options: argparse.Namespace) -> None:

@@ -102,6 +102,9 @@ def add_score_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("data", nargs="+", metavar="DATA")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.add_argument("--against", metavar="MODEL", help="another model: is the difference significant?")
+    by_position = "the loss by the number of tokens before, of a model that writes"
+    p.add_argument("--by-position", action="store_true", help=by_position)
+    p.add_argument("--save", metavar="FILE", help=".svg or .png: the loss by position as a curve")
     add_answer_options(p)
 
 

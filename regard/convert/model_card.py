@@ -148,6 +148,8 @@ def onnx_card(
         notes.append(
             "`logits[:, t]` predicts token t + 1. Pad several texts on the right: no token attends to it."
         )
+        if "state" in graphs["model"]["inputs"]:
+            notes.append("To go on from there, pass `next_state` as `state` with the next tokens only.")
     elif any("mask" in graph["inputs"] for graph in graphs.values()):
         notes.append("`mask` is true for tokens of the text, and false for padding, on the right.")
     return card(task, "ONNX graphs", lines, " ".join(notes))
@@ -179,8 +181,11 @@ def example_inputs(names: list[str], ids: str) -> list[str]:
     if "pixels" in names:
         return ['inputs = {"pixels": pixels}  # bytes (1, channels, size, size) of an image of this size']
     values = {ids: "ids", "mask": "np.ones_like(ids, bool)", "segments": "np.zeros_like(ids)"}
+    values["state"] = "np.zeros((layers, 1, dim), np.float32)"
     row = ", ".join(f'"{name}": {value}' for name, value in values.items() if name in names)
-    return ['ids = np.array([tokenizer.encode("A text.").ids])', f"inputs = {{{row}}}"]
+    ids_line = 'ids = np.array([tokenizer.encode("A text.").ids])'
+    layers = ["layers, _, dim = model.get_inputs()[1].shape"] if "state" in names else []
+    return [ids_line, *layers, f"inputs = {{{row}}}"]
 
 
 # Shared

@@ -1,4 +1,4 @@
-"""Recurrent encoder and decoder, with and without attention.
+"""Recurrent layers, and an encoder and a decoder of them, with and without attention.
 
 Shapes: B batch, S source tokens, T target tokens, D width, L layers, N = L, or 2 L for an LSTM.
 """
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.core.attention import Additive, Bilinear, Records, attend, dot
 from regard.core.cache import Mask, over_keys
+from regard.core.layers import init_xavier
 from regard.describe import parts
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {
@@ -24,20 +25,45 @@ Hidden = tuple[Tensor, ...]  # h (L, B, D) of every layer; for an LSTM also its 
 
 
 def stack(cell: str, inputs: int, dim: int, depth: int, dropout: float, both: bool = False) -> nn.RNNBase:
-    """Layers of cells, with dropout between them; torch warns of dropout after a single layer."""
-    dropout = dropout if depth > 1 else 0.0
-    return CELLS[cell](inputs, dim, depth, batch_first=True, dropout=dropout, bidirectional=both)
+    """Layers of cells, with dropout between them; in `both` directions, each has half of the width."""
+    if both and dim % 2:
+        raise ValueError(f"{dim=} must be even: half of it reads forwards, half backwards")
+    dropout, width = dropout if depth > 1 else 0.0, dim // (1 + both)  # torch warns of it after a single one
+    return CELLS[cell](inputs, width, depth, batch_first=True, dropout=dropout, bidirectional=both)
+
+
+def run(
+    rnn: nn.RNNBase, x: Tensor, attention_mask: Mask = None, hidden: Hidden = ()
+) -> tuple[Tensor, Hidden]:
+    """The states (B, S, D) of x, padded on the right where not `attention_mask`, and the last of each layer.
+
+    `hidden` are the states before the first token; without it they are 0.
+    """
+    first = hidden if len(hidden) > 1 else hidden[0] if hidden else None
+    if attention_mask is None:
+        states, last = rnn(x, first)
+    else:
+        packed = pack_padded_sequence(x, lengths(attention_mask), True, enforce_sorted=False)
+        packed, last = rnn(packed, first)
+        states = pad_packed_sequence(packed, True, total_length=x.shape[1])[0]  # (B, S, D)
+    return states, last if isinstance(last, tuple) else (last,)
 
 
 @dataclass
 class RecurrentState:
-    """The decoder's hidden state, and the encoder's states that it attends to, which no step changes."""
+    """The hidden states of cells, and the encoder's states that they attend to, which no step changes."""
 
     hidden: Hidden
-    source: Tensor  # a state for each source token; without attention, a single context vector
+    source: Tensor  # a state for each source token; without attention, a single context vector, or none
     keys: Tensor | None = None  # computed at the decoder's first step
     attention_mask: Mask = None  # False where a source is padded
     length: int = 0
+
+    def read(self, rnn: nn.RNNBase, x: Tensor, attention_mask: Mask = None) -> Tensor:
+        """The states of more tokens, and the state is updated."""
+        states, self.hidden = run(rnn, x, attention_mask, self.hidden)
+        self.length += x.shape[1]
+        return states
 
     def reorder(self, rows: Tensor) -> None:
         """Row i continues from what row rows[i] was: for choosing beams, or dropping finished rows."""
@@ -56,20 +82,12 @@ class Encoder(nn.Module):
 
     def __init__(self, cell: str, dim: int, depth: int, *, bidirectional: bool = True, dropout: float = 0.0):
         super().__init__()
-        if bidirectional and dim % 2:
-            raise ValueError(f"{dim=} must be even: half of it reads forwards, half backwards")
-        self.rnn = stack(cell, dim, dim // (1 + bidirectional), depth, dropout, bidirectional)
+        self.rnn = stack(cell, dim, dim, depth, dropout, bidirectional)
         N = depth * (2 if cell == "lstm" else 1)
         self.bridge = nn.ModuleList(nn.Linear(dim, dim) for _ in range(N)) if bidirectional else None
 
     def forward(self, x: Tensor, attention_mask: Mask = None) -> tuple[Tensor, Hidden]:
-        if attention_mask is None:
-            states, last = self.rnn(x)
-        else:
-            packed = pack_padded_sequence(x, lengths(attention_mask), True, enforce_sorted=False)
-            packed, last = self.rnn(packed)
-            states = pad_packed_sequence(packed, True, total_length=x.shape[1])[0]  # (B, S, D)
-        hidden = as_tuple(last)
+        states, hidden = run(self.rnn, x, attention_mask)
         if self.bridge is not None:
             ends = torch.cat(hidden).unflatten(0, (-1, 2)).transpose(1, 2).flatten(2)  # (N, B, D)
             first = [torch.tanh(W(h)) for W, h in zip(self.bridge, ends, strict=True)]
@@ -79,16 +97,11 @@ class Encoder(nn.Module):
     describe = parts.encoder
 
 
-def as_tuple(hidden: Tensor | Hidden) -> Hidden:
-    """torch gives (h, c) of an LSTM, but h alone of other cells."""
-    return hidden if isinstance(hidden, tuple) else (hidden,)
-
-
 def lengths(attention_mask: Tensor) -> Tensor:
     """The number of real tokens (B,) of each row, on the CPU, as packing needs it."""
     attention_mask = attention_mask.cpu()
     if not attention_mask[:, 0].all() or (attention_mask[:, 1:] & ~attention_mask[:, :-1]).any():
-        raise ValueError("sources are padded on the right, and each has at least one real token")
+        raise ValueError("texts are padded on the right, and each has at least one real token")
     return attention_mask.sum(1)
 
 
@@ -159,33 +172,28 @@ class Decoder(nn.Module):
     def forward(self, y: Tensor, state: RecurrentState) -> Tensor:
         """Read embeddings y (B, T, D) of one token or many, and update the state."""
         if self.attends_after_cell and self.look is not None:
-            s = self.run_cell(y, state)  # (B, T, D)
+            s = state.read(self.rnn, y)  # (B, T, D)
             c = self.look(s, state)  # (B, T, D)
             return torch.tanh(self.readout(torch.cat([c, s], dim=-1)))  # (B, T, D)
         if self.look is None:
             c = state.source.expand_as(y)  # (B, T, D)
-            s = self.run_cell(torch.cat([y, c], dim=-1), state)  # (B, T, D)
+            s = state.read(self.rnn, torch.cat([y, c], dim=-1))  # (B, T, D)
         else:  # each step's context is an input of the cell: step by step
             states, contexts = [], []
             for y_t in y.split(1, dim=1):
                 contexts.append(self.look(state.hidden[0][-1][:, None], state))
-                states.append(self.run_cell(torch.cat([y_t, contexts[-1]], dim=-1), state))
+                states.append(state.read(self.rnn, torch.cat([y_t, contexts[-1]], dim=-1)))
             s, c = torch.cat(states, dim=1), torch.cat(contexts, dim=1)  # (B, T, D)
         pairs = self.readout(torch.cat([s, y, c], dim=-1)).unflatten(-1, (-1, 2))  # (B, T, D, 2)
         return pairs.amax(-1)  # (B, T, D)
 
     describe = parts.decoder
 
-    def run_cell(self, x: Tensor, state: RecurrentState) -> Tensor:
-        s, last = self.rnn(x, state.hidden if len(state.hidden) > 1 else state.hidden[0])
-        state.hidden = as_tuple(last)
-        state.length += x.shape[1]
-        return s
-
 
 def init_recurrent(model: nn.Module) -> None:
     """Recurrent weights orthogonal, gate by gate, Bahdanau et al. 2015, B.1; the others by Glorot & Bengio
     2010; biases 0, but the LSTM's forget gate's 1, so that it remembers, Jozefowicz et al. 2015."""
+    init_xavier(model)
     for m in model.modules():
         if isinstance(m, nn.RNNBase):
             for name, p in m.named_parameters():

@@ -70,11 +70,20 @@ def unpacked(x: Tensor | PackedSequence) -> Tensor:
     return x if isinstance(x, Tensor) else pad_packed_sequence(x, True)[0]
 
 
-def describe_cells(d: Description, rnn: nn.RNNBase, x: str, first: str | None = None) -> str:
+def carried_states(x: Any, hidden: Tensor | tuple[Tensor, ...] | None = None) -> Tensor | None:
+    """The states that a recurrent layer was called with (B, N, D); None at the beginning of a text."""
+    if hidden is None:
+        return None
+    return (hidden if isinstance(hidden, Tensor) else torch.cat(hidden)).transpose(0, 1)
+
+
+def describe_cells(
+    d: Description, rnn: nn.RNNBase, x: str, first: str | None = None, carried: bool = False
+) -> str:
     """Note the gates and states of torch's recurrent layers; return the name of the last layer's states.
 
     `first` is the name of the first states, a row for each layer, and after these of an LSTM's cells; without
-    it they are 0.
+    it they are 0. If they are `carried` from one call to the next, they are 0 in the first.
     """
     directions, memory = 1 + rnn.bidirectional, dict[str, Any]()
 
@@ -91,7 +100,11 @@ def describe_cells(d: Description, rnn: nn.RNNBase, x: str, first: str | None = 
             values = CELLS[rnn.mode.partition("_")[0]](part, rnn.all_weights[n], x, before)
             values = previous_states(part, values, first, layer, rnn.num_layers, before) | values
             for name, (op, text) in values.items():
-                part.see(name, op, text, rnn, pick=lambda *call, n=n, name=name: gates(*call)[n][name])
+                pick = partial(gate_values, gates, n, name)
+                part.see(name, op, text, rnn, pick=pick)
+                if carried and "first" in op:  # a trace of the first call has no such value
+                    at_zero = {key: part for key, part in op.items() if key not in ("first", "row")}
+                    part.see(name, at_zero, text, rnn, pick=pick)
             states.append(part.name("state"))
         if directions == 2:
             both: Op = {"does": "concat", "x": states}
@@ -100,6 +113,11 @@ def describe_cells(d: Description, rnn: nn.RNNBase, x: str, first: str | None = 
             states = [d.at("cells", layer).see("states", both, text, rnn, pick=pick)]
         (x,) = states
     return x
+
+
+def gate_values(gates: Any, n: int, name: str, *call: Any) -> Tensor:
+    """The values of one gate of a layer and direction."""
+    return gates(*call)[n][name]
 
 
 def side_by_side(gates: Any, layer: int, *call: Any) -> Tensor:
@@ -128,7 +146,8 @@ def previous_states(
         if x in values:
             op: Op = {"does": "before", "x": d.name(x)} | ({"back": True} if "+" in before else {})
             op |= {} if first is None else {"first": first, "row": layer + i * depth}
-            start = "at the beginning 0" if first is None else "at the beginning the decoder's first"
+            decodes = first is not None and not first.endswith("carried")
+            start = "at the beginning the decoder's first" if decodes else "at the beginning 0"
             about = f"The {x} after the token {'behind' if '+' in before else 'before'} this one; {start}."
             states[name] = op, Text(f"Previous {x}", about, f"{letter}_{before}")
     return states

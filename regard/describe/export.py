@@ -21,7 +21,7 @@ class Graph:
     f: Callable[..., Any]
     inputs: Mapping[str, Axes]  # in the order of the arguments
     outputs: tuple[str, ...] = ("logits",)
-    recurrent: bool = False  # packs rows of unequal length for a recurrent layer, which torch cannot export
+    recurrent: bool = False  # has a recurrent layer over texts of any length, which torch cannot export
 
 
 def attention_graphs(model: Any, decoder: Any, inputs: Mapping[str, Axes], length: int | str) -> list[Graph]:
@@ -67,6 +67,22 @@ def recurrent_graphs(model: Any, state: Any, inputs: Mapping[str, Axes], length:
         Graph("encoder", encode, inputs, ("memory", "state"), packs),
         Graph("decoder", decode, target, ("logits", "next_state")),
     ]
+
+
+def language_graph(model: Any) -> Graph:
+    """The graph of a recurrent language model: the logits of more tokens, given the `state` (layers, batch,
+    D) after those before, an LSTM's with its cells; at the beginning it is 0. It also returns the next one.
+    """
+    rnn = model.rnn
+    cells = 2 if isinstance(rnn, nn.LSTM) else 1
+
+    def read(ids: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        now = model.new_state(len(ids))
+        now.hidden = state.chunk(cells)
+        return model.logits(model.decode(ids, now)), torch.cat(now.hidden)
+
+    state: Axes = (cells * rnn.num_layers, "batch", rnn.hidden_size)
+    return Graph("model", read, {"ids": TEXT, "state": state}, ("logits", "next_state"), recurrent=True)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.describe.cells import describe_cells, describe_first_states, describe_last_states, unpacked
+from regard.describe.cells import (
+    carried_states,
+    describe_cells,
+    describe_first_states,
+    describe_last_states,
+    unpacked,
+)
 from regard.describe.texts import Op, Text, activation, add_bias, scaled_term, sign
 from regard.describe.values import Description, Term, Value
 
@@ -167,10 +173,24 @@ STATES = "The state of the recurrent cells after each token."
 
 def encoder(m: Any, d: Description, x: str) -> tuple[str, str]:
     """The names of the states of all tokens, and of the decoder's first."""
-    x, cell, both = describe_cells(d, m.rnn, x), m.rnn.mode.partition("_")[0], m.bridge is not None
-    formula = "[→h_t; ←h_t]" if both else f"h_t = {cell}(x_t, h_{{t−1}})"
-    states = d.same("states", x, Text("States", STATES, formula), m.rnn, pick=lambda _, __, y: unpacked(y[0]))
-    return states, describe_last_states(m, d)
+    return recurrent_states(m, d, describe_cells(d, m.rnn, x)), describe_last_states(m, d)
+
+
+def recurrent_states(m: Any, d: Description, x: str) -> str:
+    """The states of the last layer, of both directions if it has them."""
+    cell = m.rnn.mode.partition("_")[0]
+    formula = "[→h_t; ←h_t]" if m.rnn.bidirectional else f"h_t = {cell}(x_t, h_{{t−1}})"
+    pick = lambda _, __, y: unpacked(y[0])  # noqa: E731
+    return d.same("states", x, Text("States", STATES, formula), m.rnn, pick=pick)
+
+
+def recurrent_lm(m: Any, d: Description, head: bool = True) -> str:
+    """An embedding, the cells of all layers, and the output layer."""
+    x = d.lookup("embed", m.embed, "text")
+    text = Text("Carried states", "The states after the text so far, a row for each layer.", "h_0")
+    first = d.see("carried", None, text, m.rnn, "input", lambda args, *_: carried_states(*args))
+    x = recurrent_states(m, d, describe_cells(d, m.rnn, x, first, carried=True))
+    return d.logits(x, m.output, m.output_bias) if head else x
 
 
 def recurrent_attention(m: Any, d: Description, q: str, source: str) -> str:
@@ -293,6 +313,15 @@ def pooled_last(d: Description, x: str, at: nn.Module) -> str:
     return d.same(
         "pooled", x, Text("Pooled", f"{VECTOR}: that of the last token.", "x_T"), at, "input", row=-1
     )
+
+
+def pooled_ends(m: Any, d: Description, x: str, at: nn.Module) -> str:
+    """A recurrent network's vector of a text: its last state, of each direction if it has two."""
+    if not m.rnn.bidirectional:
+        return pooled_last(d, x, at)
+    ends = [d.at("cells", m.rnn.num_layers - 1, way).name("state") for way in ("forward", "backward")]
+    text = Text("Pooled", f"{VECTOR}: the last state of each direction.", "[→h_T; ←h_1]")
+    return d.see("pooled", {"does": "concat", "x": ends, "row": [-1, 0]}, text, at, "input")
 
 
 def pooled_first(m: Any, d: Description, x: str, at: nn.Module) -> str:

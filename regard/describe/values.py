@@ -14,7 +14,7 @@ Operations (`does`), their operands (names of values, or of weights, which begin
 | distance | W; far | -W[head] · |j - i|; far: W[j - i, at most so far][head], of query i and key j |
 | add | terms: (name, times, first) | Σ times · name[row - first]; of @ names, only row 0 has them |
 | same | x; row: always this one; column: of each row of x this one | x |
-| concat | x: names | the values side by side |
+| concat | x: names; row: of each | the values side by side |
 | linear | x: a name, or some side by side; W, b, share, f; row | f(x · W[column] + b) |
 | turn | x, cos, sin, share | each pair of x rotated by its angle |
 | norm | x, W, b, eps, f, share; rms | (f(x) - mean) / deviation · W + b; rms: f(x) / root mean square · W |

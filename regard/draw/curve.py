@@ -1,17 +1,19 @@
-"""The training curve of a run: training and validation loss by step."""
+"""The training curve of a run: training and validation loss by step, and below the norm of the gradient."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from regard.draw.axes import tick_label, ticks
-from regard.draw.scene import Circle, Polyline, Scene, Shape, Text, printable
+from regard.draw.scene import SERIES, Circle, Polyline, Scene, Shape, Text, printable
 from regard.draw.svg import svg
 
 Point = tuple[float, float]  # (step, loss)
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 68, WIDTH - 32, 64, HEIGHT - 56  # of the area between the axes
+PANEL = 96  # height of the area for the norm of the gradient, which is drawn below, if it was logged
 MAX_POINTS = 1000  # more can't be distinguished at this width
 LONGEST_TITLE = 50  # characters that fit beside the legend
 
@@ -69,7 +71,27 @@ def curve_scene(
         (RIGHT - 105, "orange", 2.5, "validation"),
     ):
         shapes += [Polyline(((x, 26), (x + 22, 26)), colour, width), Text(x + 30, 26, words, pale=True)]
-    return Scene(WIDTH, HEIGHT, title, shapes, corner=8)
+    norms = [(step, norm) for step, norm in finite_points(rows, "grad_norm") if norm > 0]
+    if norms:
+        shapes += draw_norms(thin_out(norms, max), last_step)
+    return Scene(WIDTH, HEIGHT + (PANEL + 40 if norms else 0), title, shapes, corner=8)
+
+
+def draw_norms(norms: list[Point], last_step: float) -> list[Shape]:
+    """The norm of the gradient before clipping, by step, on a logarithmic axis."""
+    exponents = [math.log10(norm) for _, norm in norms]
+    low, high = math.floor(min(exponents)), math.ceil(max(exponents))
+    high = max(high, low + 1)
+    top, bottom = HEIGHT + 20, HEIGHT + 20 + PANEL
+    shapes: list[Shape] = [Text(LEFT, top - 14, "gradient norm, before clipping", pale=True)]
+    for exponent in range(low, high + 1, -(-(high - low) // 4)):
+        y = bottom - PANEL * (exponent - low) / (high - low)
+        shapes.append(Polyline(((LEFT, y), (RIGHT, y)), "grid", 1))
+        shapes.append(Text(LEFT - 10, y, f"{10.0**exponent:g}", anchor="end", pale=True))
+    steps = [LEFT + (RIGHT - LEFT) * step / last_step for step, _ in norms]
+    heights = [bottom - PANEL * (exponent - low) / (high - low) for exponent in exponents]
+    places = list(zip(steps, heights, strict=True))
+    return shapes + draw_line(places, SERIES[2], 1.25, radius=3 if len(norms) == 1 else 0)
 
 
 def draw_line(places: list[Point], colour: str, width: float, radius: float) -> list[Shape]:
@@ -91,10 +113,10 @@ def finite_points(rows: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
     return [(step, value) for step, value in points if math.isfinite(value)]
 
 
-def thin_out(points: list[Point]) -> list[Point]:
-    """At most MAX_POINTS points, each the mean of its neighbours."""
+def thin_out(points: list[Point], combine: Callable[[list[float]], float] = fmean) -> list[Point]:
+    """At most MAX_POINTS points, each of several neighbours, whose values `combine` makes one."""
     size = math.ceil(len(points) / MAX_POINTS)
     if size <= 1:
         return points
     groups = [points[i : i + size] for i in range(0, len(points), size)]
-    return [(sum(s for s, _ in g) / len(g), sum(v for _, v in g) / len(g)) for g in groups]
+    return [(fmean(s for s, _ in g), combine([v for _, v in g])) for g in groups]

@@ -11,6 +11,13 @@ from regard.files.atomic import atomic_file
 SUFFIXES = ".svg", ".png"
 
 
+def check_suffix(path: str | Path) -> Path:
+    """The path; raises UserError unless a picture can be saved there."""
+    if (path := Path(path)).suffix.lower() not in SUFFIXES:
+        raise UserError(f"{path}: can't save a picture in this format; use {' or '.join(SUFFIXES)}")
+    return path
+
+
 class Picture:
     """A scene that displays itself in a notebook."""
 
@@ -25,9 +32,7 @@ class Picture:
 
     def save(self, path: str | Path) -> None:
         """Write an .svg or a .png file atomically."""
-        path = Path(path)
-        if path.suffix.lower() not in SUFFIXES:
-            raise UserError(f"{path}: can't save a picture in this format; use {' or '.join(SUFFIXES)}")
+        path = check_suffix(path)
         data = self.png() if path.suffix.lower() == ".png" else self.svg().encode()
         with atomic_file(path) as temporary:
             temporary.write_bytes(data)

@@ -98,6 +98,12 @@ class Curves:
         return shapes, left
 
 
+def position_curves(losses: Mapping[str, Sequence[float]]) -> Curves:
+    """The loss of models, by name, at each position of the context, counted from 1."""
+    curves = {name: (np.arange(1, len(ys) + 1), np.asarray(ys)) for name, ys in losses.items()}
+    return Curves("loss by the number of tokens before", "tokens before", curves)
+
+
 def finite_runs(y: np.ndarray) -> list[np.ndarray]:
     """Indices of each run of two or more finite numbers."""
     finite = np.flatnonzero(np.isfinite(y))

@@ -7,6 +7,7 @@ from regard.models.captioner import Captioner, CaptionerConfig
 from regard.models.electra import Electra
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.head import ModelWithHead
+from regard.models.rnn import RecurrentLM, RecurrentLMConfig
 from regard.models.seq2seq import GRUConfig, LSTMConfig, RNNConfig, Seq2Seq, Seq2SeqConfig
 from regard.models.t5 import T5Config
 from regard.models.transformer import Transformer, TransformerConfig
@@ -17,6 +18,7 @@ MODELS: dict[str, tuple[type[Any], type[Any], dict[str, dict[str, Any]]]] = {
     "bert": (Bert, BertConfig, BertConfig.PRESETS),
     "captioner": (Captioner, CaptionerConfig, CaptionerConfig.PRESETS),
     "gpt": (GPT, GPTConfig, GPTConfig.PRESETS),
+    "recurrent": (RecurrentLM, RecurrentLMConfig, RecurrentLMConfig.PRESETS),
     "rnn": (Seq2Seq, RNNConfig, RNNConfig.PRESETS),
     "gru": (Seq2Seq, GRUConfig, GRUConfig.PRESETS),
     "lstm": (Seq2Seq, LSTMConfig, LSTMConfig.PRESETS),
@@ -27,4 +29,12 @@ MODELS: dict[str, tuple[type[Any], type[Any], dict[str, dict[str, Any]]]] = {
 }
 __all__ = ["GPT", "MODELS", "Bert", "Captioner", "Electra", "ModelWithHead", "Seq2Seq", "Transformer", "ViT"]
 __all__ += ["BertConfig", "CaptionerConfig", "GPTConfig", "GRUConfig", "LSTMConfig", "RNNConfig", "T5Config"]
-__all__ += ["Seq2SeqConfig", "TransformerConfig", "ViTConfig", "Word2Vec", "WordsConfig"]
+__all__ += [
+    "RecurrentLM",
+    "RecurrentLMConfig",
+    "Seq2SeqConfig",
+    "TransformerConfig",
+    "ViTConfig",
+    "Word2Vec",
+    "WordsConfig",
+]

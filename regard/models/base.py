@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.core.cache import Mask
 from regard.describe import parts
+from regard.describe.export import Graph
 
 Parts = list[nn.Module | nn.Parameter]
 Presets = dict[str, dict[str, Any]]
@@ -69,6 +71,8 @@ class LanguageModel(nn.Module):
     """
 
     config: Any
+    embed: nn.Embedding
+    drop: nn.Dropout
     hidden: Callable[..., Tensor]
     decode: Callable[..., Tensor]
     output_bias: Any  # its bias (vocab,), or None
@@ -102,10 +106,38 @@ class LanguageModel(nn.Module):
             raise ValueError(f"{length} tokens do not fit context={self.config.context}")
 
 
+class CausalLM(LanguageModel):
+    """A language model that reads forwards: what it makes of a token depends on none behind it."""
+
+    like = "gpt"  # it suits the tasks that a GPT suits
+    output_bias = None
+
+    blocks: Any
+    head: nn.Linear | None
+    encode: Callable[..., Tensor]  # the hidden states of texts padded on the right
+    start: Callable[..., tuple[Tensor, Any]]
+    graphs: Callable[[], list[Graph]]
+
+    def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
+        """The last token's vector (B, D), which alone depends on the whole text, Radford et al. 2018."""
+        last = -1 if attention_mask is None else attention_mask.sum(1) - 1
+        return x[torch.arange(len(x), device=x.device), last]
+
+    def unused_by_head(self, pooled: bool) -> Parts:
+        return [] if self.head is None else [self.head]
+
+
 class EncoderDecoder(LanguageModel):
     """A language model that reads a source, from which `begin` makes the state that `decode` starts from."""
 
+    decoder: Any
     begin: Callable[..., Any]
+
+    def decode(self, target: Tensor, state: Any) -> Tensor:
+        """The decoder's final hidden states of more target tokens; the state is updated."""
+        self.check_length(target, state)
+        y = self.drop((getattr(self, "target_embed", None) or self.embed)(target))  # (B, T, D)
+        return self.drop(self.decoder(y, state))  # (B, T, D)
 
     def hidden(self, source: Tensor, target: Tensor, attention_mask: Mask = None) -> Tensor:
         """The final hidden states (B, T, D), before the output layer."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.core.cache import State, next_positions
-from regard.core.layers import Stack, init_xavier, make_block
+from regard.core.layers import Stack, make_block
 from regard.core.positions import Learned, Sinusoidal
 from regard.core.recurrent import Decoder, Hidden, RecurrentAttention, RecurrentState, init_recurrent
 from regard.describe import images, parts
@@ -150,7 +150,6 @@ class Captioner(EncoderDecoder):
         self.embed = nn.Embedding(c.vocab, c.dim)
         self.drop = nn.Dropout(c.dropout)
         self.decoder = SoftAttentionDecoder(c) if c.decoder == "lstm" else TransformerDecoder(c)
-        init_xavier(self)
         init_recurrent(self)
 
     @property
@@ -160,12 +159,6 @@ class Captioner(EncoderDecoder):
 
     def begin(self, source: Tensor, attention_mask: None = None) -> Any:
         return self.decoder.begin(self.encoder(source))
-
-    def decode(self, target: Tensor, state: Any) -> Tensor:
-        """The decoder's final hidden states of more words; the state is updated."""
-        self.check_length(target, state)
-        y = self.drop(self.embed(target))  # (B, T, D)
-        return self.drop(self.decoder(y, state))  # (B, T, D)
 
     describe = parts.encoder_decoder
 

@@ -6,14 +6,13 @@ Shapes: B batch, T tokens, D width.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from regard.core.cache import Mask, State, next_positions
 from regard.core.layers import Stack, init_gpt2, make_block, make_norm
 from regard.core.positions import RopeScaling, make_positions
 from regard.describe.export import TEXT, Graph, StackParts
-from regard.models.base import BlocksConfig, LanguageModel, Parts, Presets, TextConfig
+from regard.models.base import BlocksConfig, CausalLM, Presets, TextConfig
 
 GPT2 = {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True, "context": 1024}
 
@@ -51,10 +50,8 @@ class GPTConfig(BlocksConfig, TextConfig):
     }
 
 
-class GPT(LanguageModel):
+class GPT(CausalLM):
     """logits[:, t] scores the token that follows ids[:, : t + 1]."""
-
-    output_bias = None
 
     def __init__(self, c: GPTConfig):
         super().__init__(c)
@@ -81,21 +78,13 @@ class GPT(LanguageModel):
         """Read prompts (B, T), padded on the left where the mask is False; the last logits (B, vocab)."""
         if attention_mask is not None and not attention_mask[:, -1].all():
             raise ValueError("prompts of unequal length are padded on the left; the last column must be real")
-        return LanguageModel.step(self, prompt, self.blocks.new_state(attention_mask))
+        return self.step(prompt, self.blocks.new_state(attention_mask))
 
     def encode(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
         """The hidden states of texts padded on the right, where causal attention needs no mask."""
         if segments is not None:
             raise ValueError("segments were given, but a GPT has none")
         return self.hidden(ids)
-
-    def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
-        """The last token's vector (B, D), which alone depends on the whole text, Radford et al. 2018."""
-        last = -1 if attention_mask is None else attention_mask.sum(1) - 1
-        return x[torch.arange(len(x), device=x.device), last]
-
-    def unused_by_head(self, pooled: bool) -> Parts:
-        return [] if self.head is None else [self.head]
 
     def graphs(self) -> list[Graph]:
         """For ONNX; texts are padded on the right, which no token attends to."""

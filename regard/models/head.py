@@ -11,9 +11,8 @@ from regard.core.cache import Mask
 from regard.core.layers import init_bert
 from regard.describe import parts
 from regard.describe.export import Graph, StackParts
-from regard.models.base import Parts
+from regard.models.base import CausalLM, Parts
 from regard.models.bert import Bert
-from regard.models.gpt import GPT
 from regard.models.vit import ViT
 
 
@@ -25,7 +24,7 @@ class ModelWithHead(nn.Module):
 
     def __init__(
         self,
-        model: Bert | GPT | ViT,
+        model: Bert | CausalLM | ViT,
         outputs: int,
         each: bool = False,
         mean: bool = False,
@@ -66,8 +65,9 @@ class ModelWithHead(nn.Module):
 
     def graphs(self) -> list[Graph]:
         (graph,) = self.model.graphs()
-        mask = {"mask": graph.inputs["ids"]} if "ids" in graph.inputs else {}
-        return [replace(graph, f=self.forward, inputs={**graph.inputs, **mask}, outputs=("logits",))]
+        inputs = {name: axes for name, axes in graph.inputs.items() if name != "state"}
+        inputs |= {"mask": graph.inputs["ids"]} if "ids" in inputs else {}
+        return [replace(graph, f=self.forward, inputs=inputs, outputs=("logits",))]
 
     def stacks(self) -> list[StackParts]:
         return [replace(stack, head=self.head) for stack in getattr(self.model, "stacks", list)()]

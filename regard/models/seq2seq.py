@@ -10,34 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.cache import Mask
-from regard.core.layers import init_xavier
 from regard.core.recurrent import Decoder, Encoder, Hidden, RecurrentState, init_recurrent
 from regard.describe import parts
 from regard.describe.export import PAIR, Graph, recurrent_graphs
-from regard.models.base import EncoderDecoder, Presets, TextConfig
+from regard.models.base import EncoderDecoder
+from regard.models.rnn import RecurrentConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig(TextConfig):
+class Seq2SeqConfig(RecurrentConfig):
     """What the three kinds share; each names its cell."""
 
     cell: ClassVar[str]  # a key of CELLS in recurrent.py
     target_vocab: int | None = None  # default: the source's, and both share one embedding
     attention: Literal["none", "additive", "dot", "general"] = "additive"
-    depth: int = 1  # of the encoder, and of the decoder
     bidirectional: bool = True  # the encoder
-    tied: bool = True  # the output layer has the target embedding's weights
-
-    PRESETS: ClassVar[Presets] = {
-        "tiny": {"context": 128, "dim": 128, "depth": 1},
-        "small": {"context": 256, "dim": 256, "depth": 2},
-        "base": {"context": 512, "dim": 512, "depth": 2, "dropout": 0.2},
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bidirectional and self.dim % 2:
-            raise ValueError(f"dim={self.dim} must be even: half of it reads forwards, half backwards")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +55,6 @@ class Seq2Seq(EncoderDecoder):
         self.encoder = Encoder(c.cell, c.dim, c.depth, bidirectional=c.bidirectional, dropout=c.dropout)
         self.decoder = Decoder(c.cell, c.attention, c.dim, c.depth, dropout=c.dropout)
         self.head = None if c.tied else nn.Linear(c.dim, c.target_vocab or c.vocab, bias=False)
-        init_xavier(self)
         init_recurrent(self)
 
     @property
@@ -87,12 +73,6 @@ class Seq2Seq(EncoderDecoder):
         self.check_length(source)
         x = self.drop(self.embed(source))  # (B, S, D)
         return self.encoder(x, attention_mask)
-
-    def decode(self, target: Tensor, state: RecurrentState) -> Tensor:
-        """The decoder's final hidden states of more target tokens; the state is updated."""
-        self.check_length(target, state)
-        y = self.drop((self.target_embed or self.embed)(target))  # (B, T, D)
-        return self.drop(self.decoder(y, state))  # (B, T, D)
 
     def hidden(
         self, source: Tensor, target: Tensor, attention_mask: Mask = None, teacher_forcing: float = 1.0

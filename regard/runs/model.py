@@ -121,9 +121,12 @@ class Model:
             own,
         )
 
-    def score(self, *paths: str, against: "Model | None" = None, **options: Any) -> dict[str, Any]:
+    def score(
+        self, *paths: str, against: "Model | None" = None, by_position: bool = False, **options: Any
+    ) -> dict[str, Any]:
         """Scores on held-out data, all of it; and whether they differ from those of `against` by chance.
 
-        Where answers are compared with references, options are those of `ask`.
+        Where answers are compared with references, options are those of `ask`. Of a model that writes,
+        `by_position` adds `loss_by_position`: the mean loss after one token of context, after two, ...
         """
-        return score_model(self, paths, against, options)
+        return score_model(self, paths, against, by_position, options)

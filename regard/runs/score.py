@@ -1,6 +1,7 @@
 """How well a model does on held-out data."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from regard.draw.terminal import progress
 from regard.errors import UserError
 from regard.tasks import targets
+from regard.tasks.loss import IGNORED
 from regard.tasks.metrics import compare
 
 if TYPE_CHECKING:
@@ -17,9 +19,16 @@ TOKENS_AT_ONCE = 8192
 
 
 def score_model(
-    model: "Model", paths: Sequence[str], against: "Model | None", options: dict[str, Any]
+    model: "Model",
+    paths: Sequence[str],
+    against: "Model | None",
+    by_position: bool,
+    options: dict[str, Any],
 ) -> dict[str, Any]:
-    """Metrics of all data in the files; and of the answers, where these have references."""
+    """Metrics of all data in the files; and of the answers, where these have references.
+
+    `by_position` adds the mean loss at each position of the context.
+    """
     task = model.task
     if not paths:
         raise UserError("there is nothing to score on; give at least one file or folder")
@@ -28,6 +37,8 @@ def score_model(
     data = task.held_out(paths)
     if against is not None and not task.has_references:
         raise UserError("--against compares answers with references; this model's task has none")
+    if by_position:
+        return evaluate_positions(model, data)
     if (scores := task.score(model.model, data)) is not None:
         return scores
     scores = evaluate(model, data)
@@ -51,6 +62,32 @@ def evaluate(model: "Model", data: Any) -> dict[str, float]:
             advance(task.batch_length(batch))
     loss, *more = sums.tolist()
     return task.metrics(loss, count, data, *more)
+
+
+def evaluate_positions(model: "Model", data: Any) -> dict[str, Any]:
+    """The same, with the mean loss of the predictions after one token of context, after two, and so on."""
+    task, device = model.task, next(model.model.parameters()).device
+    sums, counts = torch.zeros(2, task.context, dtype=torch.float64)
+    with torch.inference_mode(), progress("scoring", len(data)) as advance:
+        for batch in task.evaluation_batches(data, TOKENS_AT_ONCE):
+            losses = task.token_losses(model.model, *(t.to(device) for t in batch)).double().cpu()
+            T = losses.shape[1]
+            sums[:T] += losses.sum(0)
+            counts[:T] += (batch[-1] != IGNORED).sum(0)
+            advance(task.batch_length(batch))
+    positions = (sums / counts)[counts > 0].tolist()
+    return task.metrics(float(sums.sum()), int(counts.sum()), data) | {"loss_by_position": positions}
+
+
+def loss_table(losses: Sequence[float]) -> list[tuple[str, float]]:
+    """The mean loss at positions 1, 2, 3-4, 5-8 and so on, as a short table."""
+    rows, first = [], 1
+    while first <= len(losses):
+        last = min(len(losses), first if first < 3 else 2 * (first - 1))
+        name = str(first) if first == last else f"{first}-{last}"
+        rows.append((name, fmean(losses[first - 1 : last])))
+        first = last + 1
+    return rows
 
 
 def answer_all(model: "Model", sources: Sequence[str], options: dict[str, Any]) -> list[str]:

@@ -32,6 +32,19 @@ def cross_entropy(
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
 
 
+def token_losses(x: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
+    """-log p[target] of each position (N,), without gradients; 0 where a target does not count."""
+    x, targets = x.flatten(0, -2), targets.flatten()  # (N, D), (N,)
+    rows = max(1, LOGITS_AT_ONCE // len(W))
+    losses = []
+    for i in range(0, len(targets), rows):
+        logits = F.linear(x[i : i + rows], W, bias)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        part = F.cross_entropy(logits, targets[i : i + rows], ignore_index=IGNORED, reduction="none")
+        losses.append(part)
+    return torch.cat(losses)
+
+
 def chunked_cross_entropy(
     x: Tensor,
     W: Tensor,

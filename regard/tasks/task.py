@@ -156,6 +156,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def loss(self, model: ModelT, *batch: Tensor) -> Tensor:
         """The sum of the losses over all predictions of a batch."""
 
+    def token_losses(self, model: ModelT, *batch: Tensor) -> Tensor:
+        """The loss of every prediction of a batch (B, T), in a task that predicts running text."""
+        raise UserError(f"the task {self.config.name} has no loss for each position; that of write has")  # type: ignore[attr-defined]
+
     def measure(self, model: ModelT, *batch: Tensor) -> Tensor:
         """The sums over a batch that `metrics` needs: the loss, and more in some tasks."""
         return self.loss(model, *batch)

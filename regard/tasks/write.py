@@ -9,16 +9,16 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus, load_heldout
 from regard.decode.generate import fit_context, generate
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
-from regard.models import GPT
+from regard.models.base import CausalLM
 from regard.tasks.answers import Answer, decode_hypotheses, search_beams, stream_text
 from regard.tasks.batches import Batch, per_token, targets
-from regard.tasks.loss import cross_entropy
+from regard.tasks.loss import cross_entropy, token_losses
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.task import Task
@@ -32,7 +32,7 @@ class WriteConfig:
     name: Literal["write"]
 
 
-class Write(Task[WriteConfig, Stream, GPT]):
+class Write(Task[WriteConfig, Stream, CausalLM]):
     kinds = ("gpt",)
     specials = ("<|endoftext|>",)
     data_config = DataConfig
@@ -70,6 +70,15 @@ class Write(Task[WriteConfig, Stream, GPT]):
         if template is not None:
             self.use_template(template)
 
+    @classmethod
+    def add_head(cls, model: nn.Module, config: WriteConfig) -> nn.Module:
+        if getattr(model.config, "bidirectional", False):
+            raise UserError(
+                "model.bidirectional=true reads the words that it should predict; it can classify and tag, "
+                "not write"
+            )
+        return model
+
     # Data
 
     @classmethod
@@ -96,15 +105,20 @@ class Write(Task[WriteConfig, Stream, GPT]):
 
     # Training
 
-    def loss(self, model: GPT, *batch: Tensor) -> Tensor:
+    def loss(self, model: CausalLM, *batch: Tensor) -> Tensor:
         """The sum over all predictions, in nats."""
         ids, following = batch
         return cross_entropy(model.hidden(ids), model.output, following)
 
+    def token_losses(self, model: CausalLM, *batch: Tensor) -> Tensor:
+        ids, following = batch
+        losses = token_losses(model.hidden(ids), model.output, following, model.output_bias)
+        return losses.view_as(following)
+
     def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
 
-    def preview(self, model: GPT, data: Stream, seed: int) -> str:
+    def preview(self, model: CausalLM, data: Stream, seed: int) -> str:
         """The first words of the data, and how the model continues them."""
         opening = self.tokenizer.decode(data.read(0, min(8, len(data))))
         options = Sampling(**self.generation | {"max_new_tokens": 120, "seed": seed})
@@ -112,7 +126,7 @@ class Write(Task[WriteConfig, Stream, GPT]):
 
     # Answers
 
-    def stream(self, model: GPT, request: Request) -> Iterator[list[str]]:
+    def stream(self, model: CausalLM, request: Request) -> Iterator[list[str]]:
         """The new text of every row, piece by piece; row i * samples + j is sample j of text i."""
         if request.sampling.num_beams > 1:
             yield from super().stream(model, request)
@@ -128,7 +142,7 @@ class Write(Task[WriteConfig, Stream, GPT]):
         )
         yield from stream_text(steps, self.tokenizer, len(prompts) * request.samples, request.stop)
 
-    def answers(self, model: GPT, request: Request) -> list[list[Answer]]:
+    def answers(self, model: CausalLM, request: Request) -> list[list[Answer]]:
         samples, longest = request.samples, request.sampling.max_new_tokens
         if request.sampling.num_beams == 1:
             rows = zip(*self.stream(model, request), strict=True)
@@ -182,12 +196,12 @@ class Write(Task[WriteConfig, Stream, GPT]):
 
     # Looking on
 
-    def reading(self, model: GPT, input: str) -> Reading:
+    def reading(self, model: CausalLM, input: str) -> Reading:
         ids = list(fit_context(self.plain(input), self.context))
         (row,) = on_device(model, ids)
         return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
 
-    def run_once(self, model: GPT, text: str) -> None:
+    def run_once(self, model: CausalLM, text: str) -> None:
         model(*on_device(model, self.plain(text)[-self.context :]))
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:

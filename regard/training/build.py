@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from regard import errors
+from regard.core.recurrent import CELLS
 from regard.data import Corpus
 from regard.data.files import read_together
 from regard.errors import UserError
@@ -18,7 +19,7 @@ from regard.files import atomic
 from regard.files.atomic import Draft
 from regard.files.locks import check_unlocked, lock_folder
 from regard.files.regular import check_name
-from regard.models import MODELS
+from regard.models import MODELS, RecurrentLM
 from regard.runs import lora, recipe
 from regard.runs.folder import RECIPE, discard_unsaved, load_tokenizers, publish
 from regard.runs.load import check_config, load
@@ -96,6 +97,7 @@ def train(
 
 def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.Sections:
     """The recipe with changes; what does not go with them is left out."""
+    name_cell(original, changes)
     sections = recipe.change(original, changes)
     kind = changes.get("model.kind", sections["model"].get("kind"))
     if kind != original["model"].get("kind"):  # the recipe's settings are for another model
@@ -105,6 +107,15 @@ def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.
     if "train.minutes" in changes and "train.steps" not in changes:
         sections["train"].pop("steps", None)  # the recipe's own budget
     return sections
+
+
+def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
+    """Where a task needs no encoder-decoder, model.kind=lstm is a language model of such cells."""
+    name = changes.get("task.name", original["task"].get("name"))
+    kinds = TASKS[name][0].kinds if name in TASKS else CELLS
+    for section, key in ((changes, "model."), (original["model"], "")):
+        if (kind := section.get(f"{key}kind")) in CELLS and kind not in kinds and RecurrentLM.like in kinds:
+            section |= {f"{key}kind": "recurrent", f"{key}cell": kind}
 
 
 def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:

@@ -69,7 +69,7 @@ class Lines(Display):
         return self
 
     def log(self, row: Row) -> None:
-        words = [_steps(row, self.total_steps), f"loss {row['loss']:.4f}", *_speed(row)]
+        words = [_steps(row, self.total_steps), f"loss {row['loss']:.4f}", *_gradient(row), *_speed(row)]
         if row.get("eta") is not None:
             words.append(f"left {duration(row['eta'])}")
         self.say("  ".join(words))
@@ -180,7 +180,7 @@ class LivePanel(Display):
             elif self.best is not None:
                 numbers[-1] += f" (best {evaluation_summary(self.best)} at step {self.best['step']})"
         if self.row is not None:
-            numbers += _speed(self.row)
+            numbers += [*_gradient(self.row), *_speed(self.row)]
         return numbers
 
     def _curve(self, width: int) -> "Table":
@@ -206,6 +206,11 @@ def evaluation_summary(row: Row) -> str:
     """Return the loss of an evaluation, and the metric that decides if that is another one."""
     by = row.get("by")
     return f"{row['valid_loss']:.4f}" + (f", {by} {row[f'valid_{by}']:.4f}" if f"valid_{by}" in row else "")
+
+
+def _gradient(row: Row) -> list[str]:
+    """Return the norm of the gradient before clipping, if it is known."""
+    return [] if row.get("grad_norm") is None else [f"grad {row['grad_norm']:.3g}"]
 
 
 def _speed(row: Row) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 from regard.draw.axes import ticks
 from regard.draw.curve import MAX_POINTS, curve_scene, curve_svg
 from regard.draw.picture import Picture
+from regard.draw.scene import SERIES
 
 TRAIN, VALID = "blue", "orange"
 
@@ -167,3 +168,22 @@ def test_ticks_are_round_numbers_around_the_values(low, high, about, expected):
 
 def test_steps_have_whole_ticks():
     assert ticks(0, 3, about=7, integers=True) == [0, 1, 2, 3]
+
+
+def test_the_norm_of_the_gradient_has_a_panel_of_its_own():
+    """A spike is visible among thousands of steps; the axis is logarithmic; infinite norms are left out."""
+    losses = [{"step": s, "loss": 1.0} for s in range(1, 5 * MAX_POINTS)]
+    rows = [row | {"grad_norm": 1e4 if row["step"] == 1777 else 0.1} for row in losses]
+    rows += [{"step": 4000, "loss": 1.0, "grad_norm": norm} for norm in (math.nan, math.inf, 0.0, None)]
+    svg = curve_svg(rows)
+    (line,) = [e.get("points").split() for e in elements(svg, "polyline") if e.get("stroke") == SERIES[2]]
+    points = [tuple(map(float, point.split(","))) for point in line]
+    assert len(points) <= MAX_POINTS
+    height, rest = sorted({y for _, y in points})  # all but one are the same
+    (peak,) = (x for x, y in points if y == height)
+    assert reader(curve_svg(losses), "x")(peak) == pytest.approx(1777, abs=20)
+    grid = {e.text: float(e.get("y")) for e in elements(svg, "text", "pale")}
+    assert rest == grid["0.1"]
+    assert height - grid["1000"] == pytest.approx((grid["1000"] - grid["10"]) / 2)  # 10000, on a log axis
+    assert "gradient norm, before clipping" in grid
+    assert curve_scene(losses).height < curve_scene(rows).height

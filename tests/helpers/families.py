@@ -27,6 +27,26 @@ MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
     "rnn-both": lambda: (reader("translate", "rnn", attention="none", depth=2), WORDS),
     "gru-forward": lambda: (reader("translate", "gru", attention="none", bidirectional=False), WORDS),
     "lstm-additive": lambda: (reader("translate", "lstm", attention="additive", depth=2), WORDS),
+    "rnn-writer": lambda: (reader("write", "recurrent", cell="rnn", depth=2), WORDS),
+    "gru-writer": lambda: (reader("write", "recurrent", cell="gru", tied=False), WORDS),
+    "lstm-writer": lambda: (reader("write", "recurrent", cell="lstm", depth=2), WORDS),
+    "gru-classes": lambda: (
+        reader("classify", "recurrent", cell="gru", task_labels=("a", "b"), bidirectional=True),
+        WORDS,
+    ),
+    "lstm-classes": lambda: (
+        reader("classify", "recurrent", task_labels=("a", "b"), bidirectional=True, depth=2),
+        WORDS,
+    ),
+    "rnn-classes": lambda: (reader("classify", "recurrent", cell="rnn", task_labels=("a", "b")), PAIR),
+    "lstm-mean": lambda: (
+        reader("classify", "recurrent", task_labels=("a", "b"), task_mean=True, bidirectional=True),
+        WORDS,
+    ),
+    "lstm-tags": lambda: (
+        reader("tag", "recurrent", bidirectional=True, task_labels=("O", "B-X")),
+        WORDS,
+    ),
     "electra": lambda: (reader("fill", "bert", task_replaced=True), WORDS),
     "electra-blank": lambda: (reader("fill", "bert", task_replaced=True), BLANK),
     "pair": lambda: (reader("classify", "bert", task_labels=("a", "b")), PAIR),

@@ -38,6 +38,7 @@ ANY = {
     "train.device": "cpu",
 }
 TINY = ANY | {"model.context": 11, "model.depth": 2, "model.heads": 2, "train.batch": 6}  # of writing
+OF_CELLS = ANY | {"model.context": 11, "train.batch": 6}
 PAIRS = ANY | {"model.context": 23, "model.dropout": 0.0, "data.vocab": 320, "train.weight_decay": 0.1}
 READ = PAIRS | {"model.depth": 2, "model.heads": 2}  # with an encoder, or to tell a class
 TRANSLATE = PAIRS | {"train.tokens": 120}
@@ -46,6 +47,8 @@ CAPTION = PAIRS | {"model.heads": 2, "model.patch": 4, "train.batch": 9, "task.a
 # Every model that can be trained, in every task: a recipe's name, and settings.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "write": ("write", TINY),
+    "write-lstm": ("write", OF_CELLS | {"model.kind": "lstm", "model.depth": 2, "model.dropout": 0.1}),
+    "write-rnn": ("write", OF_CELLS | {"model.kind": "rnn", "model.tied": False}),
     "translate-transformer": ("translate", TRANSLATE | {"model.depth": 2, "model.heads": 2}),
     "translate-rnn": ("translate", TRANSLATE | {"model.kind": "rnn", "model.attention": "none"}),
     "translate-gru": ("translate", TRANSLATE | {"model.kind": "gru", "model.attention": "additive"}),
@@ -77,6 +80,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         READ | {"train.batch": 9, "model.kind": "t5", "model.depth": 1, "data.tokenizer": "bpe"},
     ),
     "classify-gpt": ("classify", READ | {"train.batch": 9, "model.kind": "gpt", "model.context": 23}),
+    "classify-gru": (
+        "classify",
+        PAIRS | {"train.batch": 9, "model.kind": "gru", "model.bidirectional": True, "model.depth": 2},
+    ),
     "tag-bert": ("tag", READ | {"train.batch": 9}),
     "tag-gpt": ("tag", READ | {"train.batch": 9, "model.kind": "gpt"}),
     "span-bert": ("span", READ | {"train.batch": 9}),

@@ -67,7 +67,7 @@ def test_plain_lines(capsys):
     assert out == ""
     assert err.splitlines() == [
         "write [4 layers]",
-        "step 200/2000  loss 2.3456  18.2k tok/s  mfu 12%  left 1m20s",
+        "step 200/2000  loss 2.3456  grad 0.7  18.2k tok/s  mfu 12%  left 1m20s",
         "step 210/2000  loss nan",
         "step 200  valid 2.3100 (best)",
         "step 300  valid 2.3200",
@@ -90,8 +90,9 @@ def test_live_panel_on_a_terminal(open_terminal, capsys):
     run(shown)
     text = without_colors(terminal.getvalue())
     last = text[text.rindex("write [4 layers]") :]
-    for expected in ("step 200/2000", "left 1m20s", "loss 2.3456", "valid 2.7500 (best 2.5000 at step 100)",
-                     "18.2k tok/s", "mfu 12%", "4.00", "█", "狐狐"):  # fmt: skip
+    for expected in ("step 200/2000", "left 1m20s", "loss 2.3456", "grad 0.7",
+                     "valid 2.7500 (best 2.5000 at step 100)", "18.2k tok/s",
+                     "mfu 12%", "4.00", "█", "狐狐"):  # fmt: skip
         assert expected in last
     assert "saved runs/[x]" in text
     assert capsys.readouterr().out == ""

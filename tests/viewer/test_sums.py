@@ -41,7 +41,20 @@ def test_every_sum_is_right(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpt2", "gpt", "alibi", "waves", "relative", "t5", "gru", "lstm", "captioner"]
+    "kind",
+    [
+        "gpt2",
+        "gpt",
+        "alibi",
+        "waves",
+        "relative",
+        "t5",
+        "gru",
+        "lstm",
+        "captioner",
+        "gru-writer",
+        "lstm-writer",
+    ],
 )
 def test_every_sum_of_a_step_is_right(kind: str) -> None:
     """Positions and distances go on where the step before ended; what a step does not compute is no sum."""

@@ -22,7 +22,7 @@ from regard.convert.huggingface.files import CONFIG, GENERATION
 from regard.convert.huggingface.generation import generation_config
 from regard.convert.model_card import onnx_card
 from regard.convert.onnx.check import check_graphs, random_inputs
-from regard.convert.onnx.recurrent import OPSET, encoder_graph
+from regard.convert.onnx.recurrent import OPSET, recurrent_graph
 from regard.describe.export import Graph
 from regard.errors import UserError
 from regard.files.atomic import atomic_folder
@@ -110,7 +110,7 @@ def normalize_pixels(graph: Graph, task: dict[str, Any]) -> Graph:
 @torch.no_grad()
 def write_graph(path: Path, graph: Graph, model: Any) -> None:
     if graph.recurrent:
-        import_extra("onnx").save_model(encoder_graph(model), str(path))
+        import_extra("onnx").save_model(recurrent_graph(model, graph), str(path))
         return
     inputs = random_inputs(graph, model, 0, batch=3, lengths=(7, 5))
     shapes = tuple(

@@ -1,14 +1,18 @@
-"""The graph of a recurrent encoder, node by node: torch's exporter cannot pack rows of unequal length.
+"""Graphs of recurrent layers over texts, node by node.
 
-Shapes: B batch, S source tokens, D width.
+torch's exporter writes out every step of a recurrent layer, and cannot pack rows of unequal length.
+
+Shapes: B batch, S tokens, D width, V vocabulary or classes.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard.convert.export import import_extra
+from regard.describe.export import Graph
 
 OPSET = 18
 GATES = {"RNN": [0], "GRU": [1, 0, 2], "LSTM": [0, 3, 1, 2]}  # torch's in ONNX's order: z r h, and i o f c
@@ -39,8 +43,15 @@ class GraphBuilder:
             [helper.make_tensor_value_info(name, *info) for name, info in side.items()]
             for side in (inputs, outputs)
         ]
-        graph = helper.make_graph(self.nodes, "encoder", *sides, self.weights)
+        graph = helper.make_graph(self.nodes, "recurrent", *sides, self.weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+
+
+def recurrent_graph(model: Any, declared: Graph) -> Any:
+    """The graph that a model declares as recurrent."""
+    if "source" in declared.inputs:
+        return encoder_graph(model)
+    return writer_graph(model) if "state" in declared.inputs else reader_graph(model)
 
 
 def encoder_graph(model: Any) -> Any:
@@ -48,23 +59,10 @@ def encoder_graph(model: Any) -> Any:
     graph, rnn = GraphBuilder(), cast("nn.RNNBase", model.encoder.rnn)
     D = model.embed.embedding_dim
     types = graph.onnx.TensorProto
-    graph.weight("row", torch.tensor([0, 0, -1]))
-    graph.node("Cast", ["mask"], ["counts"], to=types.INT32)
-    graph.node("ReduceSum", ["counts", graph.weight("axis", torch.tensor([1]))], ["lengths"], keepdims=0)
-    graph.node("Gather", [graph.weight("embed", model.embed.weight), "source"], ["embeddings"])
-    x = graph.node("Transpose", ["embeddings"], ["x"], perm=[1, 0, 2])  # (S, B, D)
-    hidden, cells = list[str](), list[str]()  # the last states of each layer, (1, B, D)
-    for layer in range(rnn.num_layers):
-        x, last = add_layer(graph, rnn, layer, x, D)
-        hidden.append(last[0])
-        cells += last[1:]
-    states = hidden + cells
+    x, states = add_layers(graph, model.embed, rnn, "source", add_lengths(graph))
     if model.encoder.bridge is not None:
         for i, linear in enumerate(model.encoder.bridge):
-            y = graph.node(
-                "MatMul", [states[i], graph.weight(f"bridge{i}", linear.weight.T)], [f"product{i}"]
-            )
-            y = graph.node("Add", [y, graph.weight(f"bridge{i}_bias", linear.bias)], [f"sum{i}"])
+            y = add_linear(graph, states[i], f"bridge{i}", linear.weight, linear.bias)
             states[i] = graph.node("Tanh", [y], [f"state{i}"])
     graph.node("Concat", states, ["state"], axis=0)
     memory = x if model.decoder.look is not None else states[rnn.num_layers - 1]
@@ -76,8 +74,86 @@ def encoder_graph(model: Any) -> Any:
     )
 
 
-def add_layer(graph: GraphBuilder, rnn: nn.RNNBase, n: int, x: str, D: int) -> tuple[str, list[str]]:
-    """Add one recurrent layer; return the names of its outputs (S, B, D) and its last states (1, B, D)."""
+def writer_graph(model: Any) -> Any:
+    """ids, state -> logits, next_state: a language model with `embed` and `rnn`."""
+    graph, types, D = GraphBuilder(), import_extra("onnx").TensorProto, model.config.dim
+    count = model.rnn.num_layers * (2 if isinstance(model.rnn, nn.LSTM) else 1)
+    first = [f"state{i}" for i in range(count)]
+    graph.node("Split", ["state"], first, axis=0, num_outputs=count)
+    x, states = add_layers(graph, model.embed, model.rnn, "ids", "", first)
+    graph.node("Concat", states, ["next_state"], axis=0)
+    graph.node("Transpose", [add_linear(graph, x, "output", model.output)], ["logits"], perm=[1, 0, 2])
+    ids, state = ["batch", "length"], (types.FLOAT, [count, "batch", D])
+    return graph.model(
+        {"ids": (types.INT64, ids), "state": state},
+        {"logits": (types.FLOAT, [*ids, len(model.output)]), "next_state": state},
+    )
+
+
+def reader_graph(model: Any) -> Any:
+    """ids, mask -> logits: a recurrent model with a head, over each token or the pooled vector."""
+    graph, rnn, types = GraphBuilder(), model.model.rnn, import_extra("onnx").TensorProto
+    x, states = add_layers(graph, model.model.embed, rnn, "ids", add_lengths(graph))
+    if model.each:
+        x = graph.node("Transpose", [x], ["by_text"], perm=[1, 0, 2])  # (B, S, D)
+    elif model.mean:  # the states are 0 where a text is padded
+        total = graph.node("ReduceSum", [x, graph.weight("tokens", torch.tensor([0]))], ["total"], keepdims=0)
+        graph.node("Cast", ["mask"], ["present"], to=types.FLOAT)
+        count = graph.node("ReduceSum", ["present", "axis"], ["count"], keepdims=1)  # (B, 1)
+        x = graph.node("Div", [total, count], ["mean"])  # (B, D)
+    else:
+        last = [states[rnn.num_layers - 1], graph.weight("layer", torch.tensor([0]))]
+        x = graph.node("Squeeze", last, ["last"])  # (B, D)
+    graph.node("Identity", [add_linear(graph, x, "head", model.head.weight, model.head.bias)], ["logits"])
+    ids = ["batch", "length"]
+    return graph.model(
+        {"ids": (types.INT64, ids), "mask": (types.BOOL, ids)},
+        {"logits": (types.FLOAT, [*(ids if model.each else ids[:1]), model.head.out_features])},
+    )
+
+
+def add_linear(graph: GraphBuilder, x: str, name: str, W: Tensor, b: Tensor | None = None) -> str:
+    """Add x Wᵀ + b; return its name."""
+    y = graph.node("MatMul", [x, graph.weight(name, W.T)], [f"{name}_product"])
+    if b is None:
+        return y
+    return graph.node("Add", [y, graph.weight(f"{name}_bias", b)], [f"{name}_sum"])
+
+
+def add_lengths(graph: GraphBuilder) -> str:
+    """Add the number of tokens of each row of the mask; return its name."""
+    graph.node("Cast", ["mask"], ["counts"], to=graph.onnx.TensorProto.INT32)
+    axis = graph.weight("axis", torch.tensor([1]))
+    return graph.node("ReduceSum", ["counts", axis], ["lengths"], keepdims=0)
+
+
+def add_layers(
+    graph: GraphBuilder,
+    embed: nn.Embedding,
+    rnn: nn.RNNBase,
+    ids: str,
+    lengths: str,
+    first: Sequence[str] = (),
+) -> tuple[str, list[str]]:
+    """Add an embedding and recurrent layers; return the names of the last one's outputs (S, B, D), and of the
+    last states of each layer (1, B, D), then of an LSTM's cells. `first` are their first states."""
+    D, depth = embed.embedding_dim, rnn.num_layers
+    graph.weight("row", torch.tensor([0, 0, -1]))
+    graph.node("Gather", [graph.weight("embed", embed.weight), ids], ["embeddings"])
+    x = graph.node("Transpose", ["embeddings"], ["x"], perm=[1, 0, 2])  # (S, B, D)
+    hidden, cells = list[str](), list[str]()
+    for layer in range(depth):
+        x, last = add_layer(graph, rnn, layer, x, D, [lengths, *first[layer::depth]])
+        hidden.append(last[0])
+        cells += last[1:]
+    return x, hidden + cells
+
+
+def add_layer(
+    graph: GraphBuilder, rnn: nn.RNNBase, n: int, x: str, D: int, more: list[str]
+) -> tuple[str, list[str]]:
+    """Add one recurrent layer; return the names of its outputs (S, B, D) and its last states (1, B, D).
+    `more` are its other inputs: the lengths, and first states (1, B, D) if it has them."""
     cell, directions = rnn.mode.removesuffix("_TANH"), 1 + rnn.bidirectional
 
     def gates(kind: str) -> Tensor:
@@ -90,7 +166,7 @@ def add_layer(graph: GraphBuilder, rnn: nn.RNNBase, n: int, x: str, D: int) -> t
     outputs = [f"{name}{n}" for name in ("y", "h", "c")][: 3 if cell == "LSTM" else 2]
     graph.node(
         cell,
-        [x, W, R, bias, "lengths"],
+        [x, W, R, bias, *more],
         outputs,
         hidden_size=rnn.hidden_size,
         direction="bidirectional" if rnn.bidirectional else "forward",

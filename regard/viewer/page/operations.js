@@ -354,11 +354,12 @@ const combine = {
 
 /** @type {Operation<SumOf<"concat">, { x: Scalar, name: string }>} */
 const concat = {
-  async operands(cell, { x }) {
+  async operands(cell, { x, row }) {
     let column = cell.column;
-    for (const name of x) {
+    for (const [i, name] of x.entries()) {
       const width = last(cell.manifest.tensors[name].shape);
-      if (column < width) return { x: await cell.one(name, cell.row, column), name };
+      const from = cell.rowOf(name, row?.[i] ?? cell.row);
+      if (column < width) return { x: await cell.one(name, from, column), name };
       column -= width;
     }
     throw new Error("this number is beyond the values side by side");

@@ -60,7 +60,7 @@ interface SumOperations {
   multiply: { x: string; by: string };
   blend: { x: string; y: string; by: string };
   combine: { terms: [string, string | null][]; f?: ActivationName };
-  concat: { x: string[] };
+  concat: { x: string[]; row?: number[] };
   before: { x: string; first?: string; row?: number; back?: boolean };
   rows: { of: Sum[] };
   pixel: { x: string; mean: number[]; std: number[] };

@@ -1,0 +1,103 @@
+"""Recurrent language models. Elman 1990; Mikolov et al. 2010; Zaremba et al. 2014.
+
+Shapes: B batch, T tokens, D width.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.cache import Mask
+from regard.core.recurrent import RecurrentState, init_recurrent, stack
+from regard.describe import parts
+from regard.describe.export import Graph, language_graph
+from regard.models.base import CausalLM, Presets, TextConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(TextConfig):
+    """What all recurrent models have."""
+
+    depth: int = 1  # layers; of an encoder-decoder, those of each
+    bidirectional: bool = False  # reads texts backwards, too, with half of the width each
+    tied: bool = True  # the output layer has the (target) embedding's weights
+
+    PRESETS: ClassVar[Presets] = {
+        "tiny": {"context": 128, "dim": 128, "depth": 1},
+        "small": {"context": 256, "dim": 256, "depth": 2},
+        "base": {"context": 512, "dim": 512, "depth": 2, "dropout": 0.2},
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bidirectional and self.dim % 2:
+            raise ValueError(f"dim={self.dim} must be even: half of it reads forwards, half backwards")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentLMConfig(RecurrentConfig):
+    cell: Literal["rnn", "gru", "lstm"] = "lstm"
+
+
+class RecurrentLM(CausalLM):
+    """logits[:, t] scores the token that follows ids[:, : t + 1].
+
+    A bidirectional one reads the tokens that it would predict: it is there to encode texts, not to write.
+    """
+
+    def __init__(self, c: RecurrentLMConfig):
+        super().__init__(c)
+        self.embed = nn.Embedding(c.vocab, c.dim)
+        self.drop = nn.Dropout(c.dropout)
+        self.rnn = stack(c.cell, c.dim, c.dim, c.depth, c.dropout, c.bidirectional)
+        self.head = None if c.tied else nn.Linear(c.dim, c.vocab, bias=False)
+        init_recurrent(self)
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The layers, which torch has in one module."""
+        return [self.rnn]
+
+    def new_state(self, rows: int) -> RecurrentState:
+        """The state before the first token; there is no source to attend to."""
+        return RecurrentState((), self.embed.weight.new_empty(rows, 0, self.config.dim))
+
+    def hidden(self, ids: Tensor, state: RecurrentState | None = None, attention_mask: Mask = None) -> Tensor:
+        """The final hidden states, before the output layer; those of more tokens, given a state."""
+        self.check_length(ids, state)
+        x = self.drop(self.embed(ids))  # (B, T, D)
+        return self.drop((state or self.new_state(len(ids))).read(self.rnn, x, attention_mask))  # (B, T, D)
+
+    decode = hidden
+
+    def start(self, prompt: Tensor, attention_mask: Mask = None) -> tuple[Tensor, RecurrentState]:
+        """Read prompts (B, T), padded on the left where the mask is False; the last logits (B, vocab)."""
+        state = self.new_state(len(prompt))
+        if attention_mask is None:
+            return self.step(prompt, state)
+        first = torch.arange(prompt.shape[1], device=prompt.device) - attention_mask.sum(1, keepdim=True)
+        prompt, mask = (
+            prompt.gather(1, first % prompt.shape[1]),
+            attention_mask.flip(1),
+        )  # padded on the right
+        return self.logits(self.pooled(self.decode(prompt, state, mask), mask)), state
+
+    def encode(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
+        """The hidden states of texts (B, T), padded on the right where not `attention_mask`."""
+        if segments is not None:
+            raise ValueError("segments were given, but a recurrent model has none")
+        return self.hidden(ids, None, attention_mask)
+
+    def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
+        """The last state (B, D); of both directions, the last of each: [→h_T; ←h_1]."""
+        last = super().pooled(x, attention_mask)
+        if not self.config.bidirectional:
+            return last
+        return torch.cat([last.chunk(2, -1)[0], x[:, 0].chunk(2, -1)[1]], dim=-1)
+
+    describe, describe_pooled = parts.recurrent_lm, parts.pooled_ends
+
+    def graphs(self) -> list[Graph]:
+        return [language_graph(self)]
