@@ -3,37 +3,48 @@
 Shapes: B batch, T tokens, D width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from regard.describe.texts import Op, Text, as_title, sign
 from regard.describe.values import Description
 
+Edit = Callable[[str, Tensor], Tensor]  # of the value (B, D) with a name
+CellEdit = Callable[[Tensor, int], Tensor]  # of the value (B, 1, D) at a token
+
 
 def cell_step(
-    rnn: nn.RNNBase, x: Tensor, h: Tensor, c: Tensor, W: Tensor, U: Tensor, b: Tensor, d: Tensor
-) -> dict[str, Tensor]:
-    """One step of a cell, with torch's order of gates: from x, h and an LSTM's c to all gates and states."""
+    rnn: nn.RNNBase, x: Tensor, h: Tensor, c: Tensor, W: Tensor, U: Tensor, b: Tensor, d: Tensor,
+    *, edit: Edit = lambda name, value: value
+) -> dict[str, Tensor]:  # fmt: skip
+    """One step of a cell, with torch's order of gates: from x, h and an LSTM's c to all gates and states.
+
+    `edit` may change each of them before it is used.
+    """
+    h = edit("previous", h)
     Wx, Uh = F.linear(x, W, b), F.linear(h, U, d)
     if isinstance(rnn, nn.RNN):
-        return {"state": torch.tanh(Wx + Uh)}
+        return {"previous": h, "state": edit("state", torch.tanh(Wx + Uh))}
     if isinstance(rnn, nn.GRU):
         (Wr, Wz, Wn), (Ur, Uz, Un) = Wx.chunk(3, -1), Uh.chunk(3, -1)
-        r, z = torch.sigmoid(Wr + Ur), torch.sigmoid(Wz + Uz)
-        n = torch.tanh(Wn + r * Un)
-        gates = {"reset_gate": r, "update_gate": z, "from_input": Wn, "from_state": Un}
-        return gates | {"candidate": n, "state": (1 - z) * n + z * h}
+        r, z = edit("reset_gate", torch.sigmoid(Wr + Ur)), edit("update_gate", torch.sigmoid(Wz + Uz))
+        Wn, Un = edit("from_input", Wn), edit("from_state", Un)
+        n = edit("candidate", torch.tanh(Wn + r * Un))
+        gates = {"reset_gate": r, "update_gate": z, "from_input": Wn, "from_state": Un, "candidate": n}
+        return {"previous": h, **gates, "state": edit("state", (1 - z) * n + z * h)}
+    c = edit("previous_cell", c)
     i, f, g, o = (Wx + Uh).chunk(4, -1)
-    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
-    new = f * c + i * g
-    gates = {"input_gate": i, "forget_gate": f, "candidate": g, "output_gate": o}
-    return {"previous_cell": c, **gates, "cell": new, "state": o * torch.tanh(new)}
+    i, f = edit("input_gate", torch.sigmoid(i)), edit("forget_gate", torch.sigmoid(f))
+    g, o = edit("candidate", torch.tanh(g)), edit("output_gate", torch.sigmoid(o))
+    new = edit("cell", f * c + i * g)
+    gates = {"input_gate": i, "forget_gate": f, "candidate": g, "output_gate": o, "cell": new}
+    return {"previous": h, "previous_cell": c, **gates, "state": edit("state", o * torch.tanh(new))}
 
 
 def unroll(
@@ -41,9 +52,13 @@ def unroll(
     x: Tensor | PackedSequence,
     hidden: Tensor | tuple[Tensor, ...] | None = None,
     attention_mask: Tensor | None = None,
+    edits: Mapping[tuple[int, str], CellEdit] | None = None,
 ) -> list[dict[str, Tensor]]:
     """What nn.RNN, nn.GRU and nn.LSTM compute, step by step: for each layer and direction, in torch's order,
-    all gates and states by name, and the `previous` states, (B, T, D) each; 0 where a row is padded."""
+    all gates and states by name, and the `previous` states, (B, T, D) each; 0 where a row is padded.
+
+    `edits` change a gate or state of a layer and direction, which later ones then follow from.
+    """
     directions, x = 1 + rnn.bidirectional, unpacked(x)
     hidden = hidden if hidden is None or isinstance(hidden, tuple) else (hidden,)
     h0 = hidden or (x.new_zeros(rnn.num_layers * directions, len(x), rnn.hidden_size),)
@@ -54,7 +69,8 @@ def unroll(
         steps: list[dict[str, Tensor]] = []
         backward, times = n % directions, range(x.shape[1])
         for t in reversed(times) if backward else times:
-            steps.append({"previous": h} | cell_step(rnn, x[:, t], h, c, *weights))
+            edit = partial(edit_value, edits or {}, n, t)
+            steps.append(cell_step(rnn, x[:, t], h, c, *weights, edit=edit))
             new = steps[-1]
             h = torch.where(real[:, t], new["state"], h)
             c = torch.where(real[:, t], new.get("cell", c), c)
@@ -63,6 +79,42 @@ def unroll(
         if n % directions == directions - 1:
             x = torch.cat([layer["state"] for layer in layers[-directions:]], dim=-1)
     return layers
+
+
+def edit_value(edits: Mapping[tuple[int, str], CellEdit], n: int, t: int, name: str, value: Tensor) -> Tensor:
+    """A gate or state (B, D) at token t, changed if there is an edit of it."""
+    return edits[n, name](value[:, None], t)[:, 0] if (n, name) in edits else value
+
+
+class EditedCells:
+    """Replaces the `forward` of a recurrent layer: the same computation step by step, with changes."""
+
+    def __init__(self, rnn: nn.RNNBase, edits: Mapping[tuple[int, str], CellEdit]):
+        self.rnn, self.edits = rnn, edits
+        self.layers: list[dict[str, Tensor]] = []  # what the last call computed
+
+    def __call__(self, x: Any, hidden: Any = None) -> tuple[Any, Any]:
+        packed, counts = isinstance(x, PackedSequence), None
+        if packed:
+            x, counts = pad_packed_sequence(x, True)
+        lengths = torch.full((len(x),), x.shape[1]) if counts is None else counts
+        mask = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]
+        self.layers = unroll(self.rnn, x, hidden, mask, self.edits)
+        directions, rows = 1 + self.rnn.bidirectional, torch.arange(len(x))
+        ends = {
+            kind: torch.stack(
+                [
+                    layer[kind][rows, 0 if n % directions else lengths - 1]
+                    for n, layer in enumerate(self.layers)
+                ]
+            )
+            for kind in ("state", "cell")
+            if kind in self.layers[0]
+        }
+        states: Any = torch.cat([layer["state"] for layer in self.layers[-directions:]], dim=-1)
+        if packed:
+            states = pack_padded_sequence(states, lengths, True, enforce_sorted=False)
+        return states, tuple(ends.values()) if "cell" in ends else ends["state"]
 
 
 def unpacked(x: Tensor | PackedSequence) -> Tensor:
@@ -89,7 +141,8 @@ def describe_cells(
 
     def gates(args: tuple[Any, ...], kwargs: Any, result: Any) -> list[dict[str, Tensor]]:
         if memory.get("result") is not result:  # the first value of a call computes those of all
-            memory.update(result=result, gates=unroll(rnn, *args))
+            layers = rnn.forward.layers if isinstance(rnn.forward, EditedCells) else unroll(rnn, *args)
+            memory.update(result=result, gates=layers)
         return memory["gates"]
 
     for layer in range(rnn.num_layers):

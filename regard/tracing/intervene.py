@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from regard.core.attention import combine_masks
 from regard.core.modes import evaluating
 from regard.core.watch import Record, watch
+from regard.describe.cells import EditedCells, gate_values
 from regard.describe.values import Description
 from regard.errors import UserError, suggest
 from regard.runs.model import Model
 from regard.tracing.names import attention_sides
 from regard.tracing.reading import name_outputs, read_input
-from regard.tracing.record import recordable
+from regard.tracing.record import recordable, replace_method
 
 Replacement = Tensor | Callable[[Tensor], Tensor]  # a new value, or a function of the model's own
 Edit = Callable[..., Tensor]  # from the model's own tensor, and the first row of it if known, to the new one
@@ -43,8 +44,9 @@ def change(
 
     values: by name in a trace, a tensor of the same shape as in the trace, which may come from the trace of
     another input (patching), or a function of the model's own tensor. These can be changed: an attention's
-    `weights`, `heads`, `joined`; a feed-forward's `hidden`; `residual`, `input`, `output`; and the output of
-    any other layer by its own name: `out`, `norm`, `up`, `embed`.
+    `weights`, `heads`, `joined`; a feed-forward's `hidden`; `residual`, `input`, `output`; a recurrent cell's
+    gates and states, from each of which later ones follow; and the output of any other layer by its own
+    name: `out`, `norm`, `up`, `embed`.
     silence: attentions, and the heads of each whose output is set to 0.
     hide: positions of tokens that nothing may attend to: of the source, if there is one.
     """
@@ -60,6 +62,8 @@ def change(
                 parts = [part.removesuffix(".heads") for part in places if part.endswith(".heads")]
                 raise UserError(f"{name}: no attention of this model; {suggest(name, parts)}")
             stack.enter_context(places[f"{name}.heads"](partial(silence_heads, name, heads)))
+        if hide and not attentions:
+            raise UserError("this model has no attention from which tokens can be hidden; leave hide out")
         if hide:
             side = "source" if any(attention_sides(name)[1] == "source" for name in attentions) else "text"
             for name, m in attentions.items():
@@ -109,6 +113,11 @@ def changeable(module: nn.Module) -> dict[str, Place]:
         if value.module is not None and len(names[value.module, value.at]) == 1:  # parts may share a module
             edit = edit_input if value.at == "input" else edit_output
             places[value.name] = partial(edit, value.module)
+    for value in recordable(module):
+        if isinstance(value.pick, partial) and value.pick.func is gate_values:
+            assert isinstance(value.module, nn.RNNBase)
+            _, n, gate = value.pick.args
+            places[value.name] = partial(edit_cells, value.module, n, gate)
     for name, m in attentions.items():
         places |= {f"{name}.{kind}": partial(edit_attention, m, kind) for kind in ("heads", "weights")}
     return places
@@ -130,6 +139,14 @@ def edit_input(m: nn.Module, edit: Edit) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+@contextmanager
+def edit_cells(rnn: nn.RNNBase, n: int, gate: str, edit: Edit) -> Iterator[None]:
+    """Edit a gate or state (B, T, D) of one layer and direction; what comes later follows from it."""
+    before = rnn.forward.edits if isinstance(rnn.forward, EditedCells) else {}
+    with replace_method(rnn, "forward", EditedCells(rnn, {**before, (n, gate): edit})):
+        yield
 
 
 @contextmanager

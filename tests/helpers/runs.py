@@ -38,7 +38,7 @@ ANY = {
     "train.device": "cpu",
 }
 TINY = ANY | {"model.context": 11, "model.depth": 2, "model.heads": 2, "train.batch": 6}  # of writing
-OF_CELLS = ANY | {"model.context": 11, "train.batch": 6}
+OF_CELLS = ANY | {"model.context": 11, "model.dropout": 0.0, "train.batch": 6}
 PAIRS = ANY | {"model.context": 23, "model.dropout": 0.0, "data.vocab": 320, "train.weight_decay": 0.1}
 READ = PAIRS | {"model.depth": 2, "model.heads": 2}  # with an encoder, or to tell a class
 TRANSLATE = PAIRS | {"train.tokens": 120}
@@ -47,8 +47,8 @@ CAPTION = PAIRS | {"model.heads": 2, "model.patch": 4, "train.batch": 9, "task.a
 # Every model that can be trained, in every task: a recipe's name, and settings.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "write": ("write", TINY),
-    "write-lstm": ("write", OF_CELLS | {"model.kind": "lstm", "model.depth": 2, "model.dropout": 0.1}),
-    "write-rnn": ("write", OF_CELLS | {"model.kind": "rnn", "model.tied": False}),
+    "write-lstm-cells": ("write", OF_CELLS | {"model.kind": "lstm", "model.depth": 2}),
+    "write-rnn-cells": ("write", OF_CELLS | {"model.kind": "rnn", "model.tied": False}),
     "translate-transformer": ("translate", TRANSLATE | {"model.depth": 2, "model.heads": 2}),
     "translate-rnn": ("translate", TRANSLATE | {"model.kind": "rnn", "model.attention": "none"}),
     "translate-gru": ("translate", TRANSLATE | {"model.kind": "gru", "model.attention": "additive"}),

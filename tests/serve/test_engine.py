@@ -24,6 +24,7 @@ VOCAB, TARGET, CONTEXT = 31, 29, 13
 SIZES = {"vocab": VOCAB, "context": CONTEXT, "dim": 24, "depth": 2, "heads": 2}
 PAIR = {**SIZES, "target_vocab": TARGET, "dropout": 0.0}
 RECURRENT = {k: v for k, v in PAIR.items() if k != "heads"}
+LAYERS = {k: v for k, v in RECURRENT.items() if k != "target_vocab"}
 PICTURE = {**SIZES, "size": 12, "depth": 1, "decoder_depth": 2, "dropout": 0.0}
 CASES = [
     *(("gpt", {**SIZES, "positions": p}) for p in ("none", "learned", "rotary", "alibi", "relative")),
@@ -34,6 +35,7 @@ CASES = [
     ("t5", PAIR),
     *((cell, {**RECURRENT, "attention": a}) for cell, a in (("rnn", "none"), ("gru", "additive"))),
     ("lstm", {**RECURRENT, "attention": "dot"}),
+    *(("recurrent", {**LAYERS, "cell": cell}) for cell in ("rnn", "gru", "lstm")),
     *(("captioner", {**PICTURE, "decoder": decoder}) for decoder in ("lstm", "transformer")),
 ]
 every_case = pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def build(name="gpt", settings=SIZES):
 
 
 def source_for(name, rng):
-    if name == "gpt":
+    if name in ("gpt", "recurrent"):
         return None
     if name == "captioner":
         return torch.randint(256, (3, 12, 12), dtype=torch.uint8)
