@@ -18,6 +18,7 @@ _HOMES = {
     "watch": "core.watch",
     "change": "tracing.intervene",
     "effects": "tracing.intervene",
+    "jacobian_norms": "tracing.jacobians",
     "Attention": "core.attention",
     "Block": "core.layers",
     "FeedForward": "core.layers",
@@ -33,6 +34,8 @@ _HOMES = {
     "CaptionerConfig": "models",
     "GPT": "models",
     "GPTConfig": "models",
+    "RecurrentLM": "models",
+    "RecurrentLMConfig": "models",
     "Seq2Seq": "models",
     "RNNConfig": "models",
     "GRUConfig": "models",
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
         GPTConfig,
         GRUConfig,
         LSTMConfig,
+        RecurrentLM,
+        RecurrentLMConfig,
         RNNConfig,
         Seq2Seq,
         Transformer,
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
     from regard.text.vectors import vectors
     from regard.tracing import Trace, trace
     from regard.tracing.intervene import change, effects
+    from regard.tracing.jacobians import jacobian_norms
     from regard.training.build import train
     from regard.viewer import look
     from regard.viewer.session import page
@@ -90,6 +96,8 @@ __all__ = [
     "LSTMConfig",
     "Model",
     "RNNConfig",
+    "RecurrentLM",
+    "RecurrentLMConfig",
     "Sampling",
     "Seq2Seq",
     "SwiGLU",
@@ -104,6 +112,7 @@ __all__ = [
     "change",
     "effects",
     "generate",
+    "jacobian_norms",
     "load",
     "look",
     "page",

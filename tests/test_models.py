@@ -161,7 +161,7 @@ CASES = [
     Case("gru", {**RECURRENT, "target_vocab": None, "bidirectional": False}, pair=True, compiles=False),
     Case("lstm", {**RECURRENT, "tied": False, "depth": 1}, pair=True, compiles=False),
     *(
-        Case("recurrent", {**LAYERS, "cell": cell, **more}, compiles=False)
+        Case("recurrent", {**LAYERS, "cell": cell, **more}, lr=2e-2, compiles=False)
         for cell, more in (("rnn", {}), ("gru", {"depth": 1}), ("lstm", {"tied": False}))
     ),
     *(

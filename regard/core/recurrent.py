@@ -32,36 +32,29 @@ def stack(cell: str, inputs: int, dim: int, depth: int, dropout: float, both: bo
     return CELLS[cell](inputs, width, depth, batch_first=True, dropout=dropout, bidirectional=both)
 
 
-def run(
-    rnn: nn.RNNBase, x: Tensor, attention_mask: Mask = None, hidden: Hidden = ()
-) -> tuple[Tensor, Hidden]:
-    """The states (B, S, D) of x, padded on the right where not `attention_mask`, and the last of each layer.
-
-    `hidden` are the states before the first token; without it they are 0.
-    """
-    first = hidden if len(hidden) > 1 else hidden[0] if hidden else None
-    if attention_mask is None:
-        states, last = rnn(x, first)
-    else:
-        packed = pack_padded_sequence(x, lengths(attention_mask), True, enforce_sorted=False)
-        packed, last = rnn(packed, first)
-        states = pad_packed_sequence(packed, True, total_length=x.shape[1])[0]  # (B, S, D)
-    return states, last if isinstance(last, tuple) else (last,)
-
-
 @dataclass
 class RecurrentState:
     """The hidden states of cells, and the encoder's states that they attend to, which no step changes."""
 
-    hidden: Hidden
+    hidden: Hidden  # empty: 0
     source: Tensor  # a state for each source token; without attention, a single context vector, or none
     keys: Tensor | None = None  # computed at the decoder's first step
     attention_mask: Mask = None  # False where a source is padded
     length: int = 0
 
     def read(self, rnn: nn.RNNBase, x: Tensor, attention_mask: Mask = None) -> Tensor:
-        """The states of more tokens, and the state is updated."""
-        states, self.hidden = run(rnn, x, attention_mask, self.hidden)
+        """The states (B, T, D) of more tokens, padded on the right where not `attention_mask`.
+
+        `hidden` are then the last states of each layer, (h, c) of an LSTM, else h alone.
+        """
+        first = self.hidden if len(self.hidden) > 1 else self.hidden[0] if self.hidden else None
+        if attention_mask is None:
+            states, last = rnn(x, first)
+        else:
+            packed = pack_padded_sequence(x, lengths(attention_mask), True, enforce_sorted=False)
+            packed, last = rnn(packed, first)
+            states = pad_packed_sequence(packed, True, total_length=x.shape[1])[0]  # (B, T, D)
+        self.hidden = last if isinstance(last, tuple) else (last,)
         self.length += x.shape[1]
         return states
 
@@ -87,7 +80,8 @@ class Encoder(nn.Module):
         self.bridge = nn.ModuleList(nn.Linear(dim, dim) for _ in range(N)) if bidirectional else None
 
     def forward(self, x: Tensor, attention_mask: Mask = None) -> tuple[Tensor, Hidden]:
-        states, hidden = run(self.rnn, x, attention_mask)
+        state = RecurrentState((), x)
+        states, hidden = state.read(self.rnn, x, attention_mask), state.hidden
         if self.bridge is not None:
             ends = torch.cat(hidden).unflatten(0, (-1, 2)).transpose(1, 2).flatten(2)  # (N, B, D)
             first = [torch.tanh(W(h)) for W, h in zip(self.bridge, ends, strict=True)]

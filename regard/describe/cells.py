@@ -156,7 +156,7 @@ def describe_cells(
                 pick = partial(gate_values, gates, n, name)
                 part.see(name, op, text, rnn, pick=pick)
                 if carried and "first" in op:  # a trace of the first call has no such value
-                    at_zero = {key: part for key, part in op.items() if key not in ("first", "row")}
+                    at_zero = {key: operand for key, operand in op.items() if key not in ("first", "row")}
                     part.see(name, at_zero, text, rnn, pick=pick)
             states.append(part.name("state"))
         if directions == 2:

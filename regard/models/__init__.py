@@ -29,12 +29,5 @@ MODELS: dict[str, tuple[type[Any], type[Any], dict[str, dict[str, Any]]]] = {
 }
 __all__ = ["GPT", "MODELS", "Bert", "Captioner", "Electra", "ModelWithHead", "Seq2Seq", "Transformer", "ViT"]
 __all__ += ["BertConfig", "CaptionerConfig", "GPTConfig", "GRUConfig", "LSTMConfig", "RNNConfig", "T5Config"]
-__all__ += [
-    "RecurrentLM",
-    "RecurrentLMConfig",
-    "Seq2SeqConfig",
-    "TransformerConfig",
-    "ViTConfig",
-    "Word2Vec",
-    "WordsConfig",
-]
+__all__ += ["RecurrentLM", "RecurrentLMConfig", "Seq2SeqConfig", "TransformerConfig", "ViTConfig"]
+__all__ += ["Word2Vec", "WordsConfig"]

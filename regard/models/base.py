@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from regard.core.cache import Mask
 from regard.describe import parts
-from regard.describe.export import Graph
 
 Parts = list[nn.Module | nn.Parameter]
 Presets = dict[str, dict[str, Any]]
@@ -65,14 +64,13 @@ class BlocksConfig(Config):
 
 
 class LanguageModel(nn.Module):
-    """A model with an output layer over a vocabulary: from `hidden` states to logits.
+    """A model with embeddings, and an output layer over a vocabulary: from `hidden` states to logits.
 
-    One that writes also has `decode(ids, state)`, the hidden states of more tokens, which updates the state.
+    The output layer shares its weights with the (target's) embedding where they are `tied`. One that writes
+    also has `decode(ids, state)`, the hidden states of more tokens, which updates the state.
     """
 
     config: Any
-    embed: nn.Embedding
-    drop: nn.Dropout
     hidden: Callable[..., Tensor]
     decode: Callable[..., Tensor]
     output_bias: Any  # its bias (vocab,), or None
@@ -80,12 +78,15 @@ class LanguageModel(nn.Module):
     @property
     def output(self) -> Tensor:
         """The weights (vocab, D) of the output layer: its own, or those that it shares with an embedding."""
-        layers = (getattr(self, name, None) for name in ("head", "target_embed", "embed"))
-        return next(layer.weight for layer in layers if layer is not None)
+        return (self.head or self.target_embed or self.embed).weight
 
     def __init__(self, c: Any):
         super().__init__()
-        self.config = c
+        self.config, target = c, getattr(c, "target_vocab", None)
+        self.embed = nn.Embedding(c.vocab, c.dim)
+        self.target_embed = None if target is None else nn.Embedding(target, c.dim)
+        self.drop = nn.Dropout(getattr(c, "dropout", 0.0))
+        self.head = None if getattr(c, "tied", True) else nn.Linear(c.dim, target or c.vocab, bias=False)
 
     def logits(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., vocab)"""
@@ -112,12 +113,6 @@ class CausalLM(LanguageModel):
     like = "gpt"  # it suits the tasks that a GPT suits
     output_bias = None
 
-    blocks: Any
-    head: nn.Linear | None
-    encode: Callable[..., Tensor]  # the hidden states of texts padded on the right
-    start: Callable[..., tuple[Tensor, Any]]
-    graphs: Callable[[], list[Graph]]
-
     def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
         """The last token's vector (B, D), which alone depends on the whole text, Radford et al. 2018."""
         last = -1 if attention_mask is None else attention_mask.sum(1) - 1
@@ -136,7 +131,7 @@ class EncoderDecoder(LanguageModel):
     def decode(self, target: Tensor, state: Any) -> Tensor:
         """The decoder's final hidden states of more target tokens; the state is updated."""
         self.check_length(target, state)
-        y = self.drop((getattr(self, "target_embed", None) or self.embed)(target))  # (B, T, D)
+        y = self.drop((self.target_embed or self.embed)(target))  # (B, T, D)
         return self.drop(self.decoder(y, state))  # (B, T, D)
 
     def hidden(self, source: Tensor, target: Tensor, attention_mask: Mask = None) -> Tensor:

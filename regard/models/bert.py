@@ -54,11 +54,9 @@ class Bert(LanguageModel):
     def __init__(self, c: BertConfig):
         super().__init__(c)
         norm = make_norm(c.norm, c.eps)
-        self.embed = nn.Embedding(c.vocab, c.dim)
         self.segments = nn.Embedding(c.segments, c.dim) if c.segments else None
         self.positions = make_positions(c, both_ways=True)
         self.embed_norm = nn.Identity() if c.pre else norm(c.dim)
-        self.drop = nn.Dropout(c.dropout)
         self.blocks = Stack(make_block(c) for _ in range(c.depth))
         self.norm = norm(c.dim) if c.pre else nn.Identity()  # a post-norm block ends with a norm
         self.transform, self.transform_norm = nn.Linear(c.dim, c.dim), norm(c.dim)

@@ -147,15 +147,10 @@ class Captioner(EncoderDecoder):
     def __init__(self, c: CaptionerConfig):
         super().__init__(c)
         self.encoder = ImageEncoder(c)
-        self.embed = nn.Embedding(c.vocab, c.dim)
-        self.drop = nn.Dropout(c.dropout)
         self.decoder = SoftAttentionDecoder(c) if c.decoder == "lstm" else TransformerDecoder(c)
+        # Pretrained weights of the encoder may learn slowly, or not at all.
+        self.blocks: list[nn.Module] = [self.encoder.net, self.decoder]
         init_recurrent(self)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """Encoder and decoder, so that pretrained weights of the first may learn slowly, or not at all."""
-        return [self.encoder.net, self.decoder]
 
     def begin(self, source: Tensor, attention_mask: None = None) -> Any:
         return self.decoder.begin(self.encoder(source))

@@ -11,8 +11,10 @@ from regard.core.cache import Mask
 from regard.core.layers import init_bert
 from regard.describe import parts
 from regard.describe.export import Graph, StackParts
-from regard.models.base import CausalLM, Parts
+from regard.models.base import Parts
 from regard.models.bert import Bert
+from regard.models.gpt import GPT
+from regard.models.rnn import RecurrentLM
 from regard.models.vit import ViT
 
 
@@ -24,7 +26,7 @@ class ModelWithHead(nn.Module):
 
     def __init__(
         self,
-        model: Bert | CausalLM | ViT,
+        model: Bert | GPT | RecurrentLM | ViT,
         outputs: int,
         each: bool = False,
         mean: bool = False,
@@ -34,6 +36,7 @@ class ModelWithHead(nn.Module):
         if outputs < 1:
             raise ValueError(f"{outputs=} must be more than 0")
         self.model, self.config, self.each, self.mean = model, model.config, each, mean
+        self.blocks = list(model.blocks)  # every layer, in the order of computation
         self.drop = nn.Dropout(dropout)
         self.head = nn.Linear(model.config.dim, outputs)
         init_bert(self.head)
@@ -42,11 +45,6 @@ class ModelWithHead(nn.Module):
     def unused(self) -> Parts:
         """The model's own heads, which are not used here."""
         return self.model.unused_by_head(pooled=not (self.each or self.mean))
-
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """Every layer, in the order of computation."""
-        return self.model.blocks
 
     def forward(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
         """Texts (B, T), padded on the right where not `attention_mask`; or images, for a ViT."""

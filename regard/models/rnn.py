@@ -49,16 +49,9 @@ class RecurrentLM(CausalLM):
 
     def __init__(self, c: RecurrentLMConfig):
         super().__init__(c)
-        self.embed = nn.Embedding(c.vocab, c.dim)
-        self.drop = nn.Dropout(c.dropout)
         self.rnn = stack(c.cell, c.dim, c.dim, c.depth, c.dropout, c.bidirectional)
-        self.head = None if c.tied else nn.Linear(c.dim, c.vocab, bias=False)
+        self.blocks: list[nn.Module] = [self.rnn]  # torch has all layers in one
         init_recurrent(self)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """The layers, which torch has in one module."""
-        return [self.rnn]
 
     def new_state(self, rows: int) -> RecurrentState:
         """The state before the first token; there is no source to attend to."""
@@ -92,10 +85,8 @@ class RecurrentLM(CausalLM):
 
     def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
         """The last state (B, D); of both directions, the last of each: [→h_T; ←h_1]."""
-        last = super().pooled(x, attention_mask)
-        if not self.config.bidirectional:
-            return last
-        return torch.cat([last.chunk(2, -1)[0], x[:, 0].chunk(2, -1)[1]], dim=-1)
+        forwards = torch.arange(self.config.dim, device=x.device) < self.rnn.hidden_size
+        return torch.where(forwards, super().pooled(x, attention_mask), x[:, 0])
 
     describe, describe_pooled = parts.recurrent_lm, parts.pooled_ends
 

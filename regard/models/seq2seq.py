@@ -49,18 +49,10 @@ class Seq2Seq(EncoderDecoder):
 
     def __init__(self, c: Seq2SeqConfig):
         super().__init__(c)
-        self.embed = nn.Embedding(c.vocab, c.dim)
-        self.target_embed = None if c.target_vocab is None else nn.Embedding(c.target_vocab, c.dim)
-        self.drop = nn.Dropout(c.dropout)
         self.encoder = Encoder(c.cell, c.dim, c.depth, bidirectional=c.bidirectional, dropout=c.dropout)
         self.decoder = Decoder(c.cell, c.attention, c.dim, c.depth, dropout=c.dropout)
-        self.head = None if c.tied else nn.Linear(c.dim, c.target_vocab or c.vocab, bias=False)
+        self.blocks: list[nn.Module] = [self.encoder, self.decoder]
         init_recurrent(self)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """The parts, in the order of computation."""
-        return [self.encoder, self.decoder]
 
     def encode(self, source: Tensor, attention_mask: Mask = None) -> Tensor:
         """The encoder's states of sources (B, S), padded on the right where not `attention_mask`."""

@@ -46,23 +46,18 @@ class Transformer(EncoderDecoder):
 
     def __init__(self, c: TransformerConfig):
         super().__init__(c)
-        self.embed = nn.Embedding(c.vocab, c.dim)
-        self.target_embed = None if c.target_vocab is None else nn.Embedding(c.target_vocab, c.dim)
         decoder: dict[str, Any] = {
             "heads": c.decoder_heads or c.heads,
             "hidden": c.decoder_hidden or c.hidden,
         }
         self.encoder_positions = make_positions(c, both_ways=True)
         self.decoder_positions = make_positions(c, **decoder)
-        self.drop = nn.Dropout(c.dropout)
         self.encoder = Stack(make_block(c) for _ in range(c.depth))
         depth = c.decoder_depth or c.depth
         self.decoder = Stack(make_block(c, causal=True, cross=True, **decoder) for _ in range(depth))
         last = make_norm(c.norm) if c.pre else nn.Identity  # a post-norm block ends with a norm
         self.encoder_norm, self.decoder_norm = last(c.dim), last(c.dim)
-        vocab = c.target_vocab or c.vocab
-        self.head = None if c.tied else nn.Linear(c.dim, vocab, bias=False)
-        self.output_bias = nn.Parameter(torch.zeros(vocab)) if c.output_bias else None
+        self.output_bias = nn.Parameter(torch.zeros(len(self.output))) if c.output_bias else None
         init_xavier(self)
 
     @property

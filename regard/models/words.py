@@ -33,7 +33,6 @@ class Word2Vec(LanguageModel):
 
     def __init__(self, c: WordsConfig):
         super().__init__(c)
-        self.embed = nn.Embedding(c.vocab, c.dim)
         self.near = nn.Embedding(c.vocab, c.dim)
         self.blocks = nn.ModuleList()  # no layers to distribute over processes
         with torch.no_grad():

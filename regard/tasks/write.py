@@ -15,7 +15,7 @@ from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corp
 from regard.decode.generate import fit_context, generate
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
-from regard.models.base import CausalLM
+from regard.models import GPT, RecurrentLM
 from regard.tasks.answers import Answer, decode_hypotheses, search_beams, stream_text
 from regard.tasks.batches import Batch, per_token, targets
 from regard.tasks.loss import cross_entropy, token_losses
@@ -32,7 +32,10 @@ class WriteConfig:
     name: Literal["write"]
 
 
-class Write(Task[WriteConfig, Stream, CausalLM]):
+WriteModel = GPT | RecurrentLM
+
+
+class Write(Task[WriteConfig, Stream, WriteModel]):
     kinds = ("gpt",)
     specials = ("<|endoftext|>",)
     data_config = DataConfig
@@ -105,12 +108,12 @@ class Write(Task[WriteConfig, Stream, CausalLM]):
 
     # Training
 
-    def loss(self, model: CausalLM, *batch: Tensor) -> Tensor:
+    def loss(self, model: WriteModel, *batch: Tensor) -> Tensor:
         """The sum over all predictions, in nats."""
         ids, following = batch
         return cross_entropy(model.hidden(ids), model.output, following)
 
-    def token_losses(self, model: CausalLM, *batch: Tensor) -> Tensor:
+    def token_losses(self, model: WriteModel, *batch: Tensor) -> Tensor:
         ids, following = batch
         losses = token_losses(model.hidden(ids), model.output, following, model.output_bias)
         return losses.view_as(following)
@@ -118,7 +121,7 @@ class Write(Task[WriteConfig, Stream, CausalLM]):
     def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
 
-    def preview(self, model: CausalLM, data: Stream, seed: int) -> str:
+    def preview(self, model: WriteModel, data: Stream, seed: int) -> str:
         """The first words of the data, and how the model continues them."""
         opening = self.tokenizer.decode(data.read(0, min(8, len(data))))
         options = Sampling(**self.generation | {"max_new_tokens": 120, "seed": seed})
@@ -126,7 +129,7 @@ class Write(Task[WriteConfig, Stream, CausalLM]):
 
     # Answers
 
-    def stream(self, model: CausalLM, request: Request) -> Iterator[list[str]]:
+    def stream(self, model: WriteModel, request: Request) -> Iterator[list[str]]:
         """The new text of every row, piece by piece; row i * samples + j is sample j of text i."""
         if request.sampling.num_beams > 1:
             yield from super().stream(model, request)
@@ -142,7 +145,7 @@ class Write(Task[WriteConfig, Stream, CausalLM]):
         )
         yield from stream_text(steps, self.tokenizer, len(prompts) * request.samples, request.stop)
 
-    def answers(self, model: CausalLM, request: Request) -> list[list[Answer]]:
+    def answers(self, model: WriteModel, request: Request) -> list[list[Answer]]:
         samples, longest = request.samples, request.sampling.max_new_tokens
         if request.sampling.num_beams == 1:
             rows = zip(*self.stream(model, request), strict=True)
@@ -196,12 +199,12 @@ class Write(Task[WriteConfig, Stream, CausalLM]):
 
     # Looking on
 
-    def reading(self, model: CausalLM, input: str) -> Reading:
+    def reading(self, model: WriteModel, input: str) -> Reading:
         ids = list(fit_context(self.plain(input), self.context))
         (row,) = on_device(model, ids)
         return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
 
-    def run_once(self, model: CausalLM, text: str) -> None:
+    def run_once(self, model: WriteModel, text: str) -> None:
         model(*on_device(model, self.plain(text)[-self.context :]))
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:

@@ -24,7 +24,9 @@ Of both
     norm, residual          (T, D)      the norm of the input, or (post-norm) of the sum; the sum
 Of a block: `blocks.0`
     output                  (T, D)
-Of recurrent models: `encoder`, `decoder`, and the attention `decoder.look`
+Of recurrent models: `encoder`, `decoder`, and the attention `decoder.look`; a language model's have no prefix
+    cells.0.*               (T, D)      gates, cells and states of a layer; of two ways, cells.0.forward.*
+    carried                 (N, D)      of a step, the states after the text so far
     states, hidden          (T, D)      of each token; the decoder's first state (N, D)
     bridge, mean, first                 from the encoder's states to the first state
     look.*                              as of an attention with one head and unscaled scores; k is U h or W h

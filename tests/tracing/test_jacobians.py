@@ -25,7 +25,7 @@ def test_a_linear_network_explodes_or_vanishes_exponentially(radius: float) -> N
     with torch.no_grad():
         for p in rnn.parameters():
             p.zero_()
-        rnn.weight_hh_l0.copy_(radius * nn.init.orthogonal_(torch.empty(N, N)))
+        rnn.weight_hh_l0.copy_(radius * nn.init.orthogonal_(torch.empty(N, N).double()))
     products = state_jacobians(rnn, torch.zeros(11, D).double())
     assert_close(torch.linalg.matrix_norm(products, ord=2), radius ** torch.arange(11).double())
     assert_close(products[4], torch.linalg.matrix_power(rnn.weight_hh_l0.detach(), 4))

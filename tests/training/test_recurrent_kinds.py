@@ -31,7 +31,7 @@ def test_the_kind_names_the_cell(run: Path) -> None:
 
 def test_a_run_is_resumed_by_the_name_it_was_begun_with(run: Path) -> None:
     steps = len(rows(run))
-    tiny("", run, WRITER, steps=4, resume=True)  # which names model.kind=lstm again
+    regard.train("write", out=run, steps=4, resume=True, set={"model.kind": "lstm"})
     assert len(rows(run)) == steps
     user_error(
         lambda: regard.train("write", out=run, resume=True, set={"model.kind": "gru"}),
