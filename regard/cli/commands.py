@@ -68,10 +68,11 @@ def ask(options: argparse.Namespace) -> None:
             raise UserError("--in is not for conversations; give INPUT or pipe lines in")
         converse(model, settings)
         return
-    lines = check_inputs(options.input) if options.input else read_stdin()
+    inputs = model.task.join_arguments(list(check_inputs(options.input)))
+    lines = iter(inputs) if inputs else read_stdin()
     show_scores = "within" in settings or model.task.shows_scores
     one_answer = settings.get("num_return_sequences", 1) == 1 and not show_scores
-    if one_answer and not options.json and len(options.input) == 1:
+    if one_answer and not options.json and len(inputs) == 1:
         print_stream(model.stream(next(lines), **settings))
         return
     while texts := list(itertools.islice(lines, model.task.ask_batch_size)):
@@ -80,7 +81,8 @@ def ask(options: argparse.Namespace) -> None:
                 row = {"input": text, "output": answer.text}
                 if answer.score is not None:
                     row["score"] = answer.score
-                plain = f"{answer.score:.4f}\t{answer.text}" if show_scores else answer.text
+                scored = show_scores and answer.score is not None
+                plain = f"{answer.score:.4f}\t{answer.text}" if scored else answer.text
                 print(json.dumps(row, ensure_ascii=False) if options.json else plain)
         sys.stdout.flush()
 

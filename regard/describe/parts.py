@@ -285,6 +285,8 @@ def bert(m: Any, d: Description, head: bool = True, generator: nn.ModuleList | N
         x = d.stacks([replace(stack, blocks=generator)], "generator")
     if not head:
         return x
+    if generator is None:
+        next_sentence(m, d, x)
     text = Text("Transform", "One more layer before the tokens are predicted.", "W x")
     x = d.linear("transform", m.transform, x, text)
     x = d.norm("transform_norm", m.transform_norm, x, "Norm of the transform", f=activation(m.activation))
@@ -301,6 +303,12 @@ def pooled_by_layer(m: Any, d: Description, x: str, at: nn.Module) -> str:
     y = d.linear("pooler", m.pooler, x, text, row=0)
     text = Text("Pooled", f"{VECTOR}.", f"{sign(f)}({add_bias('W x_0', m.pooler)})")
     return d.activate("pooled", f, y, None, at, "input", text)
+
+
+def next_sentence(m: Any, d: Description, x: str) -> str:
+    """A BERT's head for the next sentence, which not every run uses."""
+    text = Text("Next sentence?", "Whether the second text follows the first: a score of yes and of no.", "W x")
+    return d.linear("next", m.next, pooled_by_layer(m, d, x, m.next), text)
 
 
 def pooled_mean(d: Description, x: str, at: nn.Module) -> str:
@@ -349,8 +357,10 @@ def head(m: Any, d: Description) -> str:
 
 def electra(m: Any, d: Description) -> str:
     m.model.describe(d, generator=m.generator)
+    x = m.model.describe(d, head=False)
+    next_sentence(m.model, d, x)
     text = Text("Transform", "One more layer before replaced tokens are detected.", "W x")
-    y = d.linear("transform", m.transform, m.model.describe(d, head=False), text)
+    y = d.linear("transform", m.transform, x, text)
     text = Text("Activation", "The transform, activated.", f"{sign(m.model.activation)}(x)")
     x = d.activate("activated", m.model.activation, y, None, m.found, "input", text)
     return d.linear("found", m.found, x, Text("Replaced?", "How likely each token was replaced.", "z = wᵀ x"))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.core.cache import Mask
 from regard.core.modes import evaluating
 from regard.data import Corpus, DataConfig, Stream, Windows, load_corpus
 from regard.data.documents import read_documents
@@ -25,16 +26,18 @@ from regard.describe.values import Description
 from regard.errors import UserError
 from regard.models import Bert, Electra
 from regard.tasks.answers import Answer
-from regard.tasks.batches import Batch, Shuffled
+from regard.tasks.batches import Batch, Shuffled, pad_rows, ragged, segments_from
+from regard.tasks.heads import likeliest_classes, without_head
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.masking import END, FIRST, MASK, PAD, SPECIALS, UNKNOWN, Masker
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.restore import BLANK
-from regard.tasks.task import Task, widened
+from regard.tasks.task import PROBABILITIES, Task, widened
 
 __all__ = ["END", "FIRST", "MASK", "PAD", "SPECIALS", "UNKNOWN", "Fill", "FillConfig"]
 BEST = 5  # words that are shown for a blank
+NEXT = ("isNext", "notNext")  # what `Bert.next_sentence` predicts, in the order of its logits
 REPLACED_WEIGHT = 50.0  # λ, of the loss of detecting replaced words; as in the paper
 
 Row = tuple[list[int], int, int]  # ids, where the second text begins, and 0 if it follows the first, else 1
@@ -61,6 +64,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
     data_config = DataConfig
     builtin = ("write.txt",), ()
     ask_batch_size = 64
+    shows_scores = True
     static_shapes = True
     predicts = "fill"
     example = "The fox [MASK] over the dog."
@@ -274,25 +278,73 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
     # Answers
 
     def answers(self, model: Bert | Electra, request: Request) -> list[list[Answer]]:
-        """For each blank of each text, the likeliest words with their probabilities.
+        """For each blank of each text, the likeliest words with their probabilities; for each pair of texts
+        with a tab between them, whether the second follows the first.
 
         A model that detects replaced words names the likeliest of a text without blanks.
         """
-        texts = []
-        for text in request.inputs:
-            parts = BLANK.split(text)
-            if len(parts) < 2 and not self.config.replaced:
-                raise UserError("mark what is missing with [MASK] or ___, as in: The fox [MASK] over the dog")
-            ids: list[int] = [self.first]
-            for i, part in enumerate(parts):
-                ids += [*([self.mask] if i else []), *self.tokenizer.encode(part.rstrip())]
-            if len(ids) >= self.context:
-                raise UserError(
-                    f"a text of {len(ids)} tokens does not fit the context of {self.context}; shorten it"
-                )
-            texts.append([*ids, self.end])
-        words = self._likeliest(model, texts) if texts else []
-        return [[Answer("; ".join(blanks))] * request.samples for blanks in words]
+        pairs = [split_pair(input) for input in request.inputs]
+        texts = [self.blank_ids(text) for text, pair in zip(request.inputs, pairs, strict=True) if not pair]
+        words = iter(self._likeliest(model, texts) if texts else [])
+        logits = iter(self._next_sentence(model, [self.pair_ids(*pair) for pair in pairs if pair]))
+        return [
+            likeliest_classes(NEXT, next(logits), request.samples)
+            if pair
+            else [Answer("; ".join(next(words)))] * request.samples
+            for pair in pairs
+        ]
+
+    def join_arguments(self, texts: Sequence[str]) -> Sequence[str]:
+        """Two texts without blanks are a pair, if the model only predicts what follows or what is missing."""
+        several = len(texts) != 2 or self.config.replaced or any(BLANK.search(text) for text in texts)
+        return texts if several else ["\t".join(text.replace("\t", " ") for text in texts)]
+
+    def blank_ids(self, text: str) -> list[int]:
+        """[CLS] text [SEP], with [MASK] for each blank."""
+        parts = BLANK.split(text)
+        if len(parts) < 2 and not self.config.replaced:
+            raise UserError("mark what is missing with [MASK] or ___, as in: The fox [MASK] over the dog")
+        ids: list[int] = [self.first]
+        for i, part in enumerate(parts):
+            ids += [*([self.mask] if i else []), *self.tokenizer.encode(part.rstrip())]
+        return self.check_length([*ids, self.end])
+
+    def pair_ids(self, text: str, other: str) -> tuple[list[int], int]:
+        """[CLS] text [SEP] other [SEP], and where the other begins."""
+        if not self.config.next:
+            raise UserError(
+                "this model was trained without next sentence prediction, so it cannot say whether a text "
+                "follows another; train one with task.next=true, or mark what is missing with [MASK]"
+            )
+        a, b = ([*self.tokenizer.encode(part.strip()), self.end] for part in (text, other))
+        return self.check_length([self.first, *a, *b]), 1 + len(a)
+
+    def check_length(self, ids: list[int]) -> list[int]:
+        if len(ids) > self.context:
+            raise UserError(
+                f"a text of {len(ids)} tokens does not fit the context of {self.context}; shorten it"
+            )
+        return ids
+
+    @torch.inference_mode()
+    def _next_sentence(self, model: Bert | Electra, pairs: Sequence[tuple[list[int], int]]) -> list[Tensor]:
+        """The logits (2,) of each pair: that the second text follows, and that it does not."""
+        if not pairs:
+            return []
+        ids, attention_mask = pad_rows(ragged([ids for ids, _ in pairs]), np.arange(len(pairs)))
+        segments = segments_from(np.array([second for _, second in pairs]), attention_mask)
+        device = next(model.parameters()).device
+        batch = (torch.from_numpy(x).to(device) for x in (ids, attention_mask, segments))
+        with evaluating(model):
+            return list(widened(self.next_logits(model, *batch)).cpu())
+
+    def next_logits(
+        self, model: Bert | Electra, ids: Tensor, attention_mask: Mask, segments: Tensor
+    ) -> Tensor:
+        """Whether the second text of each row follows the first: logits (B, 2)."""
+        bert = cast(Bert, without_head(model))
+        kinds = segments if bert.config.segments > 1 else None
+        return bert.next_sentence(bert.encode(ids, attention_mask, kinds))
 
     @torch.inference_mode()
     def _likeliest(self, model: Bert | Electra, texts: list[list[int]]) -> list[list[str]]:
@@ -331,6 +383,11 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
     def reading(self, model: Bert | Electra, input: str) -> Reading:
         if BLANK.search(input):
             return super().reading(model, input)
+        if pair := split_pair(input):
+            ids, second = self.pair_ids(*pair)
+            row, segments = on_device(model, ids, [int(i >= second) for i in range(len(ids))])
+            tokens = {"text": self.tokenizer.tokens(ids), "label": list(NEXT)}
+            return Reading({"text": ids}, tokens, lambda: self.next_logits(model, row, None, segments))
         ids = self.whole_text(input)
         (row,) = on_device(model, ids)
         reading = Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
@@ -339,19 +396,21 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         return reading
 
     def run_once(self, model: Bert | Electra, text: str) -> None:
-        if BLANK.search(text):
+        if BLANK.search(text) or split_pair(text):
             super().run_once(model, text)
         else:
             bert = model.model if isinstance(model, Electra) else model
             bert(*on_device(model, self.whole_text(text)))
 
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
-        if result.ndim > 1:
+        if result.ndim > 1 or "label" in reading.tokens:
             return super().outcome(result, reading)
         return {"logits": result, "probabilities": widened(result).sigmoid()}  # whether words were replaced
 
     def describe(self, d: Description, model: Bert | Electra, dims: int) -> None:
-        if dims == 1:  # ELECTRA detects replaced words
+        if dims == 1:  # the next sentence is predicted, or ELECTRA detects replaced words
+            d.same("logits", "next", Text("Logits", "The scores of a text that follows, and of another.", "z"))
+            d.see("probabilities", {"does": "softmax", "x": "next"}, PROBABILITIES)
             text = Text("Logits", "The score of each token being replaced.", "z_t")
             z = d.same("logits", "found", text, column=0)
             text = Text("Probabilities", "The probability of each token being replaced.", "σ(z_t)")
@@ -366,3 +425,12 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
 def put_in(ids: Tensor, places: Tensor, words: Tensor, counts: Tensor) -> Tensor:
     """The texts (B, T) with words (B, M) at places (B, M), those that count."""
     return ids.scatter(1, places.where(counts, places[:, :1]), words.where(counts, words[:, :1]))
+
+
+def split_pair(input: str | Sequence[str]) -> tuple[str, str] | None:
+    """The two texts of a pair, with a tab between them; None of a text with blanks, or without a tab."""
+    if not isinstance(input, str):
+        first, second = input
+        return first, second
+    text, tab, other = input.partition("\t")
+    return (text, other) if tab and not BLANK.search(input) else None

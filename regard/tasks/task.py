@@ -56,7 +56,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     embeds: ClassVar[bool] = False  # it has a vector for each text: `vectors`
     predicts: ClassVar[Literal["next", "fill", "place"]] = "next"  # what a row of its logits is about
     has_references: ClassVar[bool] = False  # answers are compared with references: `score_answers`
-    shows_scores: ClassVar[bool] = False  # answers are shown with their scores
+    shows_scores: ClassVar[bool] = False  # answers are shown with their scores, if they have some
     takes_messages: ClassVar[bool] = False  # a conversation is messages with roles, for a chat template
     converses: bool = False  # it remembers what was said
     generation: ClassVar[dict[str, Any]] = {}  # the usual options of `ask`
@@ -184,6 +184,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def stream(self, model: ModelT, request: Request) -> Iterator[list[str]]:
         """The pieces of all answers as they come; all at once where a task does not write token by token."""
         yield [answer.text for several in self.answers(model, request) for answer in several]
+
+    def join_arguments(self, texts: Sequence[str]) -> Sequence[str]:
+        """The inputs that the texts on a command line are: each one, or several of them joined."""
+        return texts
 
     def default_samples(self, options: dict[str, Any]) -> int:
         """How many answers each input gets, if nothing is said."""

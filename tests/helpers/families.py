@@ -49,6 +49,8 @@ MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
     ),
     "electra": lambda: (reader("fill", "bert", task_replaced=True), WORDS),
     "electra-blank": lambda: (reader("fill", "bert", task_replaced=True), BLANK),
+    "next": lambda: (reader("fill", "bert"), PAIR),
+    "electra-next": lambda: (reader("fill", "bert", task_replaced=True), PAIR),
     "pair": lambda: (reader("classify", "bert", task_labels=("a", "b")), PAIR),
     "pair-mean": lambda: (reader("classify", "bert", task_labels=("a", "b"), task_mean=True), PAIR),
     "gpt-classes": lambda: (reader("classify", "gpt", task_labels=("a", "b")), WORDS),
