@@ -6,7 +6,7 @@ A score is a callable (q (..., T, d), k (..., S, d)) -> (..., T, S).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,9 @@ from regard.describe import parts
 
 Score = Callable[[Tensor, Tensor], Tensor]
 Bias = Tensor | None  # added to the scores
+Globals = int | Tensor  # how many first tokens are global; of each row (B, 1, 1, 1), if they differ
 Records = list[dict[str, Tensor]] | None  # a list while watch.py watches, else None, which costs nothing
+GLOBAL_QKV, BY_QUERY = ("q_global", "k_global", "v_global"), ("scores", "weights", "heads")
 
 
 # Scores
@@ -102,9 +104,9 @@ def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
 
 
-def window_mask(T: int, S: int, window: int, globals: int, device: torch.device | None = None) -> Tensor:
+def window_mask(T: int, S: int, window: int, globals: Globals, device: torch.device | None = None) -> Tensor:
     """|i - j| <= window (T, S), for the last T of S positions; the first `globals` attend to all, and all to
-    them."""
+    them. With a number of them for each row (B, 1, 1, 1), the mask is (B, 1, T, S)."""
     i, j = torch.arange(S - T, S, device=device)[:, None], torch.arange(S, device=device)
     return ((i - j).abs() <= window) | (i < globals) | (j < globals)
 
@@ -184,40 +186,49 @@ def fused_attention(
 
 
 def windowed_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, window: int, globals: int, dropout: float = 0.0
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, window: int, globals: Globals, dropout: float = 0.0,
+    of_globals: Sequence[Tensor] = ()
+) -> Tensor:  # fmt: skip
     """fused_attention with a window_mask, in time and memory linear in the length, Beltagy et al. 2020, 3.1.
 
     Queries are in blocks as long as the window. They attend to the keys of their own block, of the one before
-    and the one after, and to the global ones. The mask is over keys only, (B, 1, 1, T).
+    and the one after, and to the global ones. The mask is over keys only, (B, 1, 1, T). Global queries attend
+    with the queries, keys and values `of_globals`, if there are some.
     """
     assert mask is None or mask.shape[-2] == 1
-    B, T, g, w = len(q), q.shape[-2], globals, window
-    S = g + 3 * w
+    B, T, w = len(q), q.shape[-2], window
+    g = globals if isinstance(globals, int) else int(globals.max())
+    S, is_global = g + 3 * w, torch.arange(T, device=q.device)[:, None] < globals  # (T, 1), or (B, 1, T, 1)
     if T <= S:  # a block would cover everything
-        if T - g > w + 1:
-            mask = combine_masks(mask, window_mask(T, T, w, g, q.device))
-        return fused_attention(q, k, v, mask, dropout=dropout)
-    N = math.ceil((T - g) / w)
-    fill = N * w - (T - g)
+        near = mask if T <= w + 1 else combine_masks(mask, window_mask(T, T, w, globals, q.device))
+        y = fused_attention(q, k, v, near, dropout=dropout)
+    else:
+        N, fill = math.ceil(T / w), -T % w
 
-    def around(x: Tensor) -> Tensor:
-        """The entries of x, one for each key, that a block attends to: (B, G, T, d) -> (B * N, G, S, d)."""
-        first = x[:, None, :, :g].expand(-1, N, -1, -1, -1)
-        blocks = F.pad(x[:, :, g:], (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
-        return torch.cat([first, blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], dim=3).flatten(0, 1)
+        def around(first: Tensor, x: Tensor) -> Tensor:
+            """The entries, one for each key, that a block attends to: (B, G, T, d) -> (B * N, G, S, d)."""
+            blocks = F.pad(x, (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
+            parts = first[:, None, :, :g].expand(-1, N, -1, -1, -1), blocks[:, :-2], blocks[:, 1:-1]
+            return torch.cat([*parts, blocks[:, 2:]], dim=3).flatten(0, 1)
 
-    row, column = torch.arange(w, device=q.device)[:, None], torch.arange(S, device=q.device) - g
-    near = (column < 0) | ((row <= column) & (column <= row + 2 * w))
-    attention_mask = torch.ones(1, 1, 1, T, dtype=torch.bool, device=q.device) if mask is None else mask
-    near = around(attention_mask.expand(B, -1, 1, T).mT).mT & near  # (B * N, 1, w, S)
-    blocks = F.pad(q[:, :, g:], (0, 0, 0, fill)).unflatten(2, (N, w))
-    blocks = blocks.transpose(1, 2).flatten(0, 1)  # (B * N, H, w, d)
-    y = fused_attention(blocks, around(k), around(v), near, dropout=dropout)  # (B * N, H, w, d)
-    y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, : T - g]  # (B, H, T - g, d)
-    if g:
-        y = torch.cat([fused_attention(q[:, :, :g], k, v, mask, dropout=dropout), y], dim=2)  # (B, H, T, d)
+        row, column = torch.arange(w, device=q.device)[:, None], torch.arange(S, device=q.device) - g
+        near = (column < 0) | ((row <= column) & (column <= row + 2 * w))
+        keys = torch.ones(1, 1, 1, T, dtype=torch.bool, device=q.device) if mask is None else mask
+        keys = keys.expand(B, -1, 1, T).mT
+        near = around(keys & is_global, keys & ~is_global).mT & near  # (B * N, 1, w, S)
+        blocks = F.pad(q, (0, 0, 0, fill)).unflatten(2, (N, w)).transpose(1, 2).flatten(0, 1)
+        y = fused_attention(blocks, around(k, k), around(v, v), near, dropout=dropout)  # (B * N, H, w, d)
+        y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, d)
+    if g and (of_globals or T > S):
+        q, k, v = of_globals or (q, k, v)
+        y = replace_rows(y, fused_attention(q[:, :, :g], k, v, mask, dropout=dropout), is_global)
     return y
+
+
+def replace_rows(y: Tensor, first: Tensor, is_global: Tensor) -> Tensor:
+    """y (B, H, T, d), with the `first` rows (B, H, g, d) in place of its own where they are global."""
+    g = first.shape[2]
+    return torch.cat([first.where(is_global[..., :g, :], y[:, :, :g]), y[:, :, g:]], dim=2)
 
 
 class HeadNorm(nn.RMSNorm):
@@ -232,14 +243,15 @@ class Attention(nn.Module):
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_out, Vaswani et al. 2017, section 3.2.2. With fewer
     key/value heads than heads, neighbouring heads share them, Ainslie et al. 2023. With a `window`, tokens
-    attend no farther away than that, but for the first `globals`, Beltagy et al. 2020 (without their extra
-    projections for global tokens). `qk_norm` is the ε of a norm of queries and keys, Henry et al. 2020.
+    attend no farther away than that, but for the first `globals`, Beltagy et al. 2020; with `global_qkv`,
+    these have projections of their own. `qk_norm` is the ε of a norm of queries and keys, Henry et al. 2020.
     """
 
     def __init__(
         self, dim: int, heads: int, kv_heads: int | None = None, *, causal: bool = False,
         head_dim: int | None = None, bias: bool = True, qkv_bias: bool | None = None,
-        qk_norm: float | None = None, dropout: float = 0.0, window: int | None = None, globals: int = 1
+        qk_norm: float | None = None, dropout: float = 0.0, window: int | None = None, globals: int = 1,
+        global_qkv: bool = False
     ):  # fmt: skip
         super().__init__()
         self.window, self.globals = window, globals
@@ -252,11 +264,13 @@ class Attention(nn.Module):
         self.q, self.out = nn.Linear(dim, heads * d, biased), nn.Linear(heads * d, dim, bias)
         self.k, self.v = (nn.Linear(dim, self.kv_heads * d, biased) for _ in "kv")
         self.q_norm, self.k_norm = (HeadNorm(d, qk_norm) if qk_norm else nn.Identity() for _ in "qk")
+        for name in GLOBAL_QKV if global_qkv else ():
+            setattr(self, name, nn.Linear(dim, dim, biased))
         self.records: Records = None
 
     def forward(
         self, x: Tensor, source: Tensor | None = None, *, mask: Mask = None, bias: Bias = None,
-        rotary: Rotation | None = None, cache: KVCache | None = None
+        rotary: Rotation | None = None, cache: KVCache | None = None, globals: Globals | None = None
     ) -> Tensor:  # fmt: skip
         def keys_values() -> KeysValues:
             s = x if source is None else source
@@ -268,25 +282,49 @@ class Attention(nn.Module):
             raise ValueError(f"attention with window={self.window} takes no source, bias or cache")
         q = rotate(self.q_norm(split(self.q(x), self.heads)), rotary)  # (B, H, T, d)
         k, v = keys_values() if cache is None else cache.extend(keys_values)  # (B, G, S, d)
+        globals = self.globals if globals is None else globals
+        own = self.of_globals(x, globals)
         if self.records is None:
-            heads = self.fused(q, k, v, mask, bias)  # (B, H, T, d)
+            heads = self.fused(q, k, v, mask, bias, globals, own)  # (B, H, T, d)
         else:
             k, v = repeat_heads(k, self.heads), repeat_heads(v, self.heads)  # (B, H, S, d)
-            mask, p = self.add_window(mask, q, k), self.dropout * self.training
-            heads, _ = attend(q, k, v, mask, bias, self.causal, p, records=self.records)
+            near, p = self.add_window(mask, q, k, globals), self.dropout * self.training
+            heads, _ = attend(q, k, v, near, bias, self.causal, p, records=self.records)
+            if own:
+                heads = self.record_globals(own, mask, globals)
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
 
-    def add_window(self, mask: Mask, q: Tensor, k: Tensor) -> Mask:
+    def of_globals(self, x: Tensor, globals: Globals) -> list[Tensor]:
+        """Queries of the global tokens of x, and keys and values of all for them, if they have their own."""
+        g = globals if isinstance(globals, int) else int(globals.max())
+        layers = [getattr(self, name) for name in GLOBAL_QKV] if g and hasattr(self, GLOBAL_QKV[0]) else []
+        return [split(f(y), self.heads) for f, y in zip(layers, (x[:, :g], x, x), strict=False)]
+
+    def add_window(self, mask: Mask, q: Tensor, k: Tensor, globals: Globals) -> Mask:
         if self.window is None:
             return mask
-        return combine_masks(mask, window_mask(q.shape[-2], k.shape[-2], self.window, self.globals, q.device))
+        return combine_masks(mask, window_mask(q.shape[-2], k.shape[-2], self.window, globals, q.device))
 
-    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias) -> Tensor:
+    def fused(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, globals: Globals,
+        of_globals: Sequence[Tensor] = ()
+    ) -> Tensor:  # fmt: skip
         """The heads' outputs (B, H, T, d), by kernels that do not store the weights."""
         p = self.dropout * self.training
         if self.window is not None and not self.causal:
-            return windowed_attention(q, k, v, mask, self.window, self.globals, p)
-        return fused_attention(q, k, v, self.add_window(mask, q, k), bias, self.causal, p)
+            return windowed_attention(q, k, v, mask, self.window, globals, p, of_globals)
+        return fused_attention(q, k, v, self.add_window(mask, q, k, globals), bias, self.causal, p)
+
+    def record_globals(self, own: list[Tensor], mask: Mask, globals: Globals) -> Tensor:
+        """Put what global queries compute into the last record; returns its heads (B, H, T, d)."""
+        assert self.records is not None
+        record, more = self.records[-1], list[dict[str, Tensor]]()
+        q, k, v = own
+        attend(q, k, v, mask, dropout=self.dropout * self.training, records=more)
+        is_global = torch.arange(q.shape[2], device=q.device)[:, None] < globals
+        record |= {name: replace_rows(record[name], more[0][name], is_global) for name in BY_QUERY}
+        record |= dict(zip(GLOBAL_QKV, own, strict=True))
+        return record["heads"]
 
     describe = parts.attention
 

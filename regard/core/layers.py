@@ -125,7 +125,8 @@ class Block(nn.Module):
 
 UNSET = dict.fromkeys(("kv_heads", "head_dim", "hidden", "eps", "qkv_bias", "qk_norm", "window"))
 DEFAULTS = UNSET | {"ffn": "gelu", "norm": "layer", "pre": True, "bias": True, "globals": 0, "skip": 0.0}
-SHARED = "head_dim", "bias", "qkv_bias", "dropout", "window", "globals"  # settings of Attention, too
+DEFAULTS |= {"global_qkv": False}
+SHARED = "head_dim", "bias", "qkv_bias", "dropout", "window", "globals", "global_qkv"  # of Attention, too
 
 
 def make_block(config: Any, *, causal: bool = False, cross: bool = False, **changes: Any) -> Block:
@@ -144,9 +145,9 @@ class Stack(nn.ModuleList):
 
     def forward(
         self, x: Tensor, pos: Tensor | None = None, positions: Positions | None = None,
-        mask: Mask = None, state: State | None = None
+        mask: Mask = None, state: State | None = None, **more: Any
     ) -> Tensor:  # fmt: skip
-        shared: dict[str, Any] = {"mask": mask}
+        shared: dict[str, Any] = {"mask": mask} | more
         if pos is not None and positions is not None:
             T, past = x.shape[1], state.length if state else 0
             shared |= {"rotary": positions.rotary(pos), "bias": positions.bias(T, past + T)}

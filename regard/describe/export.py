@@ -100,6 +100,7 @@ class StackParts:
     embed_scale: float = 1.0  # embeddings are multiplied by this
     embed_norm: nn.Module | None = None  # after embeddings and positions
     segments: nn.Embedding | None = None  # added to the embeddings
+    project: nn.Linear | None = None  # from embeddings of another width to that of the blocks
     encode: Callable[..., Tensor] | None = None  # of an encoder: ids (B, T) -> hidden states (B, T, D)
     pooler: nn.Linear | None = None  # one vector for a text, from its first token
     pooler_activation: str = "tanh"

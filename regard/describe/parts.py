@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from regard.describe.cells import (
     carried_states,
@@ -106,7 +105,9 @@ def attention(
     letter = "X" if source is None else "Y"
     q, k = d.heads("q", m, x, rotary=rotary), d.heads("k", m, read, share, rotary, letter)
     v, scale = d.heads("v", m, read, share, reads=letter), (m.q.out_features // m.heads) ** -0.5
-    y = d.attend(m, q, k, v, at, scale=scale, bias=bias)
+    names = ("q_global", "k_global", "v_global") if hasattr(m, "q_global") else ()
+    own = [d.heads(name, m, x) for name in names]
+    y = d.attend(m, q, k, v, at, scale=scale, bias=bias, of_globals=own)
     heads = "[head_1; …; head_H]" if m.heads > 1 else "head_1"
     text = Text("Heads joined", "The outputs of the heads side by side.", heads)
     y = d.see("joined", {"does": "join", "x": y}, text, *at)
@@ -298,7 +299,7 @@ VECTOR = "One vector for the whole input"
 
 def pooled_by_layer(m: Any, d: Description, x: str, at: nn.Module) -> str:
     """A BERT's vector of a text: f(W x₀), from that of its first token."""
-    f = torch.tanh if m.config.pooler == "tanh" else F.relu
+    f = m.pooler_activation
     text = Text("Pooler", "The vector of the first token, through one more layer.", "W x_0")
     y = d.linear("pooler", m.pooler, x, text, row=0)
     text = Text("Pooled", f"{VECTOR}.", f"{sign(f)}({add_bias('W x_0', m.pooler)})")
@@ -307,7 +308,9 @@ def pooled_by_layer(m: Any, d: Description, x: str, at: nn.Module) -> str:
 
 def next_sentence(m: Any, d: Description, x: str) -> str:
     """A BERT's head for the next sentence, which not every run uses."""
-    text = Text("Next sentence?", "Whether the second text follows the first: a score of yes and of no.", "W x")
+    text = Text(
+        "Next sentence?", "Whether the second text follows the first: a score of yes and of no.", "W x"
+    )
     return d.linear("next", m.next, pooled_by_layer(m, d, x, m.next), text)
 
 

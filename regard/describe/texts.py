@@ -22,6 +22,9 @@ HEADS = {
     "q": ("Queries", "What each token looks for."),
     "k": ("Keys", "What each token is found by."),
     "v": ("Values", "What each token passes on when it is attended to."),
+    "q_global": ("Queries of global tokens", "What each global token looks for."),
+    "k_global": ("Keys for global tokens", "What global tokens find each token by."),
+    "v_global": ("Values for global tokens", "What each token passes on to global tokens."),
 }
 MASK = Text("Mask", "1 where a token may attend, 0 where it may not.")
 REASON = Text(

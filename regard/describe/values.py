@@ -19,11 +19,11 @@ Operations (`does`), their operands (names of values, or of weights, which begin
 | turn | x, cos, sin, share | each pair of x rotated by its angle |
 | norm | x, W, b, eps, f, share; rms | (f(x) - mean) / deviation · W + b; rms: f(x) / root mean square · W |
 |      | whole | of all channels, rows and columns together; W and b of the channel |
-| dot | q, k | q[row] · k[column] |
+| dot | q, k; global: q, k | q[row] · k[column]; of the rows that the global q has, with these |
 | additive | q, k, w | Σ w tanh(q[row] + k[column]) |
 | scale | x, by | x · by |
 | softmax | x, bias, mask | exp(x + bias) / Σ exp, along a row |
-| average | w, v | Σ w[row] v[:, column] |
+| average | w, v; global: q, v | Σ w[row] v[:, column]; of the rows that the global q has, with this v |
 | mean | x | the mean of x[:, column] |
 | join | x | heads side by side |
 | activate | x, f, times; row | f(x) · times |
@@ -47,6 +47,7 @@ Every value carries a `Text` for people to read. Its formula is a line such as `
 it, `√` a root; names and signs stand for themselves. `viewer/page/formula.js` draws it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -71,7 +72,24 @@ from regard.describe.texts import (
 Pick = Callable[[tuple[Any, ...], dict[str, Any], Any], Tensor | None]  # positional, keyword, result
 Term = str | tuple[str, float] | tuple[str, float, int]  # a name, times, and the row that it begins at
 SIDES = {"encoder": "source", "decoder": "target"}  # what the stacks of an encoder-decoder read
-OPERANDS = "x", "y", "W", "b", "cos", "sin", "q", "k", "w", "v", "bias", "mask", "times", "by", "first"
+OPERANDS = (
+    "x",
+    "y",
+    "W",
+    "b",
+    "cos",
+    "sin",
+    "q",
+    "k",
+    "w",
+    "v",
+    "bias",
+    "mask",
+    "times",
+    "by",
+    "first",
+    "global",
+)
 
 
 @dataclass(frozen=True)
@@ -221,7 +239,7 @@ class Description:
         self, name: str, op: Op | None, text: Text, module: Any, key: str, at: tuple[nn.Module, str]
     ) -> str:
         """What `attend` left in `module.records`, seen at a place that comes after it."""
-        return self.see(name, op, text, *at, pick=lambda *_: last(module).get(key), once=key in "kv")
+        return self.see(name, op, text, *at, pick=lambda *_: last(module).get(key), once=key[0] in "kv")
 
     def heads(
         self,
@@ -237,8 +255,10 @@ class Description:
         `reads` is the letter of x in formulas.
         """
         linear, norm = getattr(module, name), getattr(module, f"{name}_norm", nn.Identity())
-        letter, (title, about) = name.upper(), HEADS[name]
-        formula = add_bias(f"{reads} W_{letter}", linear, f"b_{letter}")
+        letter, (title, about) = name[0].upper(), HEADS[name]
+        index = f"{{{letter[0]}g}}" if name[1:] else letter
+        letter += "g" if name[1:] else ""
+        formula = add_bias(f"{reads} W_{index}", linear, f"b_{index}")
         op: Op = {"does": "linear", "x": x, "share": share} | self._affine(name, linear)
         if rotary or not isinstance(norm, nn.Identity):
             plain = Text(f"{title} before the {'rotation' if rotary else 'norm'}", about, formula)
@@ -277,10 +297,12 @@ class Description:
         score: tuple[Op, str] | None = None,
         scale: float | None = None,
         bias: Value | None = None,
+        of_globals: Sequence[str] = (),
     ) -> str:
         """The steps of `attend`: scores, scaled if so, weights, and the values averaged by these.
 
-        `score` is an operation other than the dot product, and its formula.
+        `score` is an operation other than the dot product, and its formula. `of_globals` are the queries,
+        keys and values of global tokens, if they have their own and there are some.
         """
         self.attentions[self.prefix.removesuffix(".")] = module
         op, formula = score or ({"does": "dot", "q": q, "k": k}, "Q Kᵀ")
@@ -289,11 +311,14 @@ class Description:
         if scale is None:
             scores, formula = self.record("scores", op, text, module, "scores", at), "S"
         else:
+            if of_globals:
+                own = op | {"global": list(of_globals[:2])}
+                self.see("scores", own, text, *at, pick=lambda *_: products(module))
             scores, formula = self.see("scores", op, text, *at, pick=lambda *_: products(module)), "Q Kᵀ / √d"
             about = "Divided by the root of the width, so that wide heads don't saturate the softmax."
             op = {"does": "scale", "x": scores, "by": scale}
             scores = self.record("scaled", op, Text("Scaled", about, formula), module, "scores", at)
-        more = {"mask": self.name("mask")}
+        more: Op = {"mask": self.name("mask")}
         if bias is not None:
             more["bias"], formula = bias.name, f"{formula} + B"
             seen = replace(bias, module=at[0], at=at[1], pick=lambda *_: biases(module), once=True)
@@ -305,7 +330,11 @@ class Description:
         w = self.record("weights", {"does": "softmax", "x": scores} | more, text, module, "weights", at)
         about = "The output of each head: the values, averaged with the weights."
         text = Text("Weighted values", about, "head_h = A V")
-        return self.record("heads", {"does": "average", "w": w, "v": v}, text, module, "heads", at)
+        average = {"does": "average", "w": w, "v": v}
+        if of_globals:
+            more = {"global": [of_globals[0], of_globals[2]]}
+            self.record("heads", average | more, text, module, "heads", at)
+        return self.record("heads", average, text, module, "heads", at)
 
     def stacks(self, stacks: Sequence[StackParts], blocks: str = "blocks") -> str:
         """Embeddings, positions, blocks and the last norm of each stack; return the name of what comes out.
@@ -321,6 +350,9 @@ class Description:
             x, rotary, bias = cast("Any", stack.positions).describe(part, x, stack.embed_scale, more)
             if stack.embed_norm is not None:
                 x = part.norm("embed_norm", stack.embed_norm, x, "Norm of the embeddings")
+            if stack.project is not None:
+                about = "The embeddings, brought to the width of the blocks."
+                x = part.linear("project", stack.project, x, Text("Projection", about, "W x"))
             at, name = (part, "" if several else blocks) if blocks == "blocks" else (self.at(blocks), "")
             x = cast("Any", stack.blocks).describe(at, x, memory, name, rotary=rotary, bias=bias)
             memory = part.norm("norm", stack.norm, x)
@@ -353,7 +385,14 @@ def last(module: Any) -> dict[str, Tensor]:
 
 def products(module: Any) -> Tensor | None:
     """q kᵀ of the last call."""
-    return last(module)["q"] @ last(module)["k"].mT if module.records else None
+    if not module.records:
+        return None
+    record = last(module)
+    return (
+        record["scores"] * math.sqrt(record["q"].shape[-1])
+        if "q_global" in record
+        else record["q"] @ record["k"].mT
+    )
 
 
 def biases(module: Any) -> Tensor | None:
@@ -375,7 +414,8 @@ def reasons(module: Any) -> tuple[Tensor | None, Tensor | None]:
     reason[~may] = REASONS.index("padding")
     i, j = torch.arange(S - T, S, device=device)[:, None], torch.arange(S, device=device)
     if getattr(module, "window", None) is not None:
-        near = ((i - j).abs() <= module.window) | (i < module.globals) | (j < module.globals)
+        g = last(module)["q_global"].shape[-2] if "q_global" in last(module) else module.globals
+        near = ((i - j).abs() <= module.window) | (i < g) | (j < g)
         reason[:, ~near] = REASONS.index("window")
     if getattr(module, "causal", False):
         reason[:, i < j] = REASONS.index("future")

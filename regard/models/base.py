@@ -83,7 +83,7 @@ class LanguageModel(nn.Module):
     def __init__(self, c: Any):
         super().__init__()
         self.config, target = c, getattr(c, "target_vocab", None)
-        self.embed = nn.Embedding(c.vocab, c.dim)
+        self.embed = nn.Embedding(c.vocab, getattr(c, "embed_dim", None) or c.dim)
         self.target_embed = None if target is None else nn.Embedding(target, c.dim)
         self.drop = nn.Dropout(getattr(c, "dropout", 0.0))
         self.head = None if getattr(c, "tied", True) else nn.Linear(c.dim, target or c.vocab, bias=False)

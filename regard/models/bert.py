@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.core.attention import GLOBAL_QKV, Globals
 from regard.core.cache import Mask, next_positions, over_keys
 from regard.core.layers import ACTIVATIONS, Stack, init_bert, make_block, make_norm
 from regard.core.positions import make_positions
@@ -27,9 +28,12 @@ class BertConfig(BlocksConfig, TextConfig):
     eps: float = 1e-12  # of the norms
     ffn: Literal["relu", "gelu", "gelu_tanh", "swiglu"] = "gelu"
     pre: bool = False  # norms before the layers instead of after them, as published
-    pooler: Literal["tanh", "relu"] = "tanh"  # relu: as DistilBERT, Sanh et al. 2019
+    pooler: Literal["tanh", "relu", "gelu"] = "tanh"  # relu: as DistilBERT, Sanh et al. 2019; gelu: ELECTRA
+    embed_dim: int | None = None  # width of the embeddings, if it is another; as ELECTRA
     window: int | None = None  # how far away a token may attend; default: any distance
+    windows: tuple[int, ...] | None = None  # that of each layer, if they differ
     globals: int = 1  # with a window, how many first tokens attend to all, and all to them: [CLS]
+    global_qkv: bool = False  # these have projections of their own; as Longformer, Beltagy et al. 2020
 
     PRESETS: ClassVar[Presets] = {  # Turc et al. 2019
         "tiny": {"context": 128, "dim": 128, "depth": 2, "heads": 2},
@@ -42,25 +46,31 @@ class BertConfig(BlocksConfig, TextConfig):
         super().__post_init__()
         if self.window is not None and self.positions == "relative":
             raise ValueError(f"window={self.window} does not go with positions=relative; rotary ones do")
+        windows = () if self.windows is None else self.windows
+        if self.windows is not None and (len(windows) != self.depth or max(windows) != self.window):
+            raise ValueError(
+                f"{windows=} must be one for each of {self.depth} layers, the largest of them window"
+            )
 
 
 class Bert(LanguageModel):
     """logits[:, t] scores the token at t, which may be masked in ids, given all of ids.
 
-    With a `window`, the cost is linear in the length, Beltagy et al. 2020 (Longformer), but global tokens
-    have no projections of their own.
+    With a `window`, the cost is linear in the length, Beltagy et al. 2020 (Longformer).
     """
 
     def __init__(self, c: BertConfig):
         super().__init__(c)
-        norm = make_norm(c.norm, c.eps)
-        self.segments = nn.Embedding(c.segments, c.dim) if c.segments else None
-        self.positions = make_positions(c, both_ways=True)
-        self.embed_norm = nn.Identity() if c.pre else norm(c.dim)
-        self.blocks = Stack(make_block(c) for _ in range(c.depth))
+        norm, width = make_norm(c.norm, c.eps), c.embed_dim or c.dim
+        self.segments = nn.Embedding(c.segments, width) if c.segments else None
+        self.positions = make_positions(c, both_ways=True, **({"dim": width} if c.embed_dim else {}))
+        self.embed_norm = nn.Identity() if c.pre else norm(width)
+        self.project = nn.Linear(width, c.dim) if c.embed_dim else nn.Identity()
+        self.blocks = Stack(make_block(c, window=w) for w in c.windows or [c.window] * c.depth)
         self.norm = norm(c.dim) if c.pre else nn.Identity()  # a post-norm block ends with a norm
-        self.transform, self.transform_norm = nn.Linear(c.dim, c.dim), norm(c.dim)
+        self.transform, self.transform_norm = nn.Linear(c.dim, width), norm(width)
         self.activation = ACTIVATIONS.get(c.ffn, F.gelu)
+        self.pooler_activation = ACTIVATIONS.get(c.pooler, torch.tanh)
         self.bias = nn.Parameter(torch.zeros(c.vocab))
         self.pooler, self.next = nn.Linear(c.dim, c.dim), nn.Linear(c.dim, 2)
         init_bert(self)
@@ -73,10 +83,12 @@ class Bert(LanguageModel):
         attention_mask: Mask = None,
         segments: Tensor | None = None,
         blocks: Stack | None = None,
+        globals: Globals | None = None,
     ) -> Tensor:
         """A hidden state for each token of texts (B, T), padded on the right where not `attention_mask`.
 
-        `segments` (B, T) are the tokens' segments, 0 by default. Other `blocks` may replace the model's own.
+        `segments` (B, T) are the tokens' segments, 0 by default. Other `blocks` may replace the model's own,
+        and another number of `globals` that of the configuration.
         """
         self.check_length(ids)
         pos, _ = next_positions(None, ids.shape[1], ids.device)
@@ -85,9 +97,9 @@ class Bert(LanguageModel):
             x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)  # (B, T, D)
         elif segments is not None:
             raise ValueError("segments were given, but the model has segments=0")
-        x = self.drop(self.embed_norm(self.positions.add(x, pos)))  # (B, T, D)
-        x = (self.blocks if blocks is None else blocks)(x, pos, self.positions, over_keys(attention_mask))
-        return self.norm(x)  # (B, T, D)
+        x = self.project(self.drop(self.embed_norm(self.positions.add(x, pos))))  # (B, T, D)
+        mask, blocks = over_keys(attention_mask), self.blocks if blocks is None else blocks
+        return self.norm(blocks(x, pos, self.positions, mask, globals=globals))  # (B, T, D)
 
     def lm_head(self, x: Tensor) -> Tensor:
         """norm(f(W x)) of encoded tokens, all or some, before the output layer."""
@@ -99,16 +111,20 @@ class Bert(LanguageModel):
         return self.lm_head(self.encode(ids, attention_mask, segments))
 
     def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
-        """tanh(W x₀): a vector for a text, from that of its first token, [CLS]."""
-        y = self.pooler(x[:, 0])  # (B, D)
-        return torch.tanh(y) if self.config.pooler == "tanh" else F.relu(y)  # (B, D)
+        """f(W x₀): a vector for a text, from that of its first token, [CLS]."""
+        return self.pooler_activation(self.pooler(x[:, 0]))  # (B, D)
 
     def next_sentence(self, x: Tensor) -> Tensor:
         """Does the second sentence of an encoded text follow the first? Logits of yes and of no."""
         return self.next(self.pooled(x))  # (B, 2)
 
     def unused_by_head(self, pooled: bool) -> Parts:
-        return [self.transform, self.transform_norm, self.bias, self.next, *([] if pooled else [self.pooler])]
+        unused = [] if pooled else [self.pooler, *self.global_projections()]
+        return [self.transform, self.transform_norm, self.bias, self.next, *unused]
+
+    def global_projections(self) -> Parts:
+        """The projections that only global tokens use."""
+        return [part for name, part in self.named_modules() if name.endswith(GLOBAL_QKV)]
 
     describe = parts.bert
 
@@ -121,4 +137,5 @@ class Bert(LanguageModel):
     def stacks(self) -> list[StackParts]:
         more: dict[str, Any] = {"embed_norm": self.embed_norm, "segments": self.segments}
         more |= {"encode": self.encode, "pooler": self.pooler, "pooler_activation": self.config.pooler}
+        more |= {"project": self.project if self.config.embed_dim else None}
         return [StackParts("encoder", self.embed, self.positions, self.blocks, self.norm, **more)]

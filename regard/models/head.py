@@ -4,9 +4,11 @@ Shapes: B batch, T tokens, D width.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
+from regard.core.attention import Globals
 from regard.core.cache import Mask
 from regard.core.layers import init_bert
 from regard.describe import parts
@@ -46,9 +48,22 @@ class ModelWithHead(nn.Module):
         """The model's own heads, which are not used here."""
         return self.model.unused_by_head(pooled=not (self.each or self.mean))
 
-    def forward(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
-        """Texts (B, T), padded on the right where not `attention_mask`; or images, for a ViT."""
-        x = self.model.encode(ids, attention_mask, segments)  # (B, T, D)
+    def forward(
+        self,
+        ids: Tensor,
+        attention_mask: Mask = None,
+        segments: Tensor | None = None,
+        globals: Globals | None = None,
+    ) -> Tensor:
+        """Texts (B, T), padded on the right where not `attention_mask`; or images, for a ViT.
+
+        Of a Longformer, the first token is global if its vector is that of the text, unless `globals` are
+        given.
+        """
+        more: dict[str, Any] = {}
+        if getattr(self.config, "global_qkv", False):
+            more["globals"] = int(not (self.each or self.mean)) if globals is None else globals
+        x = self.model.encode(ids, attention_mask, segments, **more)  # (B, T, D)
         return self.head(self.drop(x if self.each else self.pool(x, attention_mask)))
 
     def pool(self, x: Tensor, attention_mask: Mask) -> Tensor:

@@ -27,7 +27,7 @@ from regard.errors import UserError
 from regard.models import Bert, Electra
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Shuffled, pad_rows, ragged, segments_from
-from regard.tasks.heads import likeliest_classes, without_head
+from regard.tasks.heads import freeze, likeliest_classes, without_head
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.masking import END, FIRST, MASK, PAD, SPECIALS, UNKNOWN, Masker
 from regard.tasks.reading import Reading, on_device
@@ -199,6 +199,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: FillConfig) -> nn.Module:
+        freeze(cast(Bert, model).global_projections())  # no token is global
         return Electra(cast(Bert, model)) if config.replaced else model
 
     def loss(self, model: Bert | Electra, *batch: Tensor) -> Tensor:
@@ -409,7 +410,9 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
 
     def describe(self, d: Description, model: Bert | Electra, dims: int) -> None:
         if dims == 1:  # the next sentence is predicted, or ELECTRA detects replaced words
-            d.same("logits", "next", Text("Logits", "The scores of a text that follows, and of another.", "z"))
+            d.same(
+                "logits", "next", Text("Logits", "The scores of a text that follows, and of another.", "z")
+            )
             d.see("probabilities", {"does": "softmax", "x": "next"}, PROBABILITIES)
             text = Text("Logits", "The score of each token being replaced.", "z_t")
             z = d.same("logits", "found", text, column=0)

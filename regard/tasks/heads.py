@@ -29,7 +29,7 @@ def encoder_only(model: nn.Module) -> Bert:
     bert = model.model if isinstance(model, ModelWithHead) else model
     assert isinstance(bert, Bert)
     bert.requires_grad_(True)
-    freeze([bert.transform, bert.transform_norm, bert.bias, bert.next, bert.pooler])
+    freeze(bert.unused_by_head(pooled=False))
     return bert
 
 

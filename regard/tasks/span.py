@@ -7,7 +7,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from regard.data.encoding import tokenizer_for
 from regard.data.spans import Span, read_spans
 from regard.describe.values import Description
 from regard.errors import UserError
-from regard.models import ModelWithHead
+from regard.models import Bert, ModelWithHead
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, fingerprint, pad_rows, ragged, segments_from
@@ -193,15 +193,26 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: SpanTaskConfig) -> ModelWithHead:
-        return add_head(model, 2, each=True)
+        headed = add_head(model, 2, each=True)
+        for part in cast(Bert, headed.model).global_projections():
+            part.requires_grad_(True)  # the question is global
+        return headed
 
     def logits(
         self, model: ModelWithHead, ids: Tensor, attention_mask: Tensor, segments: Tensor, may: Tensor
     ) -> Tensor:
         """Of every place as the answer's first and as its last."""
         has_segments = model.config.segments > 1  # type: ignore[union-attr]
-        x = model(ids, attention_mask, segments if has_segments else None).transpose(1, 2)  # (B, 2, T)
+        x = model(ids, attention_mask, segments if has_segments else None, self.globals(model, ids))
+        x = x.transpose(1, 2)  # (B, 2, T)
         return widened(x).masked_fill(~may[:, None], float("-inf"))
+
+    def globals(self, model: ModelWithHead, ids: Tensor) -> Tensor | None:
+        """How many first tokens of each row a Longformer attends to from everywhere: those of the question,
+        (B, 1, 1, 1)."""
+        if not model.config.global_qkv:  # type: ignore[union-attr]
+            return None
+        return (ids == self.end).long().argmax(1)[:, None, None, None]
 
     def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
         """The sum of cross-entropies in nats, of the first place and of the last."""

@@ -161,7 +161,9 @@ def compare_fused(recording: Recording, m: Any, stack: ExitStack) -> None:
     def after(*_: Any) -> None:
         last, step = m.records[-1], m.heads // m.kv_heads
         k, v = (last[name][:, ::step] for name in "kv")  # before they were repeated for heads that share them
-        fused = m.fused(last["q"], k, v, inputs.get("mask"), inputs.get("bias"))
+        globals = m.globals if inputs.get("globals") is None else inputs["globals"]
+        own = [last[name] for name in ("q_global", "k_global", "v_global") if name in last]
+        fused = m.fused(last["q"], k, v, inputs.get("mask"), inputs.get("bias"), globals, own)
         recording.differences.append((fused.float() - last["heads"].float()).abs().max())
 
     stack.callback(m.register_forward_pre_hook(before, with_kwargs=True).remove)

@@ -115,6 +115,8 @@ def describe_tensor(data: TraceData, name: str) -> TensorInfo:
         rows, columns = queries, keys
     elif kind in ("k", "v", "Wk") and f"{part}.weights" in trace:
         rows = keys
+    elif kind == "q_global":
+        rows = None  # only the first tokens have them
     elif name in ("logits", "probabilities"):
         columns = "label" if "label" in trace.tokens else "vocabulary" if len(shape) == 2 else None
     height = shape[-2] if len(shape) > 1 else 1

@@ -46,6 +46,6 @@ def describe_trace(model: Model, trace: Trace) -> tuple[dict[str, Op], dict[str,
 
 def has_rows(op: Op, name: str, trace: Trace) -> bool:
     """Whether a value has as many rows as its operation makes: a table of positions may be interpolated, and
-    the keys of former steps are not computed again."""
+    the keys of former steps are not computed again. Fewer rows are those of the first tokens."""
     rows = len(trace[name]) if trace[name].ndim < 3 else trace[name].shape[1]
-    return op.get("rows", rows) == rows and ("share" not in op or trace[op["x"]].shape[-2] == rows)
+    return op.get("rows", rows) == rows and ("share" not in op or trace[op["x"]].shape[-2] >= rows)

@@ -130,6 +130,18 @@ def roberta(rng: random.Random, architecture: str = "RobertaForMaskedLM", **more
     )  # fmt: skip
 
 
+def longformer(rng: random.Random, architecture: str = "LongformerForMaskedLM", **more: Any) -> Any:
+    depth = rng.choice([1, 3])
+    windows = [rng.choice([4, 8]) for _ in range(depth)]  # they want multiples of one another
+    return getattr(hf, architecture)(
+        hf.LongformerConfig(
+            **BERT, hidden_size=40, num_hidden_layers=depth, num_attention_heads=rng.choice([2, 5]),
+            intermediate_size=53, type_vocab_size=1, pad_token_id=PAD, sep_token_id=END,
+            attention_window=windows, hidden_act="gelu", **more,
+        )
+    )  # fmt: skip
+
+
 def distilbert(rng: random.Random, architecture: str = "DistilBertForMaskedLM", **more: Any) -> Any:
     return getattr(hf, architecture)(
         hf.DistilBertConfig(
@@ -167,7 +179,10 @@ def siglip(rng: random.Random) -> Any:
 
 MAKERS = {
     f.__name__: f
-    for f in (gpt2, llama, mistral, qwen2, qwen3, t5, marian, pegasus, bert, roberta, distilbert, vit, siglip)
+    for f in (
+        *(gpt2, llama, mistral, qwen2, qwen3, t5, marian, pegasus, bert, roberta, longformer, distilbert),
+        *(vit, siglip),
+    )
 }
 SPECIALS = {
     "t5": ("<unk>", "<pad>", "</s>", "<extra_id_0>", "<extra_id_1>"),
@@ -176,6 +191,7 @@ SPECIALS = {
     "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "distilbert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "longformer": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
 }
 
 

@@ -70,6 +70,17 @@ def by_distance(op: dict[str, Any], W: Tensor, T: int, S: int) -> Tensor:
     return -W[:, None, None] * distance.abs()
 
 
+def by_query(
+    op: dict[str, Any], get: Callable[[str], Tensor], f: Callable[[Any, str], Tensor], q: str | None, kv: str
+) -> Tensor:
+    """A value for each query, the first of which may be global and then have other operands."""
+    y = f(q, kv)
+    if "global" not in op:
+        return y
+    count = get(op["global"][0]).shape[1]
+    return torch.cat([f(*op["global"])[:, :count], y[:, count:]], dim=1)
+
+
 def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, shape: torch.Size) -> Tensor:
     """The tensor that an operation makes of its operands."""
     f = FUNCTIONS[op["f"]] if isinstance(op.get("f"), str) else lambda x: x
@@ -105,7 +116,7 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
         case "linear":
             x = side_by_side(op, get)
             y = f(F.linear(x, get(op["W"]), get(op["b"]) if "b" in op else None))
-            return per_head(y, op["share"], shape) if "share" in op else y
+            return per_head(y, op["share"], shape)[..., : shape[-2], :] if "share" in op else y
         case "turn":
             x, cos, sin = per_head(get(op["x"]), op.get("share", 1), shape), get(op["cos"]), get(op["sin"])
             a, b = x.chunk(2, dim=-1)
@@ -119,7 +130,7 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
                 return F.rms_norm(x, W.shape, W, op["eps"] if op["eps"] is not None else 1.1920929e-7)
             return F.layer_norm(x, W.shape, W, get(op["b"]) if "b" in op else None, op["eps"])
         case "dot":
-            return get(op["q"]) @ get(op["k"]).mT
+            return by_query(op, get, lambda q, k: get(q) @ get(k).mT, op["q"], op["k"])
         case "additive":
             q, k = get(op["q"]), get(op["k"])[0]
             return (torch.tanh(q[:, None] + k[None]) @ get(op["w"])[0])[None]
@@ -134,7 +145,8 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
                 return x.softmax(-1).nan_to_num(0.0)
             return x.softmax(-1)
         case "average":
-            return get(op["w"]) @ get(op["v"])
+            w = get(op["w"])
+            return by_query(op, get, lambda _, v: w @ get(v), None, op["v"])
         case "mean":
             return get(op["x"]).mean(0)
         case "join":

@@ -73,6 +73,7 @@ def pack(state: Tensors, architecture: str) -> Tensors:
     if SEGMENTS not in state:  # zeros change nothing
         state[SEGMENTS] = torch.zeros(2, state[EMBEDDING].shape[1])
     heads = {"BertForMaskedLM": ("cls.predictions.",), "BertForPreTraining": ("cls.", "pooler.")}
+    heads["BertForNextSentencePrediction"] = "cls.seq_relationship.", "pooler."
     pooled = architecture in (BARE, "BertForSequenceClassification")
     own_heads = heads.get(architecture, ("pooler.",) if pooled else ())
     tensors: Tensors = {}
@@ -92,7 +93,7 @@ def describe(model: Any) -> dict[str, Any]:
     require_settings(
         c, "BERT", positions="learned", norm="layer", ffn=tuple(acts), bias=True, pre=False, window=None
     )
-    require_settings(c, "BERT", pooler="tanh")
+    require_settings(c, "BERT", pooler="tanh", embed_dim=None)
     return {
         "model_type": "bert",
         "vocab_size": c.vocab,

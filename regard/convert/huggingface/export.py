@@ -13,6 +13,7 @@ from regard.convert.huggingface import (
     distilbert,
     gpt2,
     llama,
+    longformer,
     marian,
     pegasus,
     roberta,
@@ -39,7 +40,8 @@ from regard.files.untrusted import write_json
 from regard.models import GPT, Bert, Transformer, ViT
 
 CLASS_OF_TASK = {task: end for end, task in TASK_OF_CLASS.items()} | {"fill": "ForMaskedLM", "embed": "Model"}
-CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
+CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "longformer": "Longformer"}
+LIKE_ROBERTA = ("roberta", "longformer")  # in their special tokens
 
 
 def export_folder(folder: str | Path, request: ExportRequest) -> str:
@@ -58,7 +60,7 @@ def export_folder(folder: str | Path, request: ExportRequest) -> str:
         )
     family = FAMILIES[type(model), task](model.config, request)
     config = describe(family, model, request)
-    if config["model_type"] == "roberta":
+    if config["model_type"] in LIKE_ROBERTA:
         names = {ours: theirs for theirs, ours in roberta.TOKEN_NAMES.items()}
         request = replace(request, tokenizer=rename_special_tokens(request.tokenizer or "", names))
     tensors = family.pack(
@@ -103,7 +105,9 @@ def vit_family(c: Any, request: ExportRequest) -> Family:
 def bert_family(c: Any, request: ExportRequest) -> Family:
     family = distilbert.FAMILY if c.pooler == "relu" else bert.FAMILY
     pad = roberta.padding_id(request.tokenizer, c)
-    return family if pad is None or predicts_next(family, request) else roberta.family_with_padding(pad)
+    if pad is None or (predicts_next(family, request) and not c.global_qkv):
+        return family
+    return roberta.with_padding(longformer.FAMILY if c.global_qkv else roberta.FAMILY, pad)
 
 
 def predicts_next(family: Family, request: ExportRequest) -> bool:
@@ -170,13 +174,13 @@ def write_tokenizer(
     assert request.tokenizer is not None
     ids = special_token_ids(request.tokenizer)
     first, last = ("[CLS]", "[SEP]") if family.kind == "bert" else (None, None)
-    if model_type == "roberta":
+    if model_type in LIKE_ROBERTA:
         first, last = "<s>", "</s>"
     elif family.kind in ("transformer", "t5"):
         last = next((name for name, id in ids.items() if id == request.end), None)
     (folder / TOKENIZER).write_text(add_template(request.tokenizer, first, last) + "\n", encoding="utf-8")
     config = tokenizer_config(request.tokenizer, request.end if request.generates else None, context)
-    if model_type == "roberta":
+    if model_type in LIKE_ROBERTA:
         config |= {role: name for role, name in roberta.ROLES.items() if name in ids}
     if request.chat_template is not None:
         config |= {**request.special_tokens, "chat_template": request.chat_template}

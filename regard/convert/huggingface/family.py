@@ -41,7 +41,7 @@ class Family:
     names: dict[str, str]  # our names of weights: theirs
     settings: Callable[[Config, Tensors], dict[str, Any]]  # of our model's configuration
     unpack: Callable[[Tensors, Config], Tensors]  # split and clean their tensors, to one for each of ours
-    describe: Callable[[Any], dict[str, Any]]  # our model's config.json; UserError if theirs differs
+    describe: Callable[..., dict[str, Any]]  # our model's config.json; UserError if theirs differs
     pack: Callable[[Tensors, str], Tensors] = lambda state, architecture: state  # the inverse of `unpack`
     from_theirs: Callable[[str, Tensor, Any], Tensor] = unchanged  # convert a tensor, by our name and config
     to_theirs: Callable[[str, Tensor, Any], Tensor] = unchanged

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.convert.huggingface import bert
 from regard.convert.huggingface.bert import LAYER, SEGMENTS
 from regard.convert.huggingface.config import Config
-from regard.convert.huggingface.family import Family
+from regard.convert.huggingface.family import Family, remove_prefix
 from regard.files.tensors import Tensors
 
 NAMES = LAYER | {
@@ -49,8 +49,8 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
     return settings | {"context": settings["context"] - unused_positions(c)}
 
 
-def unpack(state: Tensors, c: Config) -> Tensors:
-    state = {name.removeprefix("roberta."): t for name, t in state.items()}
+def unpack(state: Tensors, c: Config, prefix: str = "roberta.") -> Tensors:
+    state = remove_prefix(state, prefix)
     bert.remove_decoder(state, "lm_head.decoder", "lm_head.bias", c)
     state.pop("embeddings.position_ids", None)
     for end in "weight", "bias":  # a head for classes contains the pooler
@@ -76,18 +76,17 @@ def padding_id(tokenizer: str | None, config: Any) -> int | None:
     return ids["[PAD]"] if byte_pairs and same_parts else None
 
 
-def family_with_padding(pad: int) -> Family:
-    """The family, with positions counted from after this id."""
-    return replace(
-        FAMILY, describe=partial(describe, pad=pad), pack=pack, to_theirs=partial(shift_positions, pad=pad)
-    )
+def with_padding(family: Family, pad: int) -> Family:
+    """A RoBERTa or Longformer, with positions counted from after this id."""
+    shift, describe = partial(shift_positions, pad=pad), partial(family.describe, pad=pad)
+    return replace(family, describe=describe, to_theirs=shift)
 
 
 def shift_positions(name: str, t: Tensor, config: Any, pad: int) -> Tensor:
     return torch.cat([torch.zeros(pad + 1, t.shape[1]), t]) if name == "positions.table.weight" else t
 
 
-def pack(state: Tensors, architecture: str) -> Tensors:
+def pack(state: Tensors, architecture: str, prefix: str = "roberta.") -> Tensors:
     """The tensors that their class has; a head for classes contains the pooler."""
     state[SEGMENTS] = torch.zeros(1, state[POSITIONS].shape[1])
     classifies, bare = architecture.endswith("ForSequenceClassification"), architecture.endswith("Model")
@@ -105,7 +104,7 @@ def pack(state: Tensors, architecture: str) -> Tensors:
         elif bare or name.startswith(("lm_head.", "qa_outputs.")):
             tensors[name] = t
         else:
-            tensors[f"roberta.{name}"] = t
+            tensors[f"{prefix}{name}"] = t
     return tensors
 
 
@@ -115,4 +114,4 @@ def describe(model: Any, pad: int) -> dict[str, Any]:
     return config | {"model_type": "roberta", "type_vocab_size": 1, "max_position_embeddings": positions}
 
 
-FAMILY = Family("bert", NAMES, settings, unpack, bert.describe, heads=HEADS)
+FAMILY = Family("bert", NAMES, settings, unpack, describe, pack, heads=HEADS)

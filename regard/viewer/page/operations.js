@@ -186,10 +186,20 @@ function normalise({ values }, { f, rms, eps }) {
   return { x, mean, deviation: Math.sqrt(square + (eps ?? 1.1920929e-7)) };
 }
 
+/**
+ * The operands of a global token, whose queries are the first of a tensor of their own; null of any other.
+ * @type {(cell: Cell, sum: { global?: [string, string] }) => [string, string] | null}
+ */
+function globalOperands(cell, { global }) {
+  return global && cell.row < cell.manifest.tensors[global[0]].shape[1] ? global : null;
+}
+
 /** @type {Operation<SumOf<"dot">, { q: Vector, k: Vector }>} */
 const dot = {
-  operands: async (cell, { q, k }) =>
-    ({ q: await cell.along(q, cell.row), k: await cell.along(k, cell.column) }),
+  async operands(cell, sum) {
+    const [q, k] = globalOperands(cell, sum) ?? [sum.q, sum.k];
+    return { q: await cell.along(q, cell.row), k: await cell.along(k, cell.column) };
+  },
   evaluate: ({ q, k }) => innerProduct(q, k),
   show: ({ q, k }) => ({ head: ["number", "query", "key"], terms: productTerms(q, k) }),
 };
@@ -250,8 +260,10 @@ function exponentials(scores) {
 
 /** @type {Operation<SumOf<"average">, { w: Vector, v: Vector }>} */
 const average = {
-  operands: async (cell, { w, v }) =>
-    ({ w: await cell.along(w, cell.row), v: await cell.down(v, cell.column) }),
+  async operands(cell, sum) {
+    const v = globalOperands(cell, sum)?.[1] ?? sum.v;
+    return { w: await cell.along(sum.w, cell.row), v: await cell.down(v, cell.column) };
+  },
   evaluate: ({ w, v }) => innerProduct(w, v),
   show({ w, v }, sum, cell) {
     const tokens = cell.tokens(sum.w, "columns");

@@ -47,11 +47,11 @@ interface SumOperations {
     x: string; W: string; b?: string; eps?: number | null; f?: ActivationName; share?: number;
     rms?: boolean; whole?: boolean;
   };
-  dot: { q: string; k: string };
+  dot: { q: string; k: string; global?: [q: string, k: string] };
   additive: { q: string; k: string; w: string };
   scale: { x: string; by: number };
   softmax: { x: string; bias?: string; mask?: string };
-  average: { w: string; v: string };
+  average: { w: string; v: string; global?: [q: string, v: string] };
   mean: { x: string };
   join: { x: string };
   activate: { x: string; f: ActivationName; times?: string; row?: number };
