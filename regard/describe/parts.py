@@ -359,7 +359,8 @@ def head(m: Any, d: Description) -> str:
 
 
 def electra(m: Any, d: Description) -> str:
-    m.model.describe(d, generator=m.generator)
+    if len(m.generator):
+        m.model.describe(d, generator=m.generator)
     x = m.model.describe(d, head=False)
     next_sentence(m.model, d, x)
     text = Text("Transform", "One more layer before replaced tokens are detected.", "W x")

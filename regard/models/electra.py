@@ -18,12 +18,14 @@ class Electra(nn.Module):
     """A BERT, and a generator that shares its embeddings and masked-language-model head, but not its blocks.
 
     The generator is a quarter as deep: if it were as good as the BERT, its words would be too hard to detect.
+    A model that only detects replaced words needs none.
     """
 
-    def __init__(self, model: Bert):
+    def __init__(self, model: Bert, generates: bool = True):
         super().__init__()
         self.model, self.config, D = model, model.config, model.config.dim
-        self.generator = Stack(make_block(model.config) for _ in range(max(1, model.config.depth // 4)))
+        depth = max(1, model.config.depth // 4) if generates else 0
+        self.generator = Stack(make_block(model.config) for _ in range(depth))
         self.transform, self.found = nn.Linear(D, D), nn.Linear(D, 1)
         for part in (self.generator, self.transform, self.found):
             init_bert(part)

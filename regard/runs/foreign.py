@@ -8,6 +8,7 @@ import torch
 from regard.convert.huggingface.load import load_folder
 from regard.convert.huggingface.tokenizer_json import rename_special_tokens
 from regard.errors import UserError
+from regard.models import Electra
 from regard.runs import recipe
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS
@@ -29,7 +30,9 @@ def load_foreign(folder: Path, device: str | torch.device | None = None) -> Mode
         for tokenizer in tokenizers if ends else ():
             tokenizer.end = ends[0]  # type: ignore[union-attr]
     module = task_class.add_head(loaded.model, config)
-    if loaded.head:
+    if isinstance(module, Electra):
+        module.load_state_dict(loaded.head, strict=False)
+    elif loaded.head:
         module.head.load_state_dict(loaded.head)  # type: ignore[union-attr]
     module.to(device or best_device()).eval()
     task = task_class(config, tokenizers[0], loaded.model.config.context, *tokenizers[1:])  # type: ignore[union-attr, arg-type]

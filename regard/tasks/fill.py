@@ -52,6 +52,7 @@ class FillConfig:
     hidden: float = 0.15  # the share of the tokens to predict
     whole_words: bool = False  # mask all tokens of a word, or none
     replaced: bool = False  # a small model fills them in, and the model detects these words (ELECTRA)
+    words: bool = True  # false: a folder of another library, without a head for masked words
 
     def __post_init__(self) -> None:
         if not 0 < self.hidden < 1:
@@ -86,6 +87,8 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
     @classmethod
     def read(cls, request: DataRequest[FillConfig]) -> Corpus:
         paths, valid, data = request.paths, request.valid, request.data
+        if not request.config.words:
+            raise UserError("task.words=false: masked words are always learned; leave it out")
         if not request.config.next:
             return load_corpus(paths, valid, data, cls.specials, *request.tokenizers)
         train = [part for text in read_documents(paths) for part in split_paragraphs(text)]
@@ -111,6 +114,8 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         return Corpus(training, evaluation, tokenizer)
 
     def held_out(self, paths: Sequence[str]) -> Stream | Passages:
+        if self.config.replaced and not self.config.words:
+            raise UserError("this ELECTRA has no generator, whose words it could be scored on")
         if not self.config.next:
             data = load_corpus(paths, (), DataConfig(holdout=0.0), self.specials, self.tokenizer)
             return data.valid or data.train
@@ -200,7 +205,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
     @classmethod
     def add_head(cls, model: nn.Module, config: FillConfig) -> nn.Module:
         freeze(cast(Bert, model).global_projections())  # no token is global
-        return Electra(cast(Bert, model)) if config.replaced else model
+        return Electra(cast(Bert, model), config.words) if config.replaced else model
 
     def loss(self, model: Bert | Electra, *batch: Tensor) -> Tensor:
         """The sum over the masked words, in nats; and for each row that of the next sentence, weighted so
@@ -256,6 +261,8 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
             "words_loss": words / max(1, count),
             "words_accuracy": right / max(1, count),
         }
+        if not self.config.words:
+            metrics = {"loss": follows / max(1, rows)}
         if self.config.next:
             metrics |= {"next_loss": follows / max(1, rows), "next_accuracy": agreed / max(1, rows)}
         if self.config.replaced:
@@ -303,6 +310,9 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
     def blank_ids(self, text: str) -> list[int]:
         """[CLS] text [SEP], with [MASK] for each blank."""
         parts = BLANK.split(text)
+        if not self.config.words and (len(parts) > 1 or not self.config.replaced):
+            asks = "whether words were replaced" if self.config.replaced else "whether a text follows another"
+            raise UserError(f"this model has no head for masked words; it only predicts {asks}")
         if len(parts) < 2 and not self.config.replaced:
             raise UserError("mark what is missing with [MASK] or ___, as in: The fox [MASK] over the dog")
         ids: list[int] = [self.first]
@@ -357,7 +367,8 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         ids, attention_mask = torch.tensor(rows, device=device), torch.tensor(mask, device=device)  # (B, T)
         replaced = attention_mask
         with evaluating(model):
-            probs = model(ids, attention_mask).float().softmax(-1)  # (B, T, V)
+            logits = model(ids, attention_mask) if self.config.words else ids[..., None]  # (B, T, V)
+            probs = logits.float().softmax(-1)
             if self.config.replaced:
                 assert isinstance(model, Electra)
                 replaced = model.detect(model.model.encode(ids, attention_mask)).sigmoid()  # (B, T)

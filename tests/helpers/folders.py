@@ -142,6 +142,15 @@ def longformer(rng: random.Random, architecture: str = "LongformerForMaskedLM", 
     )  # fmt: skip
 
 
+def electra(rng: random.Random, architecture: str = "ElectraForMaskedLM", **more: Any) -> Any:
+    return getattr(hf, architecture)(
+        hf.ElectraConfig(
+            **BERT, hidden_size=40, embedding_size=rng.choice([40, 24]), num_hidden_layers=rng.choice([1, 3]),
+            num_attention_heads=rng.choice([2, 5]), intermediate_size=53, layer_norm_eps=1e-3, **more,
+        )
+    )  # fmt: skip
+
+
 def distilbert(rng: random.Random, architecture: str = "DistilBertForMaskedLM", **more: Any) -> Any:
     return getattr(hf, architecture)(
         hf.DistilBertConfig(
@@ -180,8 +189,8 @@ def siglip(rng: random.Random) -> Any:
 MAKERS = {
     f.__name__: f
     for f in (
-        *(gpt2, llama, mistral, qwen2, qwen3, t5, marian, pegasus, bert, roberta, longformer, distilbert),
-        *(vit, siglip),
+        *(gpt2, llama, mistral, qwen2, qwen3, t5, marian, pegasus, bert, roberta, longformer, electra),
+        *(distilbert, vit, siglip),
     )
 }
 SPECIALS = {
@@ -189,6 +198,7 @@ SPECIALS = {
     "marian": ("<unk>", "<pad>", "</s>"),
     "pegasus": ("<unk>", "<pad>", "</s>"),
     "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    "electra": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "distilbert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     "longformer": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),

@@ -88,12 +88,15 @@ def pack(state: Tensors, architecture: str) -> Tensors:
 
 
 def describe(model: Any) -> dict[str, Any]:
+    require_settings(model.config, "BERT", window=None, pooler="tanh", embed_dim=None)
+    return describe_encoder(model, "BERT")
+
+
+def describe_encoder(model: Any, target: str) -> dict[str, Any]:
+    """The config.json of a BERT, and of what others have in common with it."""
     c = model.config
     acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
-    require_settings(
-        c, "BERT", positions="learned", norm="layer", ffn=tuple(acts), bias=True, pre=False, window=None
-    )
-    require_settings(c, "BERT", pooler="tanh", embed_dim=None)
+    require_settings(c, target, positions="learned", norm="layer", ffn=tuple(acts), bias=True, pre=False)
     return {
         "model_type": "bert",
         "vocab_size": c.vocab,

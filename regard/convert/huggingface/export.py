@@ -11,6 +11,7 @@ from regard.convert.export import ExportRequest
 from regard.convert.huggingface import (
     bert,
     distilbert,
+    electra,
     gpt2,
     llama,
     longformer,
@@ -37,15 +38,27 @@ from regard.errors import UserError
 from regard.files.atomic import atomic_folder
 from regard.files.tensors import Tensors, write_tensors
 from regard.files.untrusted import write_json
-from regard.models import GPT, Bert, Transformer, ViT
+from regard.models import GPT, Bert, Electra, Transformer, ViT
 
 CLASS_OF_TASK = {task: end for end, task in TASK_OF_CLASS.items()} | {"fill": "ForMaskedLM", "embed": "Model"}
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "longformer": "Longformer"}
+CLASSES |= {"electra": "Electra"}
 LIKE_ROBERTA = ("roberta", "longformer")  # in their special tokens
 
 
 def export_folder(folder: str | Path, request: ExportRequest) -> str:
-    """Write a folder in Hugging Face's layout, or nothing."""
+    """Write a folder in Hugging Face's layout, or nothing. An ELECTRA's generator is a folder inside it."""
+    with atomic_folder(Path(folder)) as temporary:
+        write_folder(temporary, request)
+        if isinstance(request.model, Electra) and len(request.model.generator):
+            inner = temporary / "generator"
+            inner.mkdir()
+            task = {"name": "fill", "next": False}
+            write_folder(inner, replace(request, model=electra.generator(request.model), task=task))
+    return ""  # no check: transformers need not be installed
+
+
+def write_folder(folder: Path, request: ExportRequest) -> None:
     model, task = request.model, str(request.task["name"])
     head: Any = None
     if getattr(model, "has_task_head", False):
@@ -59,27 +72,26 @@ def export_folder(folder: str | Path, request: ExportRequest) -> str:
             f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers"
         )
     family = FAMILIES[type(model), task](model.config, request)
+    own_head = head_weights(head, task)
+    if isinstance(model, Electra):
+        own_head, model = electra.discriminator_weights(model), model.model
     config = describe(family, model, request)
     if config["model_type"] in LIKE_ROBERTA:
         names = {ours: theirs for theirs, ours in roberta.TOKEN_NAMES.items()}
         request = replace(request, tokenizer=rename_special_tokens(request.tokenizer or "", names))
-    tensors = family.pack(
-        export_weights(family, model) | head_weights(head, task), config["architectures"][0]
-    )
+    tensors = family.pack(export_weights(family, model) | own_head, config["architectures"][0])
     ids = special_ids(request)
-    with atomic_folder(Path(folder)) as temporary:
-        write_json(temporary / CONFIG, config | ids | {"dtype": "float32", "torch_dtype": "float32"})
-        write_tensors(temporary / WEIGHTS, {name: t.float() for name, t in tensors.items()})
-        if request.tokenizer is not None:
-            write_tokenizer(temporary, request, family, config["model_type"], model.config.context)
-        if request.generates:
-            write_json(temporary / GENERATION, generation_config(request.generation, ids))
-        if task == "see":
-            write_json(temporary / PREPROCESSOR, vit.preprocessor(request.task))
-        if task == "embed":
-            write_modules(temporary, request.task, model.config.dim)
-        (temporary / "README.md").write_text(huggingface_card(task, config), encoding="utf-8")
-    return ""  # no check: transformers need not be installed
+    write_json(folder / CONFIG, config | ids | {"dtype": "float32", "torch_dtype": "float32"})
+    write_tensors(folder / WEIGHTS, {name: t.float() for name, t in tensors.items()})
+    if request.tokenizer is not None:
+        write_tokenizer(folder, request, family, config["model_type"], model.config.context)
+    if request.generates:
+        write_json(folder / GENERATION, generation_config(request.generation, ids))
+    if task == "see":
+        write_json(folder / PREPROCESSOR, vit.preprocessor(request.task))
+    if task == "embed":
+        write_modules(folder, request.task, model.config.dim)
+    (folder / "README.md").write_text(huggingface_card(task, config), encoding="utf-8")
 
 
 # The family of a model
@@ -103,6 +115,8 @@ def vit_family(c: Any, request: ExportRequest) -> Family:
 
 
 def bert_family(c: Any, request: ExportRequest) -> Family:
+    if c.pooler == "gelu" or c.embed_dim or isinstance(request.model, Electra):
+        return electra.FAMILY
     family = distilbert.FAMILY if c.pooler == "relu" else bert.FAMILY
     pad = roberta.padding_id(request.tokenizer, c)
     if pad is None or (predicts_next(family, request) and not c.global_qkv):
@@ -119,6 +133,7 @@ FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Famil
     (GPT, "write"): gpt_family,
     **{(Transformer, task): transformer_family for task in ("translate", "chat", "restore")},
     **{(Bert, task): bert_family for task in ("fill", "embed", "classify", "tag", "span")},
+    (Electra, "fill"): bert_family,
     (ViT, "see"): vit_family,
 }
 
@@ -130,6 +145,10 @@ def describe(family: Family, model: Any, request: ExportRequest) -> dict[str, An
         config |= label_names(request.task)
     if family.kind == "bert":
         end = "ForPreTraining" if predicts_next(family, request) else CLASS_OF_TASK[task]
+        if isinstance(request.model, Electra):
+            end = "ForPreTraining"
+        elif task == "fill" and not request.task.get("words", True):
+            end = "ForNextSentencePrediction"
         config["architectures"] = [CLASSES[config["model_type"]] + end]
     return config
 

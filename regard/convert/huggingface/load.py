@@ -15,6 +15,7 @@ from regard.convert.gguf.llamacpp import read_gguf
 from regard.convert.huggingface import (
     bert,
     distilbert,
+    electra,
     gpt2,
     llama,
     longformer,
@@ -39,6 +40,7 @@ from regard.files.untrusted import read_json, read_text
 FAMILIES: dict[str, Family] = {  # by model_type
     "bert": bert.FAMILY,
     "distilbert": distilbert.FAMILY,
+    "electra": electra.FAMILY,
     "gpt2": gpt2.FAMILY,
     "llama": llama.FAMILY,
     "longformer": longformer.FAMILY,
@@ -61,7 +63,8 @@ TASK_OF_CLASS = {  # how the name of their class ends: the task
 }
 WRITING_TASKS = {"gpt": "write", "transformer": "translate", "t5": "restore"}  # of our models that write text
 HEAD_NAMES = ("classifier", "qa_outputs")  # their heads for classes, and for answers
-MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "vocab_")  # how their names begin
+MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "vocab_", "generator_lm_head.")  # how their names begin
+NEXT_HEAD = "cls.seq_relationship."
 SENTINEL = "<extra_id_0>"  # T5's token for the first missing span
 MAX_TOKENIZER = 2**26  # bytes
 
@@ -117,8 +120,11 @@ def load_folder(path: str | Path) -> LoadedFolder:
         task = head_task(c, head, model.config.dim)
         if task["name"] == "see":
             task |= vit.read_preprocessor(folder, model.config.size, model.config.channels)
-    elif any(name.startswith(MASKED_LM_HEADS) for name in names):
-        task = {"name": "fill", "next": any(name.startswith("cls.seq_relationship.") for name in names)}
+    elif any(name.startswith((*MASKED_LM_HEADS, NEXT_HEAD)) for name in names):
+        words, follows = (
+            any(name.startswith(head) for name in names) for head in (MASKED_LM_HEADS, NEXT_HEAD)
+        )
+        task = {"name": "fill", "next": follows, "words": words}
     elif family.kind == "vit":
         raise UserError(f"{folder}: a ViT without a head for classes; save a ForImageClassification")
     else:
@@ -168,6 +174,7 @@ def load_model(folder: Path) -> tuple[Family, Config, Any, set[str], Tensors]:
     state = family.unpack(read_weights(path), c)
     heads = [(head, end) for head in HEAD_NAMES for end in ("weight", "bias")]
     head = {end: state.pop(f"{name}.{end}") for name, end in heads if f"{name}.{end}" in state}
+    head |= electra.take_discriminator(state, c) if family is electra.FAMILY else {}
     settings = family.settings(c, state)
     c.finish()
     names = set(state)
@@ -183,7 +190,9 @@ def writing_task(kind: str, tokenizer: Path | tokenizers.Tokenizer | None) -> di
 
 
 def head_task(c: Config, head: Tensors, dim: int) -> dict[str, Any]:
-    """The task of a fine-tuned folder, with the names of its classes."""
+    """The task of a fine-tuned folder, with the names of its classes; or of an ELECTRA's discriminator."""
+    if "found.weight" in head:
+        return {"name": "fill", "next": False, "words": False, "replaced": True}
     architecture, sees = c.architecture or "BertForSequenceClassification", c.kind in ("vit", "siglip")
     task = next((task for end, task in TASK_OF_CLASS.items() if architecture.endswith(end)), None)
     if task is None or (task == "see") != sees:

@@ -1,8 +1,7 @@
-"""Longformer: Beltagy et al. 2020. A RoBERTa with attention in a window, and global tokens with projections of
-their own."""
+"""Longformer: Beltagy et al. 2020. A RoBERTa with attention in a window, and with global tokens, which have
+projections of their own."""
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from regard.convert.huggingface import roberta
@@ -44,10 +43,9 @@ def read_windows(c: Config, depth: int) -> list[int]:
 def describe(model: Any, pad: int) -> dict[str, Any]:
     c = model.config
     require_settings(c, "Longformer", globals=0)
-    plain = SimpleNamespace(config=SimpleNamespace(**vars(c) | {"window": None, "global_qkv": False}))
     windows = c.windows or [c.window] * c.depth
     theirs = {"model_type": "longformer", "attention_window": [2 * window for window in windows]}
-    return roberta.describe(plain, pad) | theirs
+    return roberta.describe_encoder(model, pad, "Longformer") | theirs
 
 
 unpack, pack = (partial(f, prefix="longformer.") for f in (roberta.unpack, roberta.pack))

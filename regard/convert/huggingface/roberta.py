@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.convert.huggingface import bert
 from regard.convert.huggingface.bert import LAYER, SEGMENTS
 from regard.convert.huggingface.config import Config
-from regard.convert.huggingface.family import Family, remove_prefix
+from regard.convert.huggingface.family import Family, remove_prefix, require_settings
 from regard.files.tensors import Tensors
 
 NAMES = LAYER | {
@@ -53,15 +53,20 @@ def unpack(state: Tensors, c: Config, prefix: str = "roberta.") -> Tensors:
     state = remove_prefix(state, prefix)
     bert.remove_decoder(state, "lm_head.decoder", "lm_head.bias", c)
     state.pop("embeddings.position_ids", None)
-    for end in "weight", "bias":  # a head for classes contains the pooler
-        for a, b in {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"}.items():
-            if f"{a}.{end}" in state:
-                state[f"{b}.{end}"] = state.pop(f"{a}.{end}")
+    split_classifier(state)
     if POSITIONS in state:
         state[POSITIONS] = state[POSITIONS].float()[unused_positions(c) :]
         if SEGMENTS in state and state[SEGMENTS].shape == (1, state[POSITIONS].shape[-1]):
             state[POSITIONS] = state[POSITIONS] + state.pop(SEGMENTS).float()
     return state
+
+
+def split_classifier(state: Tensors) -> None:
+    """Rename the parts of a head for classes that contains the pooler."""
+    for end in "weight", "bias":
+        for a, b in {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"}.items():
+            if f"{a}.{end}" in state:
+                state[f"{b}.{end}"] = state.pop(f"{a}.{end}")
 
 
 # Exporting
@@ -86,22 +91,23 @@ def shift_positions(name: str, t: Tensor, config: Any, pad: int) -> Tensor:
     return torch.cat([torch.zeros(pad + 1, t.shape[1]), t]) if name == "positions.table.weight" else t
 
 
-def pack(state: Tensors, architecture: str, prefix: str = "roberta.") -> Tensors:
-    """The tensors that their class has; a head for classes contains the pooler."""
-    state[SEGMENTS] = torch.zeros(1, state[POSITIONS].shape[1])
+def pack(
+    state: Tensors, architecture: str, prefix: str = "roberta.", words: tuple[str, ...] = ("lm_head.",)
+) -> Tensors:
+    """The tensors that their class has, where `words` begin the names of its head for masked words; a head
+    for classes contains the pooler."""
+    state.setdefault(SEGMENTS, torch.zeros(1, state[POSITIONS].shape[1]))
     classifies, bare = architecture.endswith("ForSequenceClassification"), architecture.endswith("Model")
     tensors = Tensors()
     for name, t in state.items():
-        if name.startswith("next.") or (
-            name.startswith("lm_head.") and not architecture.endswith("ForMaskedLM")
-        ):
+        if name.startswith("next.") or (name.startswith(words) and not architecture.endswith("ForMaskedLM")):
             continue
         if name.startswith("pooler.") and not bare:
             if classifies:
                 tensors[name.replace("pooler", "classifier")] = t
         elif name.startswith("classifier."):
             tensors[name.replace("classifier", "classifier.out_proj") if classifies else name] = t
-        elif bare or name.startswith(("lm_head.", "qa_outputs.")):
+        elif bare or name.startswith((*words, "qa_outputs.", "discriminator_predictions.")):
             tensors[name] = t
         else:
             tensors[f"{prefix}{name}"] = t
@@ -109,7 +115,12 @@ def pack(state: Tensors, architecture: str, prefix: str = "roberta.") -> Tensors
 
 
 def describe(model: Any, pad: int) -> dict[str, Any]:
-    config = bert.describe(model)
+    require_settings(model.config, "RoBERTa", window=None)
+    return describe_encoder(model, pad, "RoBERTa")
+
+
+def describe_encoder(model: Any, pad: int, target: str) -> dict[str, Any]:
+    config = bert.describe_encoder(model, target)
     positions = config["max_position_embeddings"] + pad + 1
     return config | {"model_type": "roberta", "type_vocab_size": 1, "max_position_embeddings": positions}
 

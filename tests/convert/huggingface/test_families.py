@@ -37,7 +37,7 @@ def logits(theirs: Any) -> Tensor:
     attention_mask = torch.arange(29) < torch.tensor([[29], [13], [1]])
     if theirs.config.is_encoder_decoder:
         return theirs(ids, attention_mask.long(), decoder_input_ids=target).logits
-    if theirs.config.model_type in ("bert", "roberta", "longformer", "distilbert"):
+    if theirs.config.model_type in ("bert", "roberta", "longformer", "electra", "distilbert"):
         return theirs(ids, attention_mask.long()).logits[attention_mask]
     return theirs(ids).logits
 
