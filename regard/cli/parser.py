@@ -51,8 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     p = add("export", "write a model as a folder for other programs")
     p.add_argument("model", metavar="MODEL")
-    p.add_argument("out", metavar="DIR", help="a new folder")
-    formats = ["hf", "onnx", "ctranslate2"]
+    p.add_argument("out", metavar="DIR", help="a new folder; of word2vec, a file: .txt or .bin")
+    formats = ["hf", "onnx", "ctranslate2", "word2vec"]
     p.add_argument("--to", choices=formats, default="hf", help="the format (default: hf, Hugging Face)")
 
     p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")

@@ -1,19 +1,22 @@
-"""Models in other libraries' files: folders in Hugging Face's layout, and GGUF."""
+"""Models in other libraries' files: folders in Hugging Face's layout, GGUF, and word vectors."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from regard.convert.huggingface.load import load_folder
 from regard.convert.huggingface.tokenizer_json import rename_special_tokens
+from regard.data.word_vectors import read_vectors
 from regard.errors import UserError
-from regard.models import Electra
+from regard.models import Electra, Word2Vec, WordsConfig
 from regard.runs import recipe
 from regard.runs.model import Model, best_device
-from regard.tasks import TASKS
+from regard.tasks import TASKS, WordsTask, WordsTaskConfig
 from regard.text.chat_template import Template
 from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_kinds import known_words
 
 
 def load_foreign(folder: Path, device: str | torch.device | None = None) -> Model:
@@ -44,6 +47,23 @@ def load_foreign(folder: Path, device: str | torch.device | None = None) -> Mode
     model = Model(module, task, task.generation | greedy | options, folder, loaded.kind)
     model.request([], {})  # raises an error for impossible options now
     return model
+
+
+def load_vectors(path: Path, device: str | torch.device | None = None) -> Model:
+    """The words of a file of GloVe or word2vec, to ask and score like those that are trained here.
+
+    Such files have no vectors of words as neighbours: these are 0, as in a model before its training.
+    """
+    words, matrix = read_vectors(str(path))
+    tokenizer = known_words(words)
+    matrix = matrix[: tokenizer.vocab]
+    with torch.device("meta"):
+        module = Word2Vec(WordsConfig(vocab=len(matrix), dim=matrix.shape[1]))
+    near = torch.from_numpy(np.zeros(matrix.shape, np.float32))  # takes no memory until it is written to
+    module.load_state_dict({"embed.weight": matrix, "near.weight": near}, assign=True)
+    module.to(device or best_device()).eval()
+    task = WordsTask(WordsTaskConfig(name="words"), tokenizer, module.config.context)
+    return Model(module, task, dict(task.generation), path, "words")
 
 
 def load_tokenizer(folder: Path, loaded: Any) -> Tokenizer:

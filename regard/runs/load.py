@@ -10,6 +10,7 @@ from torch import nn
 from regard.convert.huggingface.family import EmptyWeights, check_tables
 from regard.convert.huggingface.hub import HUB, download
 from regard.convert.huggingface.load import KINDS, is_huggingface
+from regard.data.word_vectors import is_vectors_file
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.models import MODELS
@@ -26,7 +27,7 @@ from regard.runs.folder import (
     load_tokenizers,
     read_settings,
 )
-from regard.runs.foreign import load_foreign
+from regard.runs.foreign import load_foreign, load_vectors
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS, Task
 from regard.text.tokenizer import Tokenizer
@@ -34,8 +35,10 @@ from regard.text.tokenizer import Tokenizer
 
 def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
     """The trained model of a run's folder, or of one in Hugging Face's layout; hf:OWNER/NAME is one of
-    theirs on the hub. Or that of a GGUF file."""
+    theirs on the hub. Or that of a GGUF file, or word vectors in a file of GloVe or word2vec."""
     folder = download(str(folder)) if str(folder).startswith(HUB) else Path(folder)
+    if folder.is_file() and is_vectors_file(folder.name):
+        return load_vectors(folder, device)
     if is_huggingface(folder):
         return load_foreign(folder, device)
     kind, settings, section = read_config(folder)

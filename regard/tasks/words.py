@@ -34,7 +34,7 @@ from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.task import Task, widened
 from regard.text.tokenizer_kinds import word_tokenizer
-from regard.text.vectors import Vectors, embeddings, whole_words
+from regard.text.vectors import Vectors, embeddings, select_vectors, whole_words
 
 UNKNOWN = "<unk>"
 STRETCH = 64  # words of text that one row reads
@@ -199,7 +199,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
 
     def finish(self, folder: Path, weights: dict[str, Tensor]) -> None:
         """Write the vectors in word2vec's format, and a map of the most frequent words."""
-        vectors = Vectors(list(self.words), weights["embed.weight"][list(self.words.values())])
+        vectors = select_vectors(weights["embed.weight"], self.words)
         vectors.save(folder / VECTORS)
         vectors.map(folder / MAP)
 
@@ -218,7 +218,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         return answers
 
     def word_vectors(self, model: nn.Module) -> Vectors:
-        return Vectors(list(self.words), embeddings(model)[list(self.words.values())])
+        return select_vectors(embeddings(model), self.words)
 
     def example_input(self) -> str:
         return next(iter(self.words))

@@ -128,6 +128,16 @@ def word_tokenizer(
     return Tokenizer(inner)
 
 
+def known_words(words: Sequence[str]) -> Tokenizer:
+    """A tokenizer of these words, which keep their places; others become <unk>, the last if it is not one."""
+    lower = not any(word != word.lower() for word in words)
+    vocabulary = _vocabulary([*words, "<unk>"])
+    inner = _word_level(models.WordLevel(vocabulary, unk_token="<unk>"), lower, signs=True)
+    if len(vocabulary) > len(words):
+        inner.add_special_tokens(["<unk>"])
+    return Tokenizer(inner)
+
+
 def _vocabulary(tokens: list[str]) -> dict[str, int]:
     """Number the tokens; a repeated token counts once."""
     return {token: id for id, token in enumerate(dict.fromkeys(tokens))}

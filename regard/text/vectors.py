@@ -4,6 +4,7 @@ Shapes: N words, D width.
 """
 
 import difflib
+import gzip
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,8 @@ from regard.text.projection import tsne
 from regard.text.tokenizer import BYTES, Tokenizer
 
 ON_MAP = 300  # words
+SUGGESTED = 20_000  # words among which a similar spelling is looked for: comparing takes time
+DIGITS = 9  # that tell all float32 numbers apart
 
 
 class Vectors:
@@ -45,6 +48,10 @@ class Vectors:
     def unit(self) -> Tensor:
         return F.normalize(self.matrix, dim=1)
 
+    @cached_property
+    def norms(self) -> Tensor:
+        return self.matrix.norm(dim=1).clamp(min=1e-12)
+
     def find(self, word: str) -> int:
         """The row of a word, or of the word in lower case; -1 if there is neither."""
         return self.rows.get(word, self.rows.get(word.lower(), -1))
@@ -52,7 +59,7 @@ class Vectors:
     def row(self, word: str) -> int:
         """The row of a word; raise UserError if there is none."""
         if (row := self.find(word)) < 0:
-            near = difflib.get_close_matches(word.lower(), self.words, 1)
+            near = difflib.get_close_matches(word.lower(), self.words[:SUGGESTED], 1)
             hint = f"did you mean {near[0]}?" if near else f"it has {len(self):,} others"
             raise UserError(f"{word}: not among the words of this model; {hint}")
         return row
@@ -83,9 +90,13 @@ class Vectors:
         if distance not in ("cosine", "euclidean"):
             raise UserError(f"distance={distance} is not a choice; known are cosine, euclidean")
         euclidean = distance == "euclidean"
-        W = self.matrix if euclidean else self.unit
-        target = W.new_tensor(signs) @ W[rows]  # (D,)
-        values = (W - target).norm(dim=1) if euclidean else W @ F.normalize(target, dim=0)
+        W, signed = self.matrix, self.matrix.new_tensor(signs)
+        if euclidean:  # without a difference for every word, which would be as large as W
+            exact = "donot_use_mm_for_euclid_dist"
+            values = torch.cdist(signed[None] @ W[rows], W, compute_mode=exact)[0]  # (N,)
+        else:
+            target = signed / self.norms[rows] @ W[rows]  # (D,)
+            values = W @ F.normalize(target, dim=0) / self.norms  # (N,)
         values[rows] = torch.inf if euclidean else -torch.inf
         best = values.topk(min(k, int(values.isfinite().sum())), largest=not euclidean)
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
@@ -94,12 +105,16 @@ class Vectors:
         """The words that are to c as b is to a."""
         return self.nearest(f"{b} - {a} + {c}", k)
 
-    def save(self, path: str | Path) -> None:
-        """Write the text format of word2vec: the number of words and their width, then a line per word."""
-        lines = [f"{len(self)} {self.matrix.shape[1]}"]
-        for word, row in zip(self.words, self.matrix.cpu(), strict=True):
-            lines.append(" ".join([word, *(f"{number:.6g}" for number in row.tolist())]))
-        atomic.write_text(Path(path), "\n".join(lines) + "\n")
+    def save(self, path: str | Path, binary: bool = False) -> None:
+        """Write word2vec's format, as text or binary: the number of words and their width, then each word
+        with its numbers. It is compressed if the name ends with .gz."""
+        path, D = Path(path), self.matrix.shape[1]
+        compressed, numbers = path.suffix.lower() == ".gz", f" %.{DIGITS}g" * D
+        with atomic.atomic_file(path) as partial, (gzip.open if compressed else open)(partial, "wb") as file:
+            file.write(f"{len(self)} {D}\n".encode())
+            for word, row in zip(self.words, self.matrix.cpu().numpy().astype("<f4"), strict=True):
+                content = b" " + row.tobytes() if binary else (numbers % tuple(row.tolist())).encode()
+                file.write(word.encode() + content + b"\n")
 
     def map(self, path: str | Path, count: int = ON_MAP) -> None:
         """Draw the most frequent words in the plane as SVG; similar words are close together."""
@@ -120,8 +135,14 @@ class TextModel(Protocol):
 
 def vectors(model: TextModel) -> Vectors:
     """The word vectors of a trained model (`regard.load`): its embeddings of tokens that are whole words."""
-    table, ids = embeddings(model.model), whole_words(model.tokenizer)
-    return Vectors(list(ids), table[list(ids.values())])
+    return select_vectors(embeddings(model.model), whole_words(model.tokenizer))
+
+
+def select_vectors(table: Tensor, ids: dict[str, int]) -> Vectors:
+    """The vectors of these words, given their rows of a table; without a copy if it has them one by one."""
+    rows = list(ids.values())
+    one_by_one = rows == list(range(rows[0], rows[0] + len(rows)))
+    return Vectors(list(ids), table[rows[0] : rows[-1] + 1] if one_by_one else table[rows])
 
 
 def embeddings(model: nn.Module) -> Tensor:

@@ -51,7 +51,8 @@ Views = dict[str, tuple[Callable[[Model, Any, Choice], View], tuple[str, ...]]]
 def view(model: Model, input: Any, name: str | None = None, choice: Choice | None = None) -> View:
     """The view of this name, or the model's first, of a text or an image."""
     known, choice = views(model), choice or Choice()
-    if name is None and not attentions(model):
+    has_layers = len(getattr(inner(model.model), "blocks", "?")) > 0  # vectors of words have none
+    if name is None and has_layers and not attentions(model):
         other = f", or choose view={' or '.join(known)}" if known else ""
         raise UserError(
             f"this model has no attention to draw; train a recurrent one with model.attention=additive{other}"
