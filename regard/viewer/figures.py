@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.core.attention import KERNELS, Score, attend
 from regard.draw.heat import Matrix
@@ -43,6 +44,20 @@ def pooling(
     title = "plain averaging" if kernel == "average" else f"{kernel} kernel, width {width:g}"
     fitted = fitted.masked_fill(weights.sum(-1, keepdim=True) == 0, math.nan)  # far from all points
     return Pooling(title, *(t.numpy() for t in (k[:, 0], v[:, 0], q[:, 0], fitted[:, 0], weights)))
+
+
+def classify_by_pooling(
+    queries: Tensor, points: Tensor, labels: Tensor, width: float = 1.0, kernel: str = "gaussian"
+) -> tuple[Tensor, Tensor]:
+    """Nadaraya-Watson classification: the share (T, C) of each class, and the weights (T, N), for queries
+    (T, D), given points (N, D) and their labels (N,). Keys are the points, values their classes as one-hot
+    vectors.
+
+    The narrower a Gaussian kernel, the more it is a lookup: at last, all weight is on the nearest point. The
+    wider, the more it is the share that each class has of all points.
+    """
+    values = F.one_hot(labels).to(points.dtype)  # (N, C)
+    return attend(queries, points, values, score=partial(KERNELS[kernel], width=width))
 
 
 def word_map(title: str, words: Sequence[str], vectors: Tensor) -> Points:
