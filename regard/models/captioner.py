@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.core.attention import Additive
 from regard.core.cache import State, next_positions
 from regard.core.layers import Stack, make_block
 from regard.core.positions import Learned, Sinusoidal
@@ -29,6 +30,7 @@ class CaptionerConfig(TextConfig):
     context: int = 64  # the longest caption
     encoder: Literal["cnn", "vit", "efficientnet"] = "cnn"
     decoder: Literal["lstm", "transformer"] = "lstm"
+    attention: Literal["soft", "hard"] = "soft"  # of an LSTM: to the average of all regions, or to one
     patch: int = 4  # pixels of a region, each way; EfficientNet has its own
     zoom: int = 1  # by which factor the image is enlarged first
     depth: int = 1  # of the encoder: blocks; of a CNN, at each size
@@ -45,6 +47,8 @@ class CaptionerConfig(TextConfig):
         super().__post_init__()
         if self.encoder == "cnn" and (self.patch < 2 or self.patch & (self.patch - 1)):
             raise ValueError(f"patch={self.patch}: a CNN halves pictures; give 2, 4, 8, ...")
+        if self.attention == "hard" and self.decoder != "lstm":
+            raise ValueError(f"attention=hard is for decoder=lstm, not {self.decoder}")
 
     @property
     def side(self) -> int:
@@ -98,12 +102,34 @@ class GatedAttention(RecurrentAttention):
         return self.gate(q).sigmoid() * y
 
 
+class HardAttention(GatedAttention):
+    """To one region: while training drawn by the weights, else the one of the largest, Xu et al. 2015, 4.1.
+
+    All others are masked. No gradient passes through the choice: `scores` learn by the task's REINFORCE.
+    """
+
+    score: Additive
+    baseline: Tensor
+
+    def __init__(self, dim: int, context: int):
+        super().__init__(dim)
+        self.register_buffer("baseline", torch.zeros(context))  # the usual reward of each word, so far
+
+    def forward(self, q: Tensor, state: RecurrentState) -> Tensor:
+        state.keys = self.project_keys(state.source) if state.keys is None else state.keys
+        scores = self.score.compare(q, state.keys)[:, 0]  # (B, S)
+        if self.training:  # the largest of s - log(E), E ~ Exp(1), is drawn by softmax(s), Gumbel 1954
+            scores = scores - torch.empty_like(scores).exponential_().log()
+        state.attention_mask = F.one_hot(scores.argmax(-1), scores.shape[-1]).bool()  # (B, S)
+        return super().forward(q, state)
+
+
 class SoftAttentionDecoder(Decoder):
-    """LSTM with soft attention over regions, Xu et al. 2015; it starts from their mean, section 3.1.2."""
+    """LSTM with attention over regions, Xu et al. 2015; it starts from their mean, section 3.1.2."""
 
     def __init__(self, c: CaptionerConfig):
         super().__init__("lstm", "additive", c.dim, c.decoder_depth, dropout=c.dropout)
-        self.look = GatedAttention(c.dim)
+        self.look = HardAttention(c.dim, c.context) if c.attention == "hard" else GatedAttention(c.dim)
         self.first = nn.Linear(c.dim, 2 * c.decoder_depth * c.dim)
 
     def begin(self, regions: Tensor) -> RecurrentState:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regard.convert import efficientnet as weights
 from regard.core.watch import watch
@@ -24,6 +25,7 @@ from regard.data.shuffling import random_keys
 from regard.data.synthetic import draw_shapes
 from regard.decode.sampling import Sampling
 from regard.models import Captioner
+from regard.models.captioner import HardAttention
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Shuffled, per_token, ragged
@@ -32,8 +34,10 @@ from regard.tasks.reading import region_names
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.see import SALT, check_image_settings
 from regard.tasks.source import SourceTask
+from regard.tasks.task import widened
 from regard.text.tokenizer import Tokenizer
 
+MEMORY = 0.9  # of the usual reward at the next step, Xu et al. 2015, 4.1
 SHAPES = 8000, 500  # images that are drawn if none are given: to train and to evaluate on
 
 
@@ -44,13 +48,16 @@ class CaptionConfig(Augmentation):
     channels: int | None = None  # 1 or 3; None: as found in the data
     smoothing: float = 0.1  # of labels: this share of the probability is spread over all words
     evenly: float = 1.0  # λ: how much an LSTM is urged to attend to all regions alike, Xu et al. 2015, eq. 14
+    reward: float = 1.0  # λ_r: how much hard attention learns from better predictions, eq. 12
+    entropy: float = 0.01  # λ_e: how much hard attention is urged to try other regions, eq. 12
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.smoothing < 1:
             raise ValueError(f"smoothing={self.smoothing} must be from 0 to less than 1")
-        if self.evenly < 0:
-            raise ValueError(f"evenly={self.evenly} must not be negative")
+        for name in ("evenly", "reward", "entropy"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
         check_image_settings(self.size, self.channels)
         for name in ("mixup", "cutmix"):
             if getattr(self, name):
@@ -174,20 +181,52 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
     def loss(self, model: Captioner, *batch: Tensor) -> Tensor:
         """The sum over all predictions, in nats. While training, smoothed; and for an LSTM also
-        λ Σ_s (1 - Σ_t α_ts)² of every image: no region should be overlooked."""
+        λ Σ_s (1 - Σ_t α_ts)² of every image: no region should be overlooked. With hard attention, what
+        teaches where to look, instead."""
         pixels, *how, target, following = batch
         if how:
             with torch.no_grad():
                 pixels = apply_augmentation(self.config, pixels / 255, how[0])
         smoothing = self.config.smoothing if model.training else 0.0
-        if not (model.training and self.config.evenly and hasattr(model.decoder, "look")):
+        look = getattr(model.decoder, "look", None)
+        hard = isinstance(look, HardAttention)
+        if look is None or not model.training or not (hard or self.config.evenly):
             return cross_entropy(model.hidden(pixels, target), model.output, following, smoothing)
         with watch(model.decoder) as records:
             hidden = model.hidden(pixels, target)
-        weights = torch.cat([each["weights"][:, 0] for each in records["look"]], dim=1)  # (B, T, S)
-        counts = following != IGNORED
+        loss = cross_entropy(hidden, model.output, following, smoothing)
+        scores, weights = (
+            torch.cat([each[name][:, 0] for each in records["look"]], dim=1) for name in ("scores", "weights")
+        )  # (B, T, S)
+        counts = following != IGNORED  # (B, T)
+        if hard:
+            return loss + self.reinforce(
+                look, log_probabilities(model, hidden, following), scores, weights, counts
+            )
         uneven = (1 - (weights * counts[:, :, None]).sum(1)).square().sum(1) * counts.any(1)  # (B,)
-        return cross_entropy(hidden, model.output, following, smoothing) + self.config.evenly * uneven.sum()
+        return loss + self.config.evenly * uneven.sum()
+
+    def reinforce(
+        self, look: HardAttention, words: Tensor, scores: Tensor, chosen: Tensor, counts: Tensor
+    ) -> Tensor:
+        """-Σ_t λ_r (r_t - b_t) log α_t(s_t) + λ_e H(α_t), where s_t is the region chosen for word t: a choice
+        becomes likelier if the words from there on were predicted better than usual. REINFORCE, Williams
+        1992, as in Xu et al. 2015, eq. 11-12, but each choice is credited with the words after it only.
+
+        `words` are the log-probabilities of the right words (B, T); `b`, a moving average of `r`, lowers the
+        variance.
+        """
+        reward = words.flip(1).cumsum(1).flip(1)  # (B, T)
+        T, count = reward.shape[1], counts.sum(0)
+        mean = reward.sum(0) / count.clamp(min=1)  # (T,)
+        better = (reward - look.baseline[:T]) * counts
+        with torch.no_grad():
+            look.baseline[:T].lerp_(torch.where(count > 0, mean, look.baseline[:T]), 1 - MEMORY)
+        log_alpha = widened(scores).log_softmax(-1)  # (B, T, S)
+        choice = log_alpha.masked_fill(chosen == 0, 0).sum(-1)  # (B, T)
+        entropy = -(log_alpha.exp() * log_alpha).sum(-1) * counts  # (B, T)
+        gain = self.config.reward * (better * choice).sum() + self.config.entropy * entropy.sum()
+        return gain.detach() - gain  # its value says nothing, only its gradient does
 
     def metrics(self, loss: float, count: int, data: Captioned, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
@@ -224,6 +263,14 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
     def score_answers(self, answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
         return scoring.caption_scores(answers, references)
+
+
+@torch.no_grad()
+def log_probabilities(model: Captioner, hidden: Tensor, following: Tensor) -> Tensor:
+    """Those of the words that follow (B, T), in nats; 0 where nothing does."""
+    logits = widened(model.logits(hidden)).flatten(0, 1)
+    losses = F.cross_entropy(logits, following.flatten(), ignore_index=IGNORED, reduction="none")
+    return -losses.view_as(following)
 
 
 def shapes(held: bool) -> tuple[ImageDataset, list[list[str]]]:

@@ -53,6 +53,7 @@ KINDS: dict[str, tuple[Callable[[], Model], Any]] = {
     "vit": (lambda: seer(), noise(6)),
     "vit-mean": (lambda: seer("mean"), noise(6)),
     "captioner": (lambda: captioner(), (noise(12), "the lazy fox")),
+    "captioner-hard": (lambda: captioner(attention="hard"), (noise(12), "the lazy fox")),
     "captioner-vit": (lambda: captioner(encoder="vit", decoder="transformer"), (noise(12), "the fox")),
     "words": (named_words, "fox dog"),
 }
