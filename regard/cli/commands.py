@@ -170,6 +170,9 @@ def score(options: argparse.Namespace) -> None:
 
 
 def look(options: argparse.Namespace) -> None:
+    if options.word is not None:
+        compare_word(options)
+        return
     if options.against and options.save is not None:
         raise UserError("--against works on the page in the browser only; leave --save out")
     ending = (options.save or ".html").lower()
@@ -187,6 +190,17 @@ def look(options: argparse.Namespace) -> None:
         print(options.save)
     else:
         raise UserError(f"--save {options.save}: unknown format; use .svg, .png, .html or .safetensors")
+
+
+def compare_word(options: argparse.Namespace) -> None:
+    """Print how alike a word's vectors in two texts are, layer by layer."""
+    if len(options.input) != 2 or options.save is not None:
+        raise UserError(f"--word {options.word}: give two INPUTs that have this word, and no --save")
+    from regard.runs.load import load
+    from regard.viewer.context import compare_word
+
+    for name, cosine in compare_word(load(options.model), options.word, *check_inputs(options.input)).items():
+        print(f"{cosine:.4f}\t{name}")
 
 
 def open_page(options: argparse.Namespace) -> None:

@@ -127,6 +127,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--patch", **INTEGER, help="the patch of an image, row by row from 0")
     p.add_argument("--answer", metavar="TEXT", help="look at this answer instead of the model's own")
     p.add_argument("--against", **REPEATED, metavar="MODEL", help="a model to compare with (repeatable)")
+    p.add_argument("--word", metavar="WORD", help="print how alike this word's vectors in two INPUTs are")
 
 
 def add_serve_options(p: argparse.ArgumentParser) -> None:
