@@ -25,6 +25,7 @@ from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tasks import Prompt, Request
 from regard.text.vectors import embeddings as embedding_table
+from regard.tracing import trace
 from regard.tracing.names import trace_names
 from regard.viewer.figures import similarity_matrix, waves, word_map
 from regard.viewer.space import grid_table
@@ -52,7 +53,7 @@ def view(model: Model, input: Any, name: str | None = None, choice: Choice | Non
     """The view of this name, or the model's first, of a text or an image."""
     known, choice = views(model), choice or Choice()
     has_layers = len(getattr(inner(model.model), "blocks", "?")) > 0  # vectors of words have none
-    if name is None and has_layers and not attentions(model):
+    if name is None and has_layers and not attentions(model) and "gates" not in known:
         other = f", or choose view={' or '.join(known)}" if known else ""
         raise UserError(
             f"this model has no attention to draw; train a recurrent one with model.attention=additive{other}"
@@ -89,6 +90,8 @@ def views(model: Model) -> Views:
         return {"words": (words, ("layer", "head", *answer))} | placed
     if model.task is not None and isinstance(getattr(inner(model.model), "embed", None), nn.Embedding):
         placed |= {"embeddings": (embeddings, ())}
+    if isinstance(getattr(inner(model.model), "rnn", None), nn.RNNBase):
+        return {"gates": (gates, ("layer",))} | placed
     if not names:
         return placed
     aligned: Views = {"alignment": (alignment, ("layer", "head", *answer))} if writes else {}
@@ -156,6 +159,23 @@ def embeddings(model: Model, text: str, choice: Choice) -> Points:
         f"{len(ids)} of {len(table):,} embeddings, {table.shape[1]} wide, by their two principal components"
     )
     return word_map(title, model.task.tokenizer.tokens(ids), table[ids])
+
+
+def gates(model: Model, text: str, choice: Choice) -> Matrix:
+    """How open the gates of a recurrent layer are at each token, on average over its units."""
+    run, depth = trace(model, text), inner(model.model).rnn.num_layers
+    layer = depth - 1 if choice.layer is None else choice.layer
+    if not 0 <= layer < depth:
+        raise UserError(f"layer={layer}: there are layers 0 to {depth - 1}")
+    cells = f"cells.{layer}."
+    names = [name for name in run if name.startswith(cells) and name.endswith("_gate")]
+    names = names or [name for name in run if name.startswith(cells) and name.endswith(".state")]  # an RNN
+    title = (
+        f"layer {layer}, mean of {'the gates' if names[0].endswith('_gate') else 'the states, without sign'}"
+    )
+    values = torch.stack([run[name].abs().mean(-1) for name in names]).float().cpu().numpy()
+    rows = [name.removeprefix(cells).replace("_", " ").replace(".", " ") for name in names]
+    return Matrix(title, values, rows, run.tokens["text"])
 
 
 def make_matrix(part: Looks, choice: Choice) -> Matrix:
