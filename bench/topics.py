@@ -1,7 +1,7 @@
 """Write a text with clear topics, for next sentence prediction: python bench/topics.py train.txt valid.txt
 
-Each document is about one of a dozen topics, which has words of its own. Its sentences differ from those of all
-others, so what is held out has to be recognised by its topic.
+Each document is about one of a dozen topics, which has words of its own. Its sentences differ from those of
+all others, so what is held out has to be recognised by its topic.
 """
 
 import random
@@ -13,11 +13,11 @@ TOPICS = {  # nouns, adjectives and verbs
     "kitchen": "cook oven soup pan knife bread onion spoon; hot spicy sour; boils bakes stirs",
     "garden": "rose bee hedge spade seed lawn tulip gardener; green leafy wild; grows blooms digs",
     "music": "violin singer drum choir melody concert piano tune; loud soft sweet; sings plays hums",
-    "football": "goal striker referee ball fan keeper coach pitch; fast tired proud; kicks scores passes",
-    "school": "teacher pupil book lesson desk exam chalk homework; clever strict curious; reads writes learns",
-    "railway": "train station track engine ticket tunnel platform driver; late long electric; leaves arrives stops",
+    "football": "goal striker referee ball fan keeper coach pitch; tired proud; kicks scores passes",
+    "school": "teacher pupil book lesson desk exam chalk; clever strict curious; reads writes learns",
+    "railway": "train station track engine ticket tunnel driver; late long electric; leaves arrives stops",
     "forest": "wolf oak deer moss owl path hunter mushroom; dark silent old; howls hides creeps",
-    "hospital": "doctor nurse patient fever bandage ward surgeon pill; sick pale careful; heals coughs sleeps",
+    "hospital": "doctor nurse patient fever bandage ward pill; sick pale careful; heals coughs sleeps",
     "market": "trader coin stall price basket customer scale bargain; cheap busy greedy; sells buys pays",
     "space": "rocket planet comet moon astronaut orbit star crater; cold bright distant; lands spins shines",
     "winter": "snow sledge ice glove skater frost icicle chimney; white frozen thick; melts falls slides",

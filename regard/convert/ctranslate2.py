@@ -36,9 +36,9 @@ ACTIVATIONS: dict[Callable[..., Tensor], str] = {
     GELU_TANH: "GELUTanh",
     F.silu: "SWISH",
 }
-POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU"}
+POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU", "gelu": "GELU"}
 DECODER_POSITIONS = ("rotary", "learned", "sinusoidal", "alibi", "none")  # of a decoder without an encoder
-UNSUPPORTED = ("rope_scaling", "window", "sliding_window")  # settings that must not be there
+UNSUPPORTED = ("rope_scaling", "window", "sliding_window", "embed_dim")  # settings that must not be there
 ENCODER_TASKS = ("classify", "tag", "span", "embed")
 NEW_TOKENS = 64  # generated for each text of the check
 TOLERANCE = 1e-3  # of hidden states; and logits that are closer may change places

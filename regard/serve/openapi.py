@@ -66,11 +66,12 @@ COMPLETION = response(
         "usage": USAGE,
     }
 )
+SCORED = response({"text": STRING, "score": {"type": ["number", "null"]}})  # a probability, of classes
 ANSWER = response(
     {
         "model": STRING,
         "output": {"anyOf": [STRING, {"type": "array", "items": STRING}]},
-        "answers": {"type": "array", "items": {"type": "array"}},
+        "answers": {"type": "array", "items": {"type": "array", "items": SCORED}},
     }
 )
 JSON_ERRORS: Schema = {

@@ -145,6 +145,9 @@ EMBEDDING_REQUEST = obj(
 )
 
 
+PAIR = "A text or several; a tab separates the two texts of a pair, such as a sentence and the next."
+
+
 def ask_request(max_tokens: int) -> Schema:
     """The options of `regard ask`."""
     options = {
@@ -157,7 +160,7 @@ def ask_request(max_tokens: int) -> Schema:
     }
     fields = {
         "model": MODEL,
-        "input": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES)]},
+        "input": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES)], "description": PAIR},
         "picture": {"type": "string", "contentEncoding": "base64"},
         **SAMPLING,
         **nullable(options),

@@ -37,10 +37,13 @@ from regard.tasks.task import PROBABILITIES, Task, widened
 class SpanTaskConfig:
     name: Literal["span"]
     longest: int = 30  # tokens of an answer, at most
+    separators: int = 1  # [SEP] between question and text; 2 as in RoBERTa and Longformer
 
     def __post_init__(self) -> None:
         if self.longest < 1:
             raise ValueError(f"longest={self.longest} must be more than 0")
+        if self.separators not in (1, 2):
+            raise ValueError(f"separators={self.separators} must be 1 or 2")
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     data_config = DataConfig
     builtin = ("span.jsonl",), ("span.valid.jsonl",)
     has_references = True
+    inherits = ("separators",)
     predicts = "place"
     best_metric = "spans"
     example = "Who sleeps?\tThe old fox sleeps all day."
@@ -104,7 +108,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         if None in ids:
             raise UserError(f"the tokenizer lacks {FIRST} or {END}; train one with this recipe")
         self.first, self.end = (id for id in ids if id is not None)
-        self.room = self.context - 3
+        self.room = self.context - 2 - self.config.separators
         if self.room < 2:
             raise UserError(
                 f"model.context={self.context} has no room for a question and a text; make it larger"
@@ -168,13 +172,14 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         for question, text in pairs:
             about = encoded[question][0][: self.room // 2]
             ids, offsets = encoded[text]
-            width, second = self.room - len(about), len(about) + 2
+            between = [self.end] * self.config.separators
+            width, second = self.room - len(about), 1 + len(about) + len(between)
             starts = range(0, max(1, len(ids) - width + max(1, width // 2)), max(1, width // 2))
             windows = []
             for i in starts:
                 part = offsets[i : i + width]
                 visible = [begin < stop for begin, stop in part]  # no answer is a space
-                row = [self.first, *about, self.end, *ids[i : i + width], self.end]
+                row = [self.first, *about, *between, *ids[i : i + width], self.end]
                 windows.append(Window(row, second, [True] + [False] * (second - 1) + visible + [False], part))
             result.append(windows)
         return result

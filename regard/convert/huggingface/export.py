@@ -25,7 +25,7 @@ from regard.convert.huggingface import (
 from regard.convert.huggingface.family import Family, export_weights
 from regard.convert.huggingface.files import CONFIG, GENERATION, PREPROCESSOR, TOKENIZER, WEIGHTS
 from regard.convert.huggingface.generation import generation_config
-from regard.convert.huggingface.load import HEAD_NAMES, TASK_OF_CLASS
+from regard.convert.huggingface.load import HEAD_NAMES, LIKE_ROBERTA, TASK_OF_CLASS
 from regard.convert.huggingface.sentence_transformers import write_modules
 from regard.convert.huggingface.tokenizer_json import (
     add_template,
@@ -43,7 +43,6 @@ from regard.models import GPT, Bert, Electra, Transformer, ViT
 CLASS_OF_TASK = {task: end for end, task in TASK_OF_CLASS.items()} | {"fill": "ForMaskedLM", "embed": "Model"}
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "longformer": "Longformer"}
 CLASSES |= {"electra": "Electra"}
-LIKE_ROBERTA = ("roberta", "longformer")  # in their special tokens
 
 
 def export_folder(folder: str | Path, request: ExportRequest) -> str:
@@ -141,6 +140,10 @@ FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Famil
 def describe(family: Family, model: Any, request: ExportRequest) -> dict[str, Any]:
     """The content of config.json, but for the ids of special tokens."""
     config, task = family.describe(model), str(request.task["name"])
+    if config["model_type"] == "longformer" and request.task.get("separators") == 1:
+        raise UserError(
+            "transformers finds a Longformer's question by two [SEP] after it; train with task.separators=2"
+        )
     if task in ("classify", "tag", "see"):
         config |= label_names(request.task)
     if family.kind == "bert":
@@ -197,7 +200,9 @@ def write_tokenizer(
         first, last = "<s>", "</s>"
     elif family.kind in ("transformer", "t5"):
         last = next((name for name, id in ids.items() if id == request.end), None)
-    (folder / TOKENIZER).write_text(add_template(request.tokenizer, first, last) + "\n", encoding="utf-8")
+    between = request.task.get("separators", 1)
+    template = add_template(request.tokenizer, first, last, between)
+    (folder / TOKENIZER).write_text(template + "\n", encoding="utf-8")
     config = tokenizer_config(request.tokenizer, request.end if request.generates else None, context)
     if model_type in LIKE_ROBERTA:
         config |= {role: name for role, name in roberta.ROLES.items() if name in ids}

@@ -64,6 +64,7 @@ TASK_OF_CLASS = {  # how the name of their class ends: the task
 WRITING_TASKS = {"gpt": "write", "transformer": "translate", "t5": "restore"}  # of our models that write text
 HEAD_NAMES = ("classifier", "qa_outputs")  # their heads for classes, and for answers
 MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "vocab_", "generator_lm_head.")  # how their names begin
+LIKE_ROBERTA = ("roberta", "longformer")  # in their special tokens
 NEXT_HEAD = "cls.seq_relationship."
 SENTINEL = "<extra_id_0>"  # T5's token for the first missing span
 MAX_TOKENIZER = 2**26  # bytes
@@ -139,7 +140,7 @@ def load_folder(path: str | Path) -> LoadedFolder:
         head=head,
         tokenizer=tokenizer,
         target_tokenizer=target,
-        token_names=roberta.TOKEN_NAMES if family in (roberta.FAMILY, longformer.FAMILY) else {},
+        token_names=roberta.TOKEN_NAMES if c.kind in LIKE_ROBERTA else {},
         generation=read_generation(folder, c, family.kind != "gpt", model.config.vocab) if writes else {},
         chat_template=template,
         special_tokens=special_tokens,
@@ -210,7 +211,7 @@ def head_task(c: Config, head: Tensors, dim: int) -> dict[str, Any]:
     if shapes != [(outputs, dim), (outputs,)]:
         raise UserError(f"{c.weights}: its head does not fit the model of {CONFIG}; copy both files again")
     if task == "span":
-        return {"name": "span"}
+        return {"name": "span", "separators": 2 if c.kind in LIKE_ROBERTA else 1}
     if (problem := c.values.get("problem_type")) not in (None, "single_label_classification"):
         raise c.unknown("problem_type", problem, "single_label_classification")
     labels = c.values.get("id2label") or {str(i): f"LABEL_{i}" for i in range(outputs)}

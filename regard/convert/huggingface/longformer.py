@@ -28,8 +28,8 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
 def read_windows(c: Config, depth: int) -> list[int]:
     """How far each layer attends to either side: half of their attention_window, one or a list."""
     value = c.get("attention_window", default=512)
-    both = value if isinstance(value, list) else [value] * depth
-    if len(both) != depth:
+    both = value if isinstance(value, list) else [value]  # of all layers
+    if len(both) != depth and both is value:
         raise UserError(f"{c.path}: attention_window has {len(both)} numbers, but there are {depth} layers")
     for size in both:
         if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:

@@ -52,24 +52,27 @@ def tokenizer_config(tokenizer: str, end: int | None, context: int) -> dict[str,
     }
 
 
-def add_template(tokenizer: str, before: str | None, after: str | None) -> str:
-    """A tokenizer.json that puts `before` and `after` around texts, and `after` between two of them."""
+def add_template(tokenizer: str, before: str | None, after: str | None, between: int = 1) -> str:
+    """A tokenizer.json that puts `before` and `after` around texts, and `after` between two of them, or
+    several."""
     content, ids = json.loads(tokenizer), special_token_ids(tokenizer)
     names = [name for name in (before, after) if name is not None]
     if names:
         content["post_processor"] = {
             "type": "TemplateProcessing",
             "single": _sequence("A", 0, before, after),
-            "pair": _sequence("A", 0, before, after) + _sequence("B", 1, None, after),
+            "pair": _sequence("A", 0, before, after, between) + _sequence("B", 1, None, after),
             "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in names},
         }
     return json.dumps(content, ensure_ascii=False, indent=1)
 
 
-def _sequence(name: str, segment: int, before: str | None, after: str | None) -> list[dict[str, Any]]:
+def _sequence(
+    name: str, segment: int, before: str | None, after: str | None, times: int = 1
+) -> list[dict[str, Any]]:
     text: list[dict[str, Any]] = [{"Sequence": {"id": name, "type_id": segment}}]
     first, last = (
         [] if token is None else [{"SpecialToken": {"id": token, "type_id": segment}}]
         for token in (before, after)
     )
-    return first + text + last
+    return first + text + last * times
