@@ -6,7 +6,7 @@ A score is a callable (q (..., T, d), k (..., S, d)) -> (..., T, S).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ Score = Callable[[Tensor, Tensor], Tensor]
 Bias = Tensor | None  # added to the scores
 Globals = int | Tensor  # how many first tokens are global; of each row (B, 1, 1, 1), if they differ
 Records = list[dict[str, Tensor]] | None  # a list while watch.py watches, else None, which costs nothing
-GLOBAL_QKV, BY_QUERY = ("q_global", "k_global", "v_global"), ("scores", "weights", "heads")
+GLOBAL_QKV = "q_global", "k_global", "v_global"  # layers
 
 
 # Scores
@@ -186,49 +186,49 @@ def fused_attention(
 
 
 def windowed_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, window: int, globals: Globals, dropout: float = 0.0,
-    of_globals: Sequence[Tensor] = ()
-) -> Tensor:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, window: int, globals: Globals, dropout: float = 0.0
+) -> Tensor:
     """fused_attention with a window_mask, in time and memory linear in the length, Beltagy et al. 2020, 3.1.
 
     Queries are in blocks as long as the window. They attend to the keys of their own block, of the one before
-    and the one after, and to the global ones. The mask is over keys only, (B, 1, 1, T). Global queries attend
-    with the queries, keys and values `of_globals`, if there are some.
+    and the one after, and to the global ones. The mask is over keys only, (B, 1, 1, T).
     """
     assert mask is None or mask.shape[-2] == 1
-    B, T, w = len(q), q.shape[-2], window
-    g = globals if isinstance(globals, int) else int(globals.max())
-    S, is_global = g + 3 * w, torch.arange(T, device=q.device)[:, None] < globals  # (T, 1), or (B, 1, T, 1)
+    B, T, w, g = len(q), q.shape[-2], window, count_globals(globals)
+    S = g + 3 * w
     if T <= S:  # a block would cover everything
         near = mask if T <= w + 1 else combine_masks(mask, window_mask(T, T, w, globals, q.device))
-        y = fused_attention(q, k, v, near, dropout=dropout)
-    else:
-        N, fill = math.ceil(T / w), -T % w
+        return fused_attention(q, k, v, near, dropout=dropout)
+    N, fill = math.ceil(T / w), -T % w
+    is_global = torch.arange(T, device=q.device)[:, None] < globals  # (T, 1), or (B, 1, T, 1)
 
-        def around(first: Tensor, x: Tensor) -> Tensor:
-            """The entries, one for each key, that a block attends to: (B, G, T, d) -> (B * N, G, S, d)."""
-            blocks = F.pad(x, (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
-            parts = first[:, None, :, :g].expand(-1, N, -1, -1, -1), blocks[:, :-2], blocks[:, 1:-1]
-            return torch.cat([*parts, blocks[:, 2:]], dim=3).flatten(0, 1)
+    def around(first: Tensor, x: Tensor) -> Tensor:
+        """The entries, one for each key, that a block attends to: (B, G, T, d) -> (B * N, G, S, d)."""
+        blocks = F.pad(x, (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
+        first = first[:, None, :, :g].expand(-1, N, -1, -1, -1)
+        return torch.cat([first, blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], dim=3).flatten(0, 1)
 
-        row, column = torch.arange(w, device=q.device)[:, None], torch.arange(S, device=q.device) - g
-        near = (column < 0) | ((row <= column) & (column <= row + 2 * w))
-        keys = torch.ones(1, 1, 1, T, dtype=torch.bool, device=q.device) if mask is None else mask
-        keys = keys.expand(B, -1, 1, T).mT
-        near = around(keys & is_global, keys & ~is_global).mT & near  # (B * N, 1, w, S)
-        blocks = F.pad(q, (0, 0, 0, fill)).unflatten(2, (N, w)).transpose(1, 2).flatten(0, 1)
-        y = fused_attention(blocks, around(k, k), around(v, v), near, dropout=dropout)  # (B * N, H, w, d)
-        y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, d)
-    if g and (of_globals or T > S):
-        q, k, v = of_globals or (q, k, v)
-        y = replace_rows(y, fused_attention(q[:, :, :g], k, v, mask, dropout=dropout), is_global)
-    return y
+    row, column = torch.arange(w, device=q.device)[:, None], torch.arange(S, device=q.device) - g
+    near = (column < 0) | ((row <= column) & (column <= row + 2 * w))
+    keys = torch.ones(1, 1, 1, T, dtype=torch.bool, device=q.device) if mask is None else mask
+    keys = keys.expand(B, -1, 1, T).mT  # (B, 1, T, 1)
+    near = around(keys & is_global, keys & ~is_global).mT & near  # (B * N, 1, w, S)
+    blocks = F.pad(q, (0, 0, 0, fill)).unflatten(2, (N, w)).transpose(1, 2).flatten(0, 1)
+    y = fused_attention(blocks, around(k, k), around(v, v), near, dropout=dropout)  # (B * N, H, w, d)
+    y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, d)
+    return replace_rows(y, fused_attention(q[:, :, :g], k, v, mask, dropout=dropout), globals) if g else y
 
 
-def replace_rows(y: Tensor, first: Tensor, is_global: Tensor) -> Tensor:
+def count_globals(globals: Globals) -> int:
+    """The largest number of global tokens in a row."""
+    return globals if isinstance(globals, int) else int(globals.max())
+
+
+def replace_rows(y: Tensor, first: Tensor, globals: Globals) -> Tensor:
     """y (B, H, T, d), with the `first` rows (B, H, g, d) in place of its own where they are global."""
     g = first.shape[2]
-    return torch.cat([first.where(is_global[..., :g, :], y[:, :, :g]), y[:, :, g:]], dim=2)
+    is_global = torch.arange(g, device=y.device)[:, None] < globals
+    return torch.cat([first.where(is_global, y[:, :, :g]), y[:, :, g:]], dim=2)
 
 
 class HeadNorm(nn.RMSNorm):
@@ -254,7 +254,7 @@ class Attention(nn.Module):
         global_qkv: bool = False
     ):  # fmt: skip
         super().__init__()
-        self.window, self.globals = window, globals
+        self.window, self.globals, self.global_qkv = window, globals, global_qkv
         if window is not None and (window < (not causal) or globals < 0):
             raise ValueError(f"{window=} must be more than 0 (causal: 0 or more), and {globals=} 0 or more")
         self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads or heads, causal, dropout
@@ -283,48 +283,40 @@ class Attention(nn.Module):
         q = rotate(self.q_norm(split(self.q(x), self.heads)), rotary)  # (B, H, T, d)
         k, v = keys_values() if cache is None else cache.extend(keys_values)  # (B, G, S, d)
         globals = self.globals if globals is None else globals
-        own = self.of_globals(x, globals)
         if self.records is None:
-            heads = self.fused(q, k, v, mask, bias, globals, own)  # (B, H, T, d)
+            heads = self.fused(q, k, v, mask, bias, globals)  # (B, H, T, d)
         else:
             k, v = repeat_heads(k, self.heads), repeat_heads(v, self.heads)  # (B, H, S, d)
             near, p = self.add_window(mask, q, k, globals), self.dropout * self.training
             heads, _ = attend(q, k, v, near, bias, self.causal, p, records=self.records)
-            if own:
-                heads = self.record_globals(own, mask, globals)
+        if self.global_qkv and count_globals(globals):
+            heads = self.attend_globally(heads, x, mask, globals)
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
 
-    def of_globals(self, x: Tensor, globals: Globals) -> list[Tensor]:
-        """Queries of the global tokens of x, and keys and values of all for them, if they have their own."""
-        g = globals if isinstance(globals, int) else int(globals.max())
-        layers = [getattr(self, name) for name in GLOBAL_QKV] if g and hasattr(self, GLOBAL_QKV[0]) else []
-        return [split(f(y), self.heads) for f, y in zip(layers, (x[:, :g], x, x), strict=False)]
+    def attend_globally(self, heads: Tensor, x: Tensor, mask: Mask, globals: Globals) -> Tensor:
+        """The heads, also in the last record, with those of global queries by projections of their own."""
+        inputs = x[:, : count_globals(globals)], x, x
+        own = [split(getattr(self, f)(y), self.heads) for f, y in zip(GLOBAL_QKV, inputs, strict=True)]
+        records: list[dict[str, Tensor]] = []
+        q, k, v = own
+        first, _ = attend(q, k, v, mask, dropout=self.dropout * self.training, records=records)
+        for record in self.records[-1:] if self.records else ():
+            record |= {n: replace_rows(record[n], records[0][n], globals) for n in ("scores", "weights")}
+            record |= zip(GLOBAL_QKV, own, strict=True)
+            record["heads"] = replace_rows(heads, first, globals)
+        return replace_rows(heads, first, globals)
 
     def add_window(self, mask: Mask, q: Tensor, k: Tensor, globals: Globals) -> Mask:
         if self.window is None:
             return mask
         return combine_masks(mask, window_mask(q.shape[-2], k.shape[-2], self.window, globals, q.device))
 
-    def fused(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, globals: Globals,
-        of_globals: Sequence[Tensor] = ()
-    ) -> Tensor:  # fmt: skip
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, globals: Globals) -> Tensor:
         """The heads' outputs (B, H, T, d), by kernels that do not store the weights."""
         p = self.dropout * self.training
         if self.window is not None and not self.causal:
-            return windowed_attention(q, k, v, mask, self.window, globals, p, of_globals)
+            return windowed_attention(q, k, v, mask, self.window, globals, p)
         return fused_attention(q, k, v, self.add_window(mask, q, k, globals), bias, self.causal, p)
-
-    def record_globals(self, own: list[Tensor], mask: Mask, globals: Globals) -> Tensor:
-        """Put what global queries compute into the last record; returns its heads (B, H, T, d)."""
-        assert self.records is not None
-        record, more = self.records[-1], list[dict[str, Tensor]]()
-        q, k, v = own
-        attend(q, k, v, mask, dropout=self.dropout * self.training, records=more)
-        is_global = torch.arange(q.shape[2], device=q.device)[:, None] < globals
-        record |= {name: replace_rows(record[name], more[0][name], is_global) for name in BY_QUERY}
-        record |= dict(zip(GLOBAL_QKV, own, strict=True))
-        return record["heads"]
 
     describe = parts.attention
 

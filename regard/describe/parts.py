@@ -105,7 +105,7 @@ def attention(
     letter = "X" if source is None else "Y"
     q, k = d.heads("q", m, x, rotary=rotary), d.heads("k", m, read, share, rotary, letter)
     v, scale = d.heads("v", m, read, share, reads=letter), (m.q.out_features // m.heads) ** -0.5
-    names = ("q_global", "k_global", "v_global") if hasattr(m, "q_global") else ()
+    names = ("q_global", "k_global", "v_global") if m.global_qkv else ()
     own = [d.heads(name, m, x) for name in names]
     y = d.attend(m, q, k, v, at, scale=scale, bias=bias, of_globals=own)
     heads = "[head_1; …; head_H]" if m.heads > 1 else "head_1"

@@ -78,13 +78,9 @@ class Bert(LanguageModel):
     output_bias = property(lambda self: self.bias)
 
     def encode(
-        self,
-        ids: Tensor,
-        attention_mask: Mask = None,
-        segments: Tensor | None = None,
-        blocks: Stack | None = None,
-        globals: Globals | None = None,
-    ) -> Tensor:
+        self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None,
+        blocks: Stack | None = None, globals: Globals | None = None
+    ) -> Tensor:  # fmt: skip
         """A hidden state for each token of texts (B, T), padded on the right where not `attention_mask`.
 
         `segments` (B, T) are the tokens' segments, 0 by default. Other `blocks` may replace the model's own,

@@ -27,13 +27,9 @@ class ModelWithHead(nn.Module):
     has_task_head = True  # `head`, on top of `model`
 
     def __init__(
-        self,
-        model: Bert | GPT | RecurrentLM | ViT,
-        outputs: int,
-        each: bool = False,
-        mean: bool = False,
-        dropout: float = 0.1,
-    ):
+        self, model: Bert | GPT | RecurrentLM | ViT, outputs: int, each: bool = False, mean: bool = False,
+        dropout: float = 0.1
+    ):  # fmt: skip
         super().__init__()
         if outputs < 1:
             raise ValueError(f"{outputs=} must be more than 0")
@@ -49,12 +45,9 @@ class ModelWithHead(nn.Module):
         return self.model.unused_by_head(pooled=not (self.each or self.mean))
 
     def forward(
-        self,
-        ids: Tensor,
-        attention_mask: Mask = None,
-        segments: Tensor | None = None,
-        globals: Globals | None = None,
-    ) -> Tensor:
+        self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None,
+        globals: Globals | None = None
+    ) -> Tensor:  # fmt: skip
         """Texts (B, T), padded on the right where not `attention_mask`; or images, for a ViT.
 
         Of a Longformer, the first token is global if its vector is that of the text, unless `globals` are
