@@ -120,7 +120,12 @@ class HardAttention(GatedAttention):
         scores = self.score.compare(q, state.keys)[:, 0]  # (B, S)
         if self.training:  # the largest of s - log(E), E ~ Exp(1), is drawn by softmax(s), Gumbel 1954
             scores = scores - torch.empty_like(scores).exponential_().log()
-        state.attention_mask = F.one_hot(scores.argmax(-1), scores.shape[-1]).bool()  # (B, S)
+        mask = F.one_hot(scores.argmax(-1), scores.shape[-1]).bool()  # (B, S)
+        if self.training:  # half of the images keep all regions: this teaches the scores, and varies less
+            before = state.attention_mask
+            soft = torch.rand_like(scores[:, :1]) < 0.5 if before is None else before.all(1, keepdim=True)
+            mask = mask | soft
+        state.attention_mask = mask
         return super().forward(q, state)
 
 

@@ -223,7 +223,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         with torch.no_grad():
             look.baseline[:T].lerp_(torch.where(count > 0, mean, look.baseline[:T]), 1 - MEMORY)
         log_alpha = widened(scores).log_softmax(-1)  # (B, T, S)
-        choice = log_alpha.masked_fill(chosen == 0, 0).sum(-1)  # (B, T)
+        choice = log_alpha.masked_fill(chosen < 1, 0).sum(-1)  # (B, T); 0 where nothing was chosen
         entropy = -(log_alpha.exp() * log_alpha).sum(-1) * counts  # (B, T)
         gain = self.config.reward * (better * choice).sum() + self.config.entropy * entropy.sum()
         return gain.detach() - gain  # its value says nothing, only its gradient does
