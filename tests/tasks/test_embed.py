@@ -1,9 +1,6 @@
 """Sentence vectors: how they are computed, trained on pairs and on scores, and searched."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -370,29 +367,3 @@ def test_going_on_from_other_tasks_and_to_them(tmp_path: Path) -> None:
     before, after = (load_file(tmp_path / run / "model.safetensors") for run in ("e3", "f"))
     for name in ("transform.weight", "embed.weight", "blocks.0.ffn.f.up.weight"):
         assert not before[name].equal(after[name]), name
-
-
-SCRIPT = """
-import sys, torch
-from regard.training import throughput as meter
-from regard.training.build import train
-torch.set_num_threads(1)
-torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
-meter.peak, meter.flops = (lambda *_: 1e9), (lambda *_: 1.0)
-train("embed", sys.argv[1], valid=sys.argv[1], out=sys.argv[2], steps=5, set={settings})
-"""
-
-
-def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
-    """Each pair is compared with the pairs of both processes; batches of 3, 3 and 1 are split unevenly."""
-    data = write(tmp_path / "a.tsv", PAIRS)
-    script = tmp_path / "run.py"
-    script.write_text(SCRIPT.replace("{settings}", repr(TINY)))
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    for out, how in (("one", []), ("two", many)):
-        command = [sys.executable, *how, str(script), data, str(tmp_path / out)]
-        subprocess.run(command, check=True, capture_output=True, env=environment, timeout=120)
-    one, two = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "two"))
-    for name in one:
-        assert_close(two[name], one[name], atol=1e-9, rtol=1e-9)
