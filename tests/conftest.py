@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it brings
@@ -11,6 +12,33 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+LONGEST = (  # modules that start first, so that no core idles at the end
+    "training/test_distributed.py",
+    "test_models.py",
+    "training/test_resume.py",
+    "test_demo.py",
+    "viewer/test_browser.py",
+    "training/test_trainer.py",
+    "convert/test_hostile.py",
+    "test_torture.py",
+    "tasks/test_caption.py",
+    "serve/test_cli.py",
+    "models/test_seq2seq.py",
+    "viewer/test_screenshots.py",
+    "test_tour.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order below: xdist would start with modules of many tests, and end with few long ones."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    order = {tests / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture(autouse=True, scope="session")
