@@ -87,7 +87,7 @@ def main() -> None:
     sizes = {name: sum(p.numel() for p in model.model.parameters()) for name, model in models.items()}
     for name, model in models.items():
         answer = model.ask(PROMPT, max_new_tokens=100, temperature=0.7, seed=1)
-        print(f"**{name}**, {sizes[name]:,} weights: {PROMPT}{' '.join(answer.split())}\n")
+        print(f"**{name}**, {sizes[name]:,} weights: {' '.join((PROMPT + answer).split())}\n")
     ranges = [place for place, _ in loss_table(losses["GPT"])]
     rows = [[name, *(f"{loss:.2f}" for _, loss in loss_table(ys))] for name, ys in losses.items()]
     print(table(["loss after so many characters", *ranges], rows), end="\n\n")

@@ -86,7 +86,7 @@ class LanguageModel(nn.Module):
         self.embed = nn.Embedding(c.vocab, getattr(c, "embed_dim", None) or c.dim)
         self.target_embed = None if target is None else nn.Embedding(target, c.dim)
         self.drop = nn.Dropout(getattr(c, "dropout", 0.0))
-        self.head = None if getattr(c, "tied", True) else nn.Linear(c.dim, target or c.vocab, bias=False)
+        self.head: nn.Linear | None = None
 
     def logits(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., vocab)"""

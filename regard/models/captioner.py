@@ -176,8 +176,10 @@ class Captioner(EncoderDecoder):
     output_bias = None
 
     def __init__(self, c: CaptionerConfig):
+        encoder = ImageEncoder(c)
         super().__init__(c)
-        self.encoder = ImageEncoder(c)
+        self.encoder = encoder
+        self._modules["embed"] = self._modules.pop("embed")  # their order decides how gradient norms round
         self.decoder = SoftAttentionDecoder(c) if c.decoder == "lstm" else TransformerDecoder(c)
         # Pretrained weights of the encoder may learn slowly, or not at all.
         self.blocks: list[nn.Module] = [self.encoder.net, self.decoder]

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, D width.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.core.cache import Mask, State, next_positions
 from regard.core.layers import Stack, init_gpt2, make_block, make_norm
@@ -59,6 +59,7 @@ class GPT(CausalLM):
         window = None if c.sliding_window is None else c.sliding_window - 1
         self.blocks = Stack(make_block(c, causal=True, window=window) for _ in range(c.depth))
         self.norm = make_norm(c.norm, c.eps)(c.dim)
+        self.head = None if c.tied else nn.Linear(c.dim, c.vocab, bias=False)
         init_gpt2(self)
 
     def hidden(self, ids: Tensor, state: State | None = None) -> Tensor:

@@ -50,6 +50,7 @@ class RecurrentLM(CausalLM):
     def __init__(self, c: RecurrentLMConfig):
         super().__init__(c)
         self.rnn = stack(c.cell, c.dim, c.dim, c.depth, c.dropout, c.bidirectional)
+        self.head = None if c.tied else nn.Linear(c.dim, c.vocab, bias=False)
         self.blocks: list[nn.Module] = [self.rnn]  # torch has all layers in one
         init_recurrent(self)
 

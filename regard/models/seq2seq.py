@@ -51,6 +51,7 @@ class Seq2Seq(EncoderDecoder):
         super().__init__(c)
         self.encoder = Encoder(c.cell, c.dim, c.depth, bidirectional=c.bidirectional, dropout=c.dropout)
         self.decoder = Decoder(c.cell, c.attention, c.dim, c.depth, dropout=c.dropout)
+        self.head = None if c.tied else nn.Linear(c.dim, c.target_vocab or c.vocab, bias=False)
         self.blocks: list[nn.Module] = [self.encoder, self.decoder]
         init_recurrent(self)
 

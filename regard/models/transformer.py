@@ -57,6 +57,7 @@ class Transformer(EncoderDecoder):
         self.decoder = Stack(make_block(c, causal=True, cross=True, **decoder) for _ in range(depth))
         last = make_norm(c.norm) if c.pre else nn.Identity  # a post-norm block ends with a norm
         self.encoder_norm, self.decoder_norm = last(c.dim), last(c.dim)
+        self.head = None if c.tied else nn.Linear(c.dim, c.target_vocab or c.vocab, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(len(self.output))) if c.output_bias else None
         init_xavier(self)
 

@@ -50,6 +50,12 @@ KINDS: dict[str, tuple[Callable[[], Model], Any]] = {
     "gru": (lambda: reader("translate", "gru", attention="additive", depth=2), PAIR),
     "lstm": (lambda: reader("translate", "lstm", attention="general"), PAIR),
     "lstm-dot": (lambda: reader("chat", "lstm", attention="dot", tied=False), PAIR),
+    "recurrent": (lambda: reader("write", "recurrent", cell="lstm", depth=2), TEXT),
+    "recurrent-rnn": (lambda: reader("write", "recurrent", cell="rnn", tied=False), TEXT),
+    "recurrent-classify": (
+        lambda: reader("classify", "recurrent", cell="gru", task_labels=("a", "b"), bidirectional=True),
+        TEXT,
+    ),
     "vit": (lambda: seer(), noise(6)),
     "vit-mean": (lambda: seer("mean"), noise(6)),
     "captioner": (lambda: captioner(), (noise(12), "the lazy fox")),
