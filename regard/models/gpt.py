@@ -76,7 +76,7 @@ class GPT(CausalLM):
         """Read prompts (B, T), padded on the left where the mask is False; the last logits (B, vocab)."""
         if attention_mask is not None and not attention_mask[:, -1].all():
             raise ValueError("prompts of unequal length are padded on the left; the last column must be real")
-        return self.step(prompt, self.blocks.new_state(attention_mask))
+        return super().step(prompt, self.blocks.new_state(attention_mask))
 
     def encode(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
         """The hidden states of texts padded on the right, where causal attention needs no mask."""

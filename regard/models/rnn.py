@@ -70,7 +70,7 @@ class RecurrentLM(CausalLM):
         """Read prompts (B, T), padded on the left where the mask is False; the last logits (B, vocab)."""
         state = self.new_state(len(prompt))
         if attention_mask is None:
-            return self.step(prompt, state)
+            return super().step(prompt, state)
         first = torch.arange(prompt.shape[1], device=prompt.device) - attention_mask.sum(1, keepdim=True)
         prompt, mask = (
             prompt.gather(1, first % prompt.shape[1]),
