@@ -183,6 +183,14 @@ def test_every_number_by_hand(kind: str) -> None:
             if m.encoder.bridge is None:
                 close(t["encoder.hidden"], last[:, 0])
             check_end(t, check_recurrent(t, model, t["encoder.states"]), m.output)
+        case ["recurrent", *_]:
+            assert torch.equal(t["embed"], m.embed.weight[torch.tensor(t.ids["text"])])
+            x = m.rnn(t["embed"][None])[0][0]
+            close(t["states"], x)
+            if kind == "recurrent-classify":
+                x = torch.cat([x[-1, :6], x[0, 6:]])  # the last state of each direction
+                close(t["pooled"], x)
+            check_end(t, x, *(model.model.head.parameters() if kind == "recurrent-classify" else [m.output]))
         case ["transformer" | "t5", *_]:
             scale = math.sqrt(12)
             close(t["encoder.input"], check_embedding(t, model, "source", "encoder.", m.embed, scale))
