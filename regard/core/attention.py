@@ -20,7 +20,7 @@ Score = Callable[[Tensor, Tensor], Tensor]
 Bias = Tensor | None  # added to the scores
 Globals = int | Tensor  # how many first tokens are global; of each row (B, 1, 1, 1), if they differ
 Records = list[dict[str, Tensor]] | None  # a list while watch.py watches, else None, which costs nothing
-GLOBAL_QKV = "q_global", "k_global", "v_global"  # layers
+GLOBAL_QKV, BY_QUERY = ("q_global", "k_global", "v_global"), ("scores", "weights", "heads")
 
 
 # Scores
@@ -300,10 +300,10 @@ class Attention(nn.Module):
         records: list[dict[str, Tensor]] = []
         q, k, v = own
         first, _ = attend(q, k, v, mask, dropout=self.dropout * self.training, records=records)
-        for record in self.records[-1:] if self.records else ():
-            record |= {n: replace_rows(record[n], records[0][n], globals) for n in ("scores", "weights")}
+        if self.records:
+            record, more = self.records[-1], records[0]
+            record |= {name: replace_rows(record[name], more[name], globals) for name in BY_QUERY}
             record |= zip(GLOBAL_QKV, own, strict=True)
-            record["heads"] = replace_rows(heads, first, globals)
         return replace_rows(heads, first, globals)
 
     def add_window(self, mask: Mask, q: Tensor, k: Tensor, globals: Globals) -> Mask:

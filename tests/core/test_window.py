@@ -171,6 +171,32 @@ def test_window_is_hugging_faces_longformer(globals: int) -> None:
     assert_close(z[attention_mask], y[attention_mask], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("T", [8, 48])
+def test_global_projections_are_hugging_faces(T: int, watched: bool) -> None:
+    """Each row has another number of global tokens; in one block, and in several."""
+    D, window, counts = H * d, 4, torch.tensor([3, 1, 5])
+    config = LongformerConfig(hidden_size=D, num_attention_heads=H, attention_window=[2 * window])
+    theirs, ours = LongformerSelfAttention(config, 0).eval(), Attention(D, H, window=window, global_qkv=True)
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.normal_(std=0.2)
+    for name in "query", "key", "value":
+        getattr(ours, name[0]).load_state_dict(getattr(theirs, name).state_dict())
+        getattr(ours, f"{name[0]}_global").load_state_dict(getattr(theirs, f"{name}_global").state_dict())
+    nn.init.eye_(ours.out.weight)
+    nn.init.zeros_(ours.out.bias)
+    x, attention_mask = torch.randn(3, T, D), torch.arange(T) < torch.tensor([[T], [T - 1], [6]])
+    is_global = torch.arange(T) < counts[:, None]
+    marks = torch.zeros(3, T).masked_fill(~attention_mask, -1e4).masked_fill(is_global, 1e4)
+    y = theirs(
+        x, marks, is_index_masked=~attention_mask, is_index_global_attn=is_global, is_global_attn=True
+    )[0]
+    ours.records = [] if watched else None
+    z = ours(x, mask=attention_mask[:, None, None, :], globals=counts[:, None, None, None])
+    assert_close(z[attention_mask], y[attention_mask], atol=1e-5, rtol=1e-4)
+
+
 def test_what_a_window_does_not_go_with() -> None:
     for wrong in {"window": 0}, {"window": 3, "globals": -1}, {"window": -1, "causal": True}:
         with pytest.raises(ValueError, match=r"window=.*globals="):

@@ -14,6 +14,7 @@ from regard.runs.model import Model
 
 BLANK = "the ___ fox"
 PAIR = "the quick fox\tthe lazy dog"
+LONG: dict[str, Any] = {"window": 1, "globals": 0, "global_qkv": True, "segments": 0}
 MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
     "geglu": lambda: (reader("translate", "transformer", ffn="geglu"), WORDS),
     "untied": lambda: (reader("translate", "transformer", tied=False, output_bias=True), WORDS),
@@ -53,6 +54,11 @@ MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
     "electra-next": lambda: (reader("fill", "bert", task_replaced=True), PAIR),
     "pair": lambda: (reader("classify", "bert", task_labels=("a", "b")), PAIR),
     "pair-mean": lambda: (reader("classify", "bert", task_labels=("a", "b"), task_mean=True), PAIR),
+    "long-classes": lambda: (reader("classify", "bert", task_labels=("a", "b"), **LONG), WORDS),
+    "long-fill": lambda: (reader("fill", "bert", **LONG), BLANK),
+    "long-span": lambda: (reader("span", "bert", task_separators=2, **LONG), "the fox\tthe quick brown fox"),
+    "narrow": lambda: (reader("fill", "bert", embed_dim=6, pooler="gelu"), BLANK),
+    "narrow-next": lambda: (reader("fill", "bert", embed_dim=6, pooler="gelu"), PAIR),
     "gpt-classes": lambda: (reader("classify", "gpt", task_labels=("a", "b")), WORDS),
     "score": lambda: (reader("classify", "bert", task_low=0.0, task_high=5.0), PAIR),
     "tag": lambda: (reader("tag", "bert", task_labels=("O", "B-X")), WORDS),

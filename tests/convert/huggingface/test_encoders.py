@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from helpers.errors import user_error
 from helpers.folders import END, PAD, VOCAB, save_folder
+from helpers.looking import reader
 from regard import trace
 from regard.models import Electra
 from regard.runs.export import export
@@ -113,9 +114,28 @@ def test_heads_that_a_folder_lacks(tmp_path: Path) -> None:
     follows, detects, words = (load(tmp_path / name, "cpu") for name in ("next", "detects", "words"))
     user_error(lambda: follows.ask("The ___ sleeps"), "no head for masked words")
     user_error(lambda: detects.ask("The ___ sleeps"), "no head for masked words", "replaced")
-    assert len(detects.ask("The cat sleeps").split(", ")) == 5
+    assert len(detects.ask("The cat sleeps").split(", ")) == len(detects.tokenizer.encode("The cat sleeps"))
     assert trace(detects, "The cat sleeps")["probabilities"].ndim == 1
     user_error(lambda: words.ask("\t".join(PAIR)), "next sentence")
+
+
+# Our own
+
+
+@torch.no_grad()
+def test_an_electra_of_ours(tmp_path: Path) -> None:
+    """The discriminator, and the generator in a folder inside."""
+    model = reader("fill", "bert", task_replaced=True)
+    export(model, tmp_path / "out")
+    ids = torch.randint(5, model.tokenizer.vocab, (2, 7))
+    module: Any = model.model
+    theirs = hf.ElectraForPreTraining.from_pretrained(tmp_path / "out").eval()
+    assert_close(theirs(ids).logits, module.detect(module.model.encode(ids)), atol=1e-5, rtol=1e-5)
+    generator = hf.ElectraForMaskedLM.from_pretrained(tmp_path / "out/generator").eval()
+    assert_close(generator(ids).logits, module(ids), atol=1e-5, rtol=1e-5)
+    again = load(tmp_path / "out/generator", "cpu")
+    assert again.ask("the [MASK] fox") == model.ask("the [MASK] fox")
+    assert load(tmp_path / "out", "cpu").ask("the fox") == model.ask("the fox")
 
 
 # Training from folders
