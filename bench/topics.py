@@ -30,13 +30,13 @@ FRAMES = (
 )
 
 
-def write_documents(count: int, seed: int) -> str:
-    """Documents of four to seven sentences, with blank lines between them."""
-    rng, documents = random.Random(seed), []
+def write_documents(count: int, seed: int, topics: int = len(TOPICS)) -> str:
+    """Documents of 12 to 24 sentences, more than a row holds: a short pair must not give away its kind."""
+    rng, documents, words_of_topics = random.Random(seed), [], list(TOPICS.values())[:topics]
     for _ in range(count):
-        nouns, adjectives, verbs = (part.split() for part in rng.choice(list(TOPICS.values())).split(";"))
+        nouns, adjectives, verbs = (part.split() for part in rng.choice(words_of_topics).split(";"))
         sentences = []
-        for _ in range(rng.randint(4, 7)):
+        for _ in range(rng.randint(12, 24)):
             n, m = rng.sample(nouns, 2)
             words = {"n": n, "m": m, "a": rng.choice(adjectives), "v": rng.choice(verbs)}
             sentences.append(rng.choice(FRAMES).format(**words))
@@ -45,5 +45,5 @@ def write_documents(count: int, seed: int) -> str:
 
 
 if __name__ == "__main__":
-    for seed, (path, count) in enumerate(zip(sys.argv[1:], (3000, 100), strict=False)):
+    for seed, (path, count) in enumerate(zip(sys.argv[1:], (1200, 34), strict=False)):
         Path(path).write_text(write_documents(count, seed), encoding="utf-8")

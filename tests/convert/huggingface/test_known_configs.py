@@ -122,6 +122,26 @@ KNOWN: dict[str, tuple[dict[str, Any], int]] = {  # and how many weights they ha
         },
         124_697_433 - 3 * 768 + 768 * 769 + 2 * 769,  # as published, three rows fewer, two heads more
     ),
+    "longformer-base-4096": (
+        BERT
+        | {
+            "model_type": "longformer", "attention_mode": "longformer", "attention_window": [512] * 12,
+            "bos_token_id": 0, "eos_token_id": 2, "gradient_checkpointing": False,
+            "ignore_attention_mask": False, "layer_norm_eps": 1e-05, "max_position_embeddings": 4098,
+            "pad_token_id": 1, "sep_token_id": 2, "type_vocab_size": 1, "vocab_size": 50265,
+        },
+        124_697_433 - 3 * 768 + 768 * 769 + 2 * 769 + 3584 * 768 + 12 * 3 * 768 * 769,  # as RoBERTa, and more
+    ),
+    "electra-small-discriminator": (
+        BERT
+        | {
+            "model_type": "electra", "embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024,
+            "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "num_attention_heads": 4,
+            "position_embedding_type": "absolute", "summary_activation": "gelu", "summary_last_dropout": 0.1,
+            "summary_type": "first", "summary_use_proj": True, "type_vocab_size": 2, "vocab_size": 30522,
+        },
+        31_038 * 128 + 129 * 256 + 12 * 789_760 + 257 * 128 + 256 + 30_522 + 258 * 257,
+    ),
     "distilbert-base-uncased": (
         {
             "model_type": "distilbert", "activation": "gelu", "attention_dropout": 0.1, "dim": 768,
