@@ -46,11 +46,10 @@ class BertConfig(BlocksConfig, TextConfig):
         super().__post_init__()
         if self.window is not None and self.positions == "relative":
             raise ValueError(f"window={self.window} does not go with positions=relative; rotary ones do")
-        windows = () if self.windows is None else self.windows
-        if self.windows is not None and (len(windows) != self.depth or max(windows) != self.window):
-            raise ValueError(
-                f"{windows=} must be one for each of {self.depth} layers, the largest of them window"
-            )
+        if self.global_qkv and (self.window is None or self.positions == "rotary"):
+            raise ValueError("global_qkv=true needs a window, and positions other than rotary ones")
+        if self.windows and (len(self.windows), max(self.windows)) != (self.depth, self.window):
+            raise ValueError(f"windows={self.windows} must be {self.depth}, and the largest of them the window")
 
 
 class Bert(LanguageModel):

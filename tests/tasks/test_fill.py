@@ -412,7 +412,7 @@ def test_blanks(kind):
     full = "The" + " fox" * 16 + " ___"
     assert len(task.answers(model, Request([full], GREEDY))) == 1
     longer = full.replace("The", "The fox")
-    user_error(lambda: task.answers(model, Request([longer], GREEDY)), "20 tokens", "context of 20")
+    user_error(lambda: task.answers(model, Request([longer], GREEDY)), "21 tokens", "context of 20")
 
 
 def test_a_sample_is_a_sentence_with_a_blank(task, data):
