@@ -49,7 +49,9 @@ class BertConfig(BlocksConfig, TextConfig):
         if self.global_qkv and (self.window is None or self.positions == "rotary"):
             raise ValueError("global_qkv=true needs a window, and positions other than rotary ones")
         if self.windows and (len(self.windows), max(self.windows)) != (self.depth, self.window):
-            raise ValueError(f"windows={self.windows} must be {self.depth}, and the largest of them the window")
+            raise ValueError(
+                f"windows={self.windows} must be {self.depth}, and the largest of them the window"
+            )
 
 
 class Bert(LanguageModel):

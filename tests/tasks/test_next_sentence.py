@@ -97,3 +97,22 @@ def test_over_http():
     assert "tab" in request["properties"]["input"]["description"]
     answers = about["responses"]["200"]["content"]["application/json"]["schema"]["properties"]["answers"]
     assert answers["items"]["items"]["properties"].keys() == {"text", "score"}
+
+
+@pytest.mark.slow
+def test_it_learns_topics(tmp_path):
+    """The command of docs/reading.md: most of about 100 held-out pairs."""
+    write = runpy.run_path(str(TOPICS))["write_documents"]
+    (tmp_path / "text.txt").write_text(write(1200, 0))
+    (tmp_path / "held.txt").write_text(write(34, 1))
+    sizes = {"model.context": 64, "model.dim": 96, "model.heads": 4, "model.dropout": 0}
+    more = {"data.tokenizer": "word", "train.lr": 1e-2}
+    paths = str(tmp_path / "text.txt"), str(tmp_path / "held.txt")
+    model = train("fill", paths[0], valid=paths[1], out=tmp_path / "run", steps=1000, set=sizes | more)
+    assert model.score(paths[1])["next_accuracy"] > 0.8
+    ship = "The salty ship drifts near the wave."
+    pairs = [
+        f"{ship}\tNobody saw the deep net behind the anchor.",
+        f"{ship}\tThe leafy rose grows near the bee.",
+    ]
+    assert model.ask(pairs) == ["isNext", "notNext"]
