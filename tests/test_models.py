@@ -173,7 +173,6 @@ CASES = [
     Case("bert", {**BERT, "norm": "rms", "ffn": "swiglu", "bias": False, "hidden": 47}, reads=True),
     Case("captioner", {**CAPTIONER, "decoder": "transformer"}, looks=True, lr=5e-3),
     Case("captioner", {**CAPTIONER, "decoder": "transformer", "encoder": "vit"}, looks=True, lr=5e-3),
-    Case("captioner", {**CAPTIONER, "attention": "hard"}, looks=True, compiles=False),
     Case("captioner", {**CAPTIONER, "zoom": 2, "patch": 8}, looks=True, compiles=False),
 ]
 COMPILED = [case for case in CASES if case.compiles]

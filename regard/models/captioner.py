@@ -117,7 +117,8 @@ class HardAttention(GatedAttention):
 
     def forward(self, q: Tensor, state: RecurrentState) -> Tensor:
         state.keys = self.project_keys(state.source) if state.keys is None else state.keys
-        scores = self.score.compare(q, state.keys)[:, 0]  # (B, S)
+        W, w = self.score.W.weight, self.score.w.weight[0]
+        scores = torch.tanh(F.linear(q, W) + state.keys) @ w  # (B, S)
         if self.training:  # the largest of s - log(E), E ~ Exp(1), is drawn by softmax(s), Gumbel 1954
             scores = scores - torch.empty_like(scores).exponential_().log()
         mask = F.one_hot(scores.argmax(-1), scores.shape[-1]).bool()  # (B, S)
