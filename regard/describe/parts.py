@@ -294,6 +294,22 @@ def bert(m: Any, d: Description, head: bool = True, generator: nn.ModuleList | N
     return d.logits(x, m.output, m.output_bias)
 
 
+def elmo(m: Any, d: Description, head: bool = True) -> str:
+    """The states of both directions; the token predicted from its two sides, or the mixture of the layers."""
+    x, rnn = d.lookup("embed", m.embed, "text"), m.encoder.rnn
+    text = Text("States", STATES, "[→h_t; ←h_t]")
+    states = d.same("states", describe_cells(d, rnn, x), text, rnn, pick=lambda _, __, y: unpacked(y[0]))
+    shares = (m.mix.gamma * m.mix.w.softmax(0)).tolist()
+    text = Text("Mixture of the layers", "The vector of each token in its context.", "γ Σ_j s_j h_j")
+    mixed = d.add("mixed", text, (x, shares[0]), (states, shares[1]), module=m.mix)
+    if not head:
+        return mixed
+    text = Text("Neighbours", "The states before and after each token.", "[→h_{t−1}; ←h_{t+1}]")
+    x = d.see("neighbours", None, text, m.sides, "input")
+    y = d.linear("sides", m.sides, x, Text("Both sides", "What the output layer reads.", "W x"))
+    return d.logits(y, m.output, m.output_bias)
+
+
 VECTOR = "One vector for the whole input"
 
 
@@ -342,6 +358,11 @@ def pooled_first(m: Any, d: Description, x: str, at: nn.Module) -> str:
     return d.same(
         "pooled", x, Text("Pooled", f"{VECTOR}: that of the first token.", "x_0"), at, "input", row=0
     )
+
+
+def pooled_token(m: Any, d: Description, x: str, at: nn.Module) -> str:
+    text = Text("Pooled", f"{VECTOR}: that of the first token.", "x_0")
+    return d.same("pooled", x, text, at, "input", row=0)
 
 
 def head(m: Any, d: Description) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 from regard.models.bert import Bert, BertConfig
 from regard.models.captioner import Captioner, CaptionerConfig
 from regard.models.electra import Electra
+from regard.models.elmo import Elmo, ElmoConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.head import ModelWithHead
 from regard.models.rnn import RecurrentLM, RecurrentLMConfig
@@ -17,6 +18,7 @@ from regard.models.words import Word2Vec, WordsConfig
 MODELS: dict[str, tuple[type[Any], type[Any], dict[str, dict[str, Any]]]] = {
     "bert": (Bert, BertConfig, BertConfig.PRESETS),
     "captioner": (Captioner, CaptionerConfig, CaptionerConfig.PRESETS),
+    "elmo": (Elmo, ElmoConfig, ElmoConfig.PRESETS),
     "gpt": (GPT, GPTConfig, GPTConfig.PRESETS),
     "recurrent": (RecurrentLM, RecurrentLMConfig, RecurrentLMConfig.PRESETS),
     "rnn": (Seq2Seq, RNNConfig, RNNConfig.PRESETS),
@@ -29,5 +31,5 @@ MODELS: dict[str, tuple[type[Any], type[Any], dict[str, dict[str, Any]]]] = {
 }
 __all__ = ["GPT", "MODELS", "Bert", "Captioner", "Electra", "ModelWithHead", "Seq2Seq", "Transformer", "ViT"]
 __all__ += ["BertConfig", "CaptionerConfig", "GPTConfig", "GRUConfig", "LSTMConfig", "RNNConfig", "T5Config"]
-__all__ += ["RecurrentLM", "RecurrentLMConfig", "Seq2SeqConfig", "TransformerConfig", "ViTConfig"]
-__all__ += ["Word2Vec", "WordsConfig"]
+__all__ += ["Elmo", "ElmoConfig", "RecurrentLM", "RecurrentLMConfig", "Seq2SeqConfig", "TransformerConfig"]
+__all__ += ["ViTConfig", "Word2Vec", "WordsConfig"]

@@ -24,7 +24,7 @@ from regard.decode.sampling import sample_tokens
 from regard.describe.texts import Text
 from regard.describe.values import Description
 from regard.errors import UserError
-from regard.models import Bert, Electra
+from regard.models import Bert, Electra, Elmo
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Shuffled, pad_rows, ragged, segments_from
 from regard.tasks.heads import freeze, likeliest_classes, without_head
@@ -59,7 +59,7 @@ class FillConfig:
             raise ValueError(f"hidden={self.hidden} must be a share between 0 and 1")
 
 
-class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
+class Fill(Task[FillConfig, Stream | Passages, Bert | Electra | Elmo]):
     kinds = ("bert",)
     specials = SPECIALS
     data_config = DataConfig
@@ -204,15 +204,21 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: FillConfig) -> nn.Module:
-        freeze(cast(Bert, model).global_projections())  # no token is global
+        if isinstance(model, Bert):
+            freeze(model.global_projections())  # no token is global
         return Electra(cast(Bert, model), config.words) if config.replaced else model
 
-    def loss(self, model: Bert | Electra, *batch: Tensor) -> Tensor:
+    @classmethod
+    def check_model(cls, config: FillConfig, kind: str) -> None:
+        if kind == "elmo" and config.replaced:
+            raise UserError("task.replaced needs a model.kind=bert; elmo predicts every word anyway")
+
+    def loss(self, model: Bert | Electra | Elmo, *batch: Tensor) -> Tensor:
         """The sum over the masked words, in nats; and for each row that of the next sentence, weighted so
         that both count alike on average; and over all words, whether they were replaced."""
         return self._losses(model, *batch)[0]
 
-    def measure(self, model: Bert | Electra, *batch: Tensor) -> Tensor:
+    def measure(self, model: Bert | Electra | Elmo, *batch: Tensor) -> Tensor:
         """The loss, its parts of masked words and of the next sentence, how many of either were right, rows;
         and the part of replaced words, how many words were detected right, words."""
         loss, words, follows, hidden, yes_or_no, label, *replaced = self._losses(model, *batch)
@@ -222,17 +228,21 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         agreed = (yes_or_no.argmax(-1) == label).sum()
         return torch.stack([loss, words, follows, right, agreed, counts.sum(), *replaced]).double()
 
-    def _losses(self, model: Bert | Electra, *batch: Tensor) -> tuple[Tensor, ...]:
+    def _losses(self, model: Bert | Electra | Elmo, *batch: Tensor) -> tuple[Tensor, ...]:
         """The loss, its parts, and what they are computed from."""
         ids, attention_mask, segments, label, places, *throws, words = batch
         kinds = segments if model.config.segments else None
-        if isinstance(model, Electra):
-            bert, x = model.model, model.generator_states(ids, attention_mask, kinds)  # (B, T, D)
-        else:
-            bert, x = model, model.encode(ids, attention_mask, kinds)  # (B, T, D)
-        hidden = bert.lm_head(x.gather(1, places[..., None].expand(-1, -1, x.shape[-1])))  # (B, M, D)
-        words_loss = cross_entropy(hidden, bert.output, words, bias=bert.output_bias)
         counts = words != IGNORED
+        bert: Bert | Elmo
+        if isinstance(model, Elmo):
+            bert, x, hidden, words_loss = model, *self._both_ways(model, *batch)
+        else:
+            if isinstance(model, Electra):
+                masked, x = model.model, model.generator_states(ids, attention_mask, kinds)  # (B, T, D)
+            else:
+                masked, x = model, model.encode(ids, attention_mask, kinds)  # (B, T, D)
+            bert, hidden = masked, masked.lm_head(take(x, places))  # (B, M, D)
+            words_loss = cross_entropy(hidden, bert.output, words, bias=bert.output_bias)
         rows = counts.any(1)  # not those of a process that only keeps time
         replaced: list[Tensor] = []
         if isinstance(model, Electra):
@@ -254,6 +264,21 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         loss = loss + REPLACED_WEIGHT * self.config.hidden * replaced[0] if replaced else loss
         return loss, words_loss, follows, hidden, yes_or_no, label, *replaced
 
+    def _both_ways(self, model: Elmo, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """ELMo's: every word is predicted from those before it, and from those after it, and none is masked.
+        The vectors of all tokens (B, T, D), the hidden states of those chosen (B, M, D), and the mean loss of
+        both directions times their number."""
+        ids, attention_mask, _, _, places, words = batch
+        counts = words != IGNORED
+        true = put_in(ids, places, words, counts)  # (B, T)
+        layers = model.layers(true, attention_mask)
+        sides = model.each_side(layers[1])
+        targets = true.masked_fill(~(attention_mask & counts.any(1, keepdim=True)), IGNORED)  # (B, T)
+        losses = [cross_entropy(side, model.output, targets, bias=model.output_bias) for side in sides]
+        share = counts.sum() / (targets != IGNORED).sum().clamp(min=1)
+        hidden = take(sides[0] + sides[1], places)  # (B, M, D)
+        return model.mix(*layers), hidden, share * (losses[0] + losses[1]) / 2
+
     def metrics(self, loss: float, count: int, data: Stream | Passages, *more: float) -> dict[str, float]:
         words, follows, right, agreed, rows, *replaced = more
         metrics = {
@@ -273,7 +298,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
             }
         return metrics
 
-    def preview(self, model: Bert | Electra, data: Stream | Passages, seed: int) -> str:
+    def preview(self, model: Bert | Electra | Elmo, data: Stream | Passages, seed: int) -> str:
         """A sentence of the data with a blank in it, and the words that the model would put there."""
         ids = data.sentence_ids(0, 1) if isinstance(data, Passages) else data.read(0, min(len(data), 20))
         ids = ids[: self.context - 2]
@@ -285,7 +310,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
 
     # Answers
 
-    def answers(self, model: Bert | Electra, request: Request) -> list[list[Answer]]:
+    def answers(self, model: Bert | Electra | Elmo, request: Request) -> list[list[Answer]]:
         """For each blank of each text, the likeliest words with their probabilities; for each pair of texts
         with a tab between them, whether the second follows the first.
 
@@ -338,7 +363,9 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         return ids
 
     @torch.inference_mode()
-    def _next_sentence(self, model: Bert | Electra, pairs: Sequence[tuple[list[int], int]]) -> list[Tensor]:
+    def _next_sentence(
+        self, model: Bert | Electra | Elmo, pairs: Sequence[tuple[list[int], int]]
+    ) -> list[Tensor]:
         """The logits (2,) of each pair: that the second text follows, and that it does not."""
         if not pairs:
             return []
@@ -350,7 +377,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
             return list(widened(self.next_logits(model, *batch)).cpu())
 
     def next_logits(
-        self, model: Bert | Electra, ids: Tensor, attention_mask: Mask, segments: Tensor
+        self, model: Bert | Electra | Elmo, ids: Tensor, attention_mask: Mask, segments: Tensor
     ) -> Tensor:
         """Whether the second text of each row follows the first: logits (B, 2)."""
         bert = cast(Bert, without_head(model))
@@ -358,7 +385,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         return bert.next_sentence(bert.encode(ids, attention_mask, kinds))
 
     @torch.inference_mode()
-    def _likeliest(self, model: Bert | Electra, texts: list[list[int]]) -> list[list[str]]:
+    def _likeliest(self, model: Bert | Electra | Elmo, texts: list[list[int]]) -> list[list[str]]:
         """For each [MASK] of each text, "word probability, ..." of the likeliest words; if a text has none,
         those of its words that are likeliest replaced."""
         device, T = next(model.parameters()).device, max(map(len, texts))
@@ -392,7 +419,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         """A text without blanks, of which nothing is asked."""
         return [self.first, *self.tokenizer.encode(text)[: self.context - 2], self.end]
 
-    def reading(self, model: Bert | Electra, input: str) -> Reading:
+    def reading(self, model: Bert | Electra | Elmo, input: str) -> Reading:
         if BLANK.search(input):
             return super().reading(model, input)
         if pair := split_pair(input):
@@ -405,9 +432,11 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
         reading = Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
         if isinstance(model, Electra):
             reading.run = lambda: model.detect(model.model.encode(row))
+        if isinstance(model, Elmo):
+            reading.run = lambda: predict_and_mix(model, row)
         return reading
 
-    def run_once(self, model: Bert | Electra, text: str) -> None:
+    def run_once(self, model: Bert | Electra | Elmo, text: str) -> None:
         if BLANK.search(text) or split_pair(text):
             super().run_once(model, text)
         else:
@@ -419,7 +448,7 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
             return super().outcome(result, reading)
         return {"logits": result, "probabilities": widened(result).sigmoid()}  # whether words were replaced
 
-    def describe(self, d: Description, model: Bert | Electra, dims: int) -> None:
+    def describe(self, d: Description, model: Bert | Electra | Elmo, dims: int) -> None:
         if dims == 1:  # the next sentence is predicted, or ELECTRA detects replaced words
             d.same(
                 "logits", "next", Text("Logits", "The scores of a text that follows, and of another.", "z")
@@ -434,6 +463,18 @@ class Fill(Task[FillConfig, Stream | Passages, Bert | Electra]):
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
         return [i for i, id in enumerate(ids) if id == self.mask] or list(range(count))
+
+
+def predict_and_mix(model: Elmo, ids: Tensor) -> Tensor:
+    """The logits; and for the sake of what can be watched, the vectors that tasks would use."""
+    layers = model.layers(ids)
+    model.mix(*layers)
+    return model.logits(model.both_sides(layers[1]))
+
+
+def take(x: Tensor, places: Tensor) -> Tensor:
+    """The vectors (B, M, D) at places (B, M) of all (B, T, D)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def put_in(ids: Tensor, places: Tensor, words: Tensor, counts: Tensor) -> Tensor:

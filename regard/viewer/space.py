@@ -29,7 +29,7 @@ MAX_VECTORS = 256  # positions whose vectors are shown
 MAX_BIASES = 64  # positions whose biases are shown
 IN_FILE = 400_000  # bytes of maps in a page saved as one file
 NEAR_IN_FILE = 64  # tokens whose neighbours it holds
-HIDDEN = "embed", "input", "states", "output", "norm"  # tensors of a run that are mapped
+HIDDEN = "embed", "input", "states", "mixed", "output", "norm"  # tensors of a run that are mapped
 
 
 class Tokens(Vectors):
