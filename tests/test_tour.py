@@ -1,8 +1,9 @@
-"""The tour is up to date: regenerated pages and pictures equal those in docs/tour."""
+"""The tour is up to date: regenerated pages, notebooks and pictures equal those in docs/tour."""
 
 import base64
 import importlib.util
 import io
+import json
 import re
 import shlex
 import xml.etree.ElementTree as ET
@@ -20,6 +21,8 @@ from regard.viewer.views import views
 
 TOUR = Path(__file__).parent.parent / "docs" / "tour"
 PAGES = sorted(path.name for path in TOUR.glob("*.md"))
+NUMBERED = [name for name in PAGES if name[0].isdigit()]
+NOTEBOOKS = [name.replace(".md", ".ipynb") for name in NUMBERED]
 PICTURES = sorted(path.name for path in (TOUR / "pictures").iterdir())
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 LARGEST = 60_000  # bytes of a picture
@@ -27,12 +30,18 @@ MADE = "is not as the code has it by now; run `python docs/tour/make.py`, and re
 
 
 @pytest.fixture(scope="module")
-def tour(tmp_path_factory):
+def make():
     spec = importlib.util.spec_from_file_location("make", TOUR / "make.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tour(make, tmp_path_factory):
+    """A folder with the tour as it is made now. Every cell is run once, for its page and its notebook."""
     folder = tmp_path_factory.mktemp("tour")
-    script.make(folder)
+    make.make(folder)
     return folder
 
 
@@ -55,6 +64,130 @@ def test_a_page_is_as_it_is_made(tour, name):
     assert len(old) == len(new), f"{name} {MADE}"
     for n, (a, b) in enumerate(zip(old, new, strict=True), 1):
         assert same(a, b), f"{name}:{n} {MADE}"
+
+
+def read_notebook(path):
+    """The lines of a notebook without its pictures, and these."""
+    notebook, pictures = json.loads(path.read_text()), []
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if svg := output.get("data", {}).pop("image/svg+xml", None):
+                pictures.append("".join(svg))
+    return json.dumps(notebook, indent=1, ensure_ascii=False).splitlines(), pictures
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_as_it_is_made(tour, name):
+    old, new = (read_notebook(folder / name)[0] for folder in (TOUR, tour))
+    assert len(old) == len(new), f"{name} {MADE}"
+    for n, (a, b) in enumerate(zip(old, new, strict=True), 1):
+        assert same(a, b), f"{name}, line {n} without pictures: {MADE}"
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_a_notebook_has_the_cells_and_pictures_of_its_page(name):
+    page, path = (TOUR / name).read_text(), TOUR / name.replace(".md", ".ipynb")
+    install, *cells = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+    assert "pip install" in "".join(install["source"])
+    blocks = re.findall(r"^```python\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE)
+    assert ["".join(cell["source"]) for cell in cells] == blocks
+    shown = re.findall(r"pictures/([\w-]+\.svg)", page)
+    assert read_notebook(path)[1] == [(TOUR / "pictures" / picture).read_text() for picture in shown]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_valid(name):
+    """What the schema of nbformat 4.5 asks of the kinds of cells and outputs that are used."""
+    notebook = json.loads((TOUR / name).read_text())
+    assert notebook.keys() == {"cells", "metadata", "nbformat", "nbformat_minor"}
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert {"name", "display_name"} <= notebook["metadata"]["kernelspec"].keys()
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each) for each in ids)
+    for cell in notebook["cells"]:
+        more = {"execution_count", "outputs"} if cell["cell_type"] == "code" else set()
+        assert cell.keys() == {"cell_type", "id", "metadata", "source"} | more
+        assert cell["cell_type"] in ("code", "markdown")
+        assert all(isinstance(line, str) for line in cell["source"])
+        assert cell["source"]
+        assert cell.get("execution_count") is None
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "stream":
+                assert output.keys() == {"output_type", "name", "text"}
+            else:
+                assert output.keys() == {"output_type", "data", "metadata", "execution_count"}
+                assert output["output_type"] == "execute_result"
+                assert output["data"].keys() <= {"text/plain", "text/markdown", "image/svg+xml"}
+
+
+SMALL = """# A page
+
+*About nothing.*
+
+```python
+x = 2
+print("x is", x)
+x + 1
+```
+
+1. What is 3 · x?
+
+<details><summary>Answer</summary>
+
+```python
+assert 3 * x == 6
+```
+</details>
+"""
+
+
+def make_page(make, folder, text):
+    (folder / "01-page.md").write_text(text)
+    parts = make.read(folder / "01-page.md")
+    make.run([part for part in parts if isinstance(part, make.Cell)], "page")
+    return make.page(parts, folder), make.notebook(parts)
+
+
+def test_a_cell_shows_what_it_prints_and_its_last_value(make, tmp_path):
+    page, notebook = make_page(make, tmp_path, SMALL)
+    shown = "<!-- output -->\n```text\nx is 2\n```\n\n```text\n3\n```\n<!-- end -->\n"
+    assert page == SMALL.replace("x + 1\n```\n", "x + 1\n```\n" + shown)
+    assert make_page(make, tmp_path, page)[0] == page  # and once more, the same
+    _, text, cell, question, answer = notebook["cells"]
+    assert [output["output_type"] for output in cell["outputs"]] == ["stream", "execute_result"]
+    assert "details" not in "".join(question["source"])  # it could not reach over the cell of the answer
+    assert answer["metadata"]["jupyter"]["source_hidden"]
+    assert "output" not in "".join(text["source"])
+
+
+def test_a_cell_has_only_the_names_of_its_page(make, tmp_path):
+    with pytest.raises(NameError, match="torch"):
+        make_page(make, tmp_path, "# A page\n```python\ntorch.ones(1)\n```\n")
+    with pytest.raises(AssertionError):
+        make_page(make, tmp_path, SMALL.replace("== 6", "== 7"))
+
+
+def test_a_picture_needs_a_name_and_a_description(make, tmp_path):
+    cell = """```python
+import numpy as np
+from regard.draw.heat import Matrix
+from regard.draw.picture import draw
+
+draw(Matrix("weights", np.eye(2), ["a", "b"], ["a", "b"]))
+```
+"""
+    with pytest.raises(ValueError, match="weights"):
+        make_page(make, tmp_path, cell)
+    page, _ = make_page(make, tmp_path, cell + "<!-- output eye: a diagonal -->\n<!-- end -->\n")
+    assert "![a diagonal](pictures/eye.svg)" in page
+    assert (tmp_path / "eye.svg").read_text().startswith("<svg")
+
+
+def test_no_code_is_hidden():
+    for page in PAGES:
+        marks = set(re.findall(r"<!-- *(\w+)", (TOUR / page).read_text()))
+        assert marks <= {"output", "code", "links", "index", "end"}, page
 
 
 def parts(path):
@@ -89,6 +222,8 @@ def test_a_picture_is_as_it_is_made(tour, name):
 
 def test_nothing_is_made_that_is_not_there(tour):
     assert sorted(path.name for path in tour.glob("*.md")) == PAGES
+    assert sorted(path.name for path in tour.glob("*.ipynb")) == NOTEBOOKS
+    assert sorted(path.name for path in TOUR.glob("*.ipynb")) == NOTEBOOKS
     assert sorted(path.name for path in (tour / "pictures").iterdir()) == PICTURES
     shown = {n for page in PAGES for n in re.findall(r"pictures/([\w-]+\.svg)", (TOUR / page).read_text())}
     assert shown == set(PICTURES)
@@ -101,7 +236,7 @@ def test_links_lead_somewhere():
 
 
 def test_equations_survive_markdown():
-    for page in PAGES[:-1]:
+    for page in NUMBERED:
         equations = re.findall(r"\$\$(.+?)\$\$", (TOUR / page).read_text())
         assert equations, page
         for equation in equations:  # where a backslash before a sign is lost, or a tag is seen
@@ -135,7 +270,7 @@ def test_commands_are_known(capsys):
         if getattr(options, "view", None):
             assert options.view in known, f"{page}: {line}"
         tried.add(page)
-    assert tried == set(PAGES) - {"README.md"}
+    assert tried >= set(NUMBERED)
 
 
 def test_a_drifted_page_would_be_noticed():

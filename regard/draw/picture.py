@@ -24,6 +24,9 @@ class Picture:
     def __init__(self, scene: Scene):
         self.scene = scene
 
+    def __repr__(self) -> str:
+        return f"Picture({self.scene.title!r})"
+
     def svg(self) -> str:
         return svg(self.scene)
 
