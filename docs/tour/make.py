@@ -1,4 +1,4 @@
-"""Regenerate the tour: `python docs/tour/make.py [FOLDER]`. A test compares the result.
+"""Regenerate the tour, or some of its pages: `python docs/tour/make.py [NAME.md ...]`. A test compares it.
 
 A page is Markdown. Its Python blocks are the cells of a notebook: they are run from top to bottom, each page
 in a namespace of its own. What a cell prints, and the value of its last line, stand below it:
@@ -65,10 +65,10 @@ class Quote:
 Part = str | Cell | Quote
 
 
-def make(folder: Path) -> None:
-    """Write every page, notebook and picture to a folder."""
+def make(folder: Path, names: Sequence[str] = ()) -> None:
+    """Write every page, or those with these names, with its notebook and pictures to a folder."""
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
-    for path in sorted(HERE.glob("*.md")):
+    for path in [HERE / name for name in names] or sorted(HERE.glob("*.md")):
         parts = read(path)
         run([part for part in parts if isinstance(part, Cell)], path.name)
         (folder / path.name).write_text(page(parts, folder / "pictures"))
@@ -280,4 +280,4 @@ def lead(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
+    make(HERE, sys.argv[1:])
