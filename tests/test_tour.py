@@ -26,6 +26,7 @@ NOTEBOOKS = [name.replace(".md", ".ipynb") for name in NUMBERED]
 PICTURES = sorted(path.name for path in (TOUR / "pictures").iterdir())
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 LARGEST = 60_000  # bytes of a picture
+ADDRESS = r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}|doi\.org/10\.\d+/\S+|aclanthology\.org/\S+)$"  # of a paper
 MADE = "is not as the code has it by now; run `python docs/tour/make.py`, and read what has changed"
 
 
@@ -232,7 +233,7 @@ def test_nothing_is_made_that_is_not_there(tour):
 def test_links_lead_somewhere():
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#]+)\)", (TOUR / page).read_text()):
-            assert (TOUR / link).exists(), f"{page}: {link}"
+            assert re.match(ADDRESS, link) or (TOUR / link).exists(), f"{page}: {link}"
 
 
 def test_equations_survive_markdown():
@@ -241,6 +242,30 @@ def test_equations_survive_markdown():
         assert equations, page
         for equation in equations:  # where a backslash before a sign is lost, or a tag is seen
             assert not re.search(r"\\[^a-zA-Z ]|<", equation), f"{page}: {equation}"
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_a_page_has_exercises_with_checked_answers_and_papers(name):
+    text = (TOUR / name).read_text()
+    exercises = text.partition("\n## Exercises\n")[2].partition("\n## ")[0]
+    questions = re.findall(r"^\d\. .+", exercises, re.MULTILINE)
+    answers = re.findall(r"<details><summary>Answer</summary>\n\n(.*?)\n</details>", exercises, re.DOTALL)
+    assert len(questions) == len(answers) >= 2
+    assert all(re.search(r"^```python\n.*^ *assert ", answer, re.DOTALL | re.MULTILINE) for answer in answers)
+    assert re.search(r"^- .+, .+, \d{4}", text.partition("\n## Papers\n")[2], re.MULTILINE)
+
+
+def test_the_glossary_leads_to_pages_that_use_the_term():
+    rows = re.findall(
+        r"^\| (.+?) \| (.+?) \| \[(.+?)\]\((.+?)\) \|$", (TOUR / "glossary.md").read_text(), re.MULTILINE
+    )
+    terms = [term.strip("[]").lower() for term, *_ in rows]
+    assert len(set(terms)) == len(terms) > 50
+    assert terms == sorted(terms)
+    for term, _, title, link in rows:
+        text = (TOUR / link).read_text()
+        assert text.startswith(f"# {title}\n"), link
+        assert term.lower() in text.lower(), f"{link} does not use {term!r}"
 
 
 def commands():
