@@ -198,7 +198,7 @@ def parts(path):
         for key, value in sorted(e.attrib.items()):
             if value.startswith("data:image/png;base64,"):
                 data = base64.b64decode(value.partition(",")[2])
-                pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), dtype=np.float64)
+                pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), dtype=np.int16)
             elif re.fullmatch("#[0-9a-f]{6}", value):
                 numbers += [
                     int(value[i : i + 2], 16) / 10 for i in (1, 3, 5)
