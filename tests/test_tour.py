@@ -26,7 +26,9 @@ NOTEBOOKS = [name.replace(".md", ".ipynb") for name in NUMBERED]
 PICTURES = sorted(path.name for path in (TOUR / "pictures").iterdir())
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 LARGEST = 60_000  # bytes of a picture
-ADDRESS = r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}|doi\.org/10\.\d+/\S+|aclanthology\.org/\S+)$"  # of a paper
+ADDRESS = (  # of a paper
+    r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}|doi\.org/10\.\d+/\S+|aclanthology\.org/\S+|cdn\.openai\.com/\S+\.pdf)$"
+)
 MADE = "is not as the code has it by now; run `python docs/tour/make.py`, and read what has changed"
 
 
