@@ -80,7 +80,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
     kinds = ("words",)
     specials = ("<|endoftext|>", UNKNOWN)
     data_config = WordsDataConfig
-    builtin = ("write.txt",), ()
+    builtin = ("words.txt", "write.txt"), ()
     extra_options = ("distance",)  # cosine, or euclidean
     ask_batch_size = 64
     static_shapes = True

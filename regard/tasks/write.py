@@ -39,7 +39,7 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
     kinds = ("gpt",)
     specials = ("<|endoftext|>",)
     data_config = DataConfig
-    builtin = ("write.txt",), ()
+    builtin = ("write.txt", "stories.txt"), ()
     static_shapes = True
     generates = streams = takes_messages = True
     generation: ClassVar[dict[str, Any]] = {"max_new_tokens": 200, "temperature": 0.8}
