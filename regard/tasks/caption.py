@@ -48,8 +48,8 @@ class CaptionConfig(Augmentation):
     channels: int | None = None  # 1 or 3; None: as found in the data
     smoothing: float = 0.1  # of labels: this share of the probability is spread over all words
     evenly: float = 1.0  # λ: how much an LSTM is urged to attend to all regions alike, Xu et al. 2015, eq. 14
-    reward: float = 1.0  # λ_r: how much hard attention learns from better predictions, eq. 12
-    entropy: float = 0.01  # λ_e: how much hard attention is urged to try other regions, eq. 12
+    reward: float = 0.02  # λ_r: how much hard attention learns from better predictions, eq. 12
+    entropy: float = 0.002  # λ_e: how much hard attention is urged to try other regions, eq. 12
 
     def __post_init__(self) -> None:
         super().__post_init__()

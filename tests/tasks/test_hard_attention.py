@@ -134,7 +134,7 @@ def test_log_probabilities_are_those_of_the_right_words(table: str) -> None:
 
 def test_a_choice_that_pays_becomes_likelier(table: str) -> None:
     """A bandit: of nine regions one has a reward, and after a while it is the one that is chosen."""
-    task, model, _ = setting(table, entropy=0.0)
+    task, model, _ = setting(table, reward=1.0, entropy=0.0)
     look = model.decoder.look
     scores = torch.zeros(1, 1, REGIONS, requires_grad=True)
     optimizer, rng = torch.optim.SGD([scores], lr=0.5), torch.Generator().manual_seed(5)

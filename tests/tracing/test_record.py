@@ -162,6 +162,10 @@ def test_every_number_by_hand(kind: str) -> None:
             close(t["norm"], x)
             close(t["pooled"], x.mean(0) if m.first is None else x[0])
             check_end(t, t["pooled"], model.model.head.weight, model.model.head.bias)
+        case ["captioner", "hard"]:
+            scores, weights = t["decoder.look.scores"][0], t["decoder.look.weights"][0]
+            assert torch.equal(weights, torch.eye(scores.shape[1])[scores.argmax(-1)])
+            close(t["decoder.look.heads"][0], t["encoder.norm"][scores.argmax(-1)])
         case ["captioner", *_]:
             regions = t["encoder.norm"]
             close(regions, m.encoder.norm(t["encoder.project"] + t["encoder.positions"]))
