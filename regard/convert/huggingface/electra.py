@@ -84,7 +84,8 @@ def generator(model: Electra) -> Bert:
     """The small model that fills in words, as a model of its own."""
     blocks = {f"blocks.{name}": t for name, t in model.generator.state_dict().items()}
     shared = {k: t for k, t in model.model.state_dict().items() if not k.startswith("blocks.")}
-    own = Bert(replace(model.config, depth=len(model.generator)))
+    require_settings(model.config, "the head of an ELECTRA generator", ffn="gelu")
+    own = Bert(replace(model.config, depth=len(model.generator), pooler="gelu"))
     own.load_state_dict(shared | blocks)
     return own
 

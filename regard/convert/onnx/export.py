@@ -46,6 +46,8 @@ def export_onnx(folder: str | Path, request: ExportRequest) -> str:
     """Write a folder of ONNX graphs, or nothing; return how far they are from the model, as one line."""
     import_extra("onnx", "onnxscript")
     model, task = request.model, request.task
+    if task["name"] == "span" and model.config.global_qkv:
+        raise UserError("a Longformer that finds answers has no ONNX graph; use --to hf")
     graphs = task_graphs(model, task)
     with atomic_folder(Path(folder)) as temporary:
         for graph in graphs:
