@@ -33,7 +33,7 @@ def test_two_texts_are_a_pair(capsys, monkeypatch, run):
     score, answer = stdout_of(capsys, "ask", run, *pair.split("\t")).rstrip("\n").split("\t")
     assert answer in ("isNext", "notNext")
     assert 0.5 <= float(score) <= 1
-    row = json.loads(stdout_of(capsys, "ask", run, "--json", *pair.split("\t")))
+    row = json.loads(stdout_of(capsys, "ask", run, *pair.split("\t"), "--json"))
     assert row == {"input": pair, "output": answer, "score": pytest.approx(float(score), abs=1e-4)}
     set_stdin(monkeypatch, f"{pair}\nThe [MASK] sails\n{pair}\n")
     rows = [json.loads(line) for line in stdout_of(capsys, "ask", run, "--json").splitlines()]
