@@ -40,7 +40,11 @@ def read_image_classes(
         return read_idx_images(idx_paths, size, channels, max_size)
     sources, labels = [], []
     for path in map(str, paths):
-        for source, label in read_class_folders(path) if os.path.isdir(path) else read_table(path, "label"):
+        if os.path.isdir(path):
+            pairs = read_class_folders(path)
+        else:
+            pairs = ((source, row["label"]) for source, row in read_table(path, "label"))
+        for source, label in pairs:
             sources.append(source)
             labels.append(label)
     return load_images(sources, size, channels, max_size), labels
@@ -56,8 +60,8 @@ def read_captions(
             raise UserError(
                 f"{path}: a folder; give a .tsv with the columns image and caption, beside this folder"
             )
-        for source, caption in read_table(path, "caption"):
-            captions.setdefault(source, []).append(caption)
+        for source, row in read_table(path, "caption"):
+            captions.setdefault(source, []).append(row["caption"])
     return load_images(list(captions), size, channels), list(captions.values())
 
 
@@ -76,12 +80,12 @@ def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
         yield ImageSource(path, path), name
 
 
-def read_table(path: str, column: str) -> Iterator[tuple[ImageSource, str]]:
-    """Yield each image named in a .tsv, and its cell in this column."""
+def read_table(path: str, column: str, file: str = "image") -> Iterator[tuple[ImageSource, dict[str, str]]]:
+    """Yield each image (or other `file`) named in a .tsv, and its row, of which this column is not empty."""
     if content_suffix(path) != ".tsv":
         if not os.path.exists(path):
             raise missing_file(path)
-        raise UserError(f"{path}: not a table of images; give a .tsv with a header: image, {column}")
+        raise UserError(f"{path}: not a table of {file}s; give a .tsv with a header: {file}, {column}")
     find = image_finder(path)
     header: list[str] = []
     rows = 0
@@ -89,9 +93,9 @@ def read_table(path: str, column: str) -> Iterator[tuple[ImageSource, str]]:
         cells = [cell.strip() for cell in raw_cells]
         if not header:
             header = cells
-            if not {"image", column} <= set(header):
+            if not {file, column} <= set(header):
                 raise UserError(
-                    f"{where}: the columns are named {', '.join(cells)[:80]}; needed are image, {column}"
+                    f"{where}: the columns are named {', '.join(cells)[:80]}; needed are {file}, {column}"
                 )
             continue
         if cells == [""]:
@@ -103,11 +107,11 @@ def read_table(path: str, column: str) -> Iterator[tuple[ImageSource, str]]:
         row = dict(zip(header, cells, strict=True))
         if not row[column]:
             raise UserError(f"{where}: an empty {column}; fill it in or remove the line")
-        source = find(row["image"])
+        source = find(row[file])
         if source is None:
-            raise UserError(f"{where}: no image {row['image'][:80]!r} beside this file; add it")
+            raise UserError(f"{where}: no {file} {row[file][:80]!r} beside this file; add it")
         rows += 1
-        yield source, row[column]
+        yield source, row
     if not rows:
         raise empty_file(path)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -58,6 +59,8 @@ class ImageTooLarge(UserError):
 class ImageDataset:
     """Images of one size: held in memory as `pixels`, or decoded from their `sources` each time."""
 
+    noun = "images"
+
     def __init__(
         self, names: Sequence[str], pixels: Tensor | None, sources: Sequence[ImageSource], shape: Shape
     ):
@@ -74,13 +77,17 @@ class ImageDataset:
         """Return these images as uint8 (B, C, H, W)."""
         if self.pixels is not None:
             return self.pixels[torch.from_numpy(np.asarray(rows, dtype=np.int64))]
-        return decode_images([self.sources[row] for row in rows.tolist()], self.shape)
+        return decode_images([self.sources[row] for row in rows.tolist()], self.shape, decode=self.decode)
 
-    def rows(self, numbers: Sequence[int]) -> "ImageDataset":
+    @staticmethod
+    def decode(source: ImageSource, shape: Shape) -> np.ndarray:
+        return decode_image(source, shape)
+
+    def rows(self, numbers: Sequence[int]) -> Self:
         """Return a dataset of these rows."""
         pixels = None if self.pixels is None else self.pixels[torch.tensor(numbers, dtype=torch.int64)]
         sources = [self.sources[i] for i in numbers] if self.sources else []
-        return ImageDataset([self.names[i] for i in numbers], pixels, sources, self.shape)
+        return type(self)([self.names[i] for i in numbers], pixels, sources, self.shape)
 
     def __getitem__(self, rows: slice) -> list[Tensor]:
         """Return a list of images (C, H, W)."""
@@ -91,7 +98,9 @@ class ImageDataset:
         if self.pixels is not None:
             return []
         size = len(self) * int(np.prod(self.shape)) / 2**30
-        return [f"images of {size:.1f} GB are too large to keep in memory; each is decoded again when needed"]
+        return [
+            f"{self.noun} of {size:.1f} GB are too large to keep in memory; each is decoded again when needed"
+        ]
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of all images: of their files, or of their pixels if these are not from files."""
@@ -203,14 +212,17 @@ def put_on_white(image: Image.Image) -> Image.Image:
 
 
 def decode_images(
-    sources: Sequence[ImageSource], shape: Shape, advance: Callable[[int], None] = lambda n: None
+    sources: Sequence[ImageSource],
+    shape: Shape,
+    advance: Callable[[int], None] = lambda n: None,
+    decode: Callable[[ImageSource, Shape], np.ndarray] = decode_image,
 ) -> Tensor:
     """Decode images to uint8 (B, C, H, W), in several threads."""
     pixels = torch.empty(len(sources), *shape, dtype=torch.uint8)
     array = pixels.numpy()
 
     def fill(i: int) -> None:
-        array[i] = decode_image(sources[i], shape)
+        array[i] = decode(sources[i], shape)
 
     with ThreadPoolExecutor(THREADS) as threads:
         try:

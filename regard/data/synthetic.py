@@ -1,4 +1,4 @@
-"""Synthetic images of shapes with captions such as "a red circle above a blue square".
+"""Spoken digits, and images of shapes with captions such as "a red circle above a blue square".
 
 Of two shapes the caption names the larger one first, so an image has one right caption. Some combinations
 occur only with `held_out`: a model that captions those generalises over colour, shape and place.
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from regard.audio.formants import DIGITS, Voice, say
 
 SIZE = 32  # pixels, each way
 COLOURS = {
@@ -140,3 +142,14 @@ def _bounding_boxes(cover: np.ndarray) -> np.ndarray:
         sides.append((covered.argmax(1), SIZE - covered[:, ::-1].argmax(1)))
     (x0, x1), (y0, y1) = sides
     return np.stack([x0, y0, x1, y1], axis=1)
+
+
+def speak_digits(seed: int, voices: int, takes: int) -> list[tuple[str, str, np.ndarray]]:
+    """Say every digit in so many voices, so many times each: the word, the voice's name, samples (N)."""
+    recordings = []
+    for number in range(voices):
+        rng = np.random.Generator(np.random.Philox(key=seed << 32 | number))
+        voice = Voice.draw(rng)
+        for word in DIGITS:
+            recordings += [(word, f"voice{seed}-{number}", say(word, voice, rng)) for _ in range(takes)]
+    return recordings

@@ -1,0 +1,78 @@
+"""Read recordings with classes and, where names tell them, voices: folders and tables."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.data.files import list_files
+from regard.data.image_readers import read_table
+from regard.data.images import ImageSource
+from regard.data.labels import split_by_class
+from regard.errors import UserError
+from regard.files.regular import check_name
+
+SUFFIXES = {".wav"}
+DIGIT = re.compile(r"(?P<label>[^_]+)_(?P<voice>.+)_(\d+)", re.DOTALL)  # 7_jackson_32.wav, as in FSDD
+COMMAND = re.compile(r"(?P<voice>.+)_nohash_(\d+)", re.DOTALL)  # 0a7c2a8d_nohash_0.wav, as in Speech Commands
+VOICES = "voice", "speaker"  # columns of a table
+
+
+@dataclass(frozen=True)
+class LabelledSound:
+    source: ImageSource
+    label: str
+    voice: str | None  # whose it is, if anything tells
+
+
+def read_sound_classes(paths: Sequence[str]) -> list[LabelledSound]:
+    """Read which recordings there are, and the class and voice of each.
+
+    Folders have class folders, or recordings CLASS_VOICE_NUMBER.wav; tables (.tsv) have the columns `audio`,
+    `label` and perhaps `voice`.
+    """
+    sounds: list[LabelledSound] = []
+    for path in map(str, paths):
+        sounds += read_folder(path) if os.path.isdir(path) else read_sound_table(path)
+    return sounds
+
+
+def read_folder(folder: str) -> Iterator[LabelledSound]:
+    """Yield the recordings FOLDER/CLASS/VOICE/any.wav, FOLDER/CLASS/VOICE_nohash_1.wav,
+    FOLDER/CLASS/CLASS_VOICE_1.wav, FOLDER/CLASS/any.wav or FOLDER/CLASS_VOICE_1.wav."""
+    for path in list_files(folder, SUFFIXES, "recording"):
+        *folders, file = Path(path).relative_to(folder).parts
+        stem = file[: -len(".wav")]
+        check_name(path)
+        digit, command = DIGIT.fullmatch(stem), COMMAND.fullmatch(stem)
+        if not folders and digit is None:
+            raise UserError(
+                f"{path}: in no class; put recordings in folders named after their classes, or name them "
+                "CLASS_VOICE_NUMBER.wav"
+            )
+        label = folders[0] if folders else digit["label"]  # type: ignore[index]
+        voice = folders[1] if len(folders) > 1 else None
+        if voice is None and command is not None:
+            voice = command["voice"]
+        elif voice is None and digit is not None and digit["label"] == label:
+            voice = digit["voice"]
+        yield LabelledSound(ImageSource(path, path), label, voice)
+
+
+def read_sound_table(path: str) -> Iterator[LabelledSound]:
+    for source, row in read_table(path, "label", "audio"):
+        voices = [row[name] for name in VOICES if row.get(name)]
+        yield LabelledSound(source, row["label"], voices[0] if voices else None)
+
+
+def split_by_voice(sounds: Sequence[LabelledSound], holdout: float) -> tuple[list[int], list[int], list[str]]:
+    """Return the numbers of rows for training and for validation, and the voices that are held out: every
+    tenth of them, for a holdout of 0.1, or the last. Without voices, as `split_by_class` does."""
+    voices = sorted({sound.voice for sound in sounds if sound.voice is not None})
+    if not holdout or len(voices) < 2 or any(sound.voice is None for sound in sounds):
+        return *split_by_class([sound.label for sound in sounds], holdout), []
+    every = max(2, round(1 / holdout))
+    held_out = voices[every - 1 :: every] or voices[-1:]
+    held = [i for i, sound in enumerate(sounds) if sound.voice in held_out]
+    return [i for i in range(len(sounds)) if sounds[i].voice not in held_out], held, held_out

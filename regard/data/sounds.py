@@ -1,0 +1,229 @@
+"""Read WAV files, and hold their spectrograms as a dataset.
+
+Shapes: B batch, N samples, M mel bands, T frames.
+"""
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.audio.mel import FRAMES, HOP, RATE, resample, spectrogram
+from regard.data.files import record_file
+from regard.data.images import MAX_MEMORY, ImageDataset, ImageSource, Shape, decode_images
+from regard.draw.terminal import progress
+from regard.errors import UserError, os_reason
+from regard.files.regular import regular_stat
+
+MAX_SECONDS = 300  # of a recording
+MAX_BYTES = 2**25  # of its samples
+MAX_CHUNKS = 1000  # of a file, before its samples
+DEFAULT_SECONDS = 10  # to which longer recordings are cut, if no length is given
+RATES = 1_000, 768_000  # samples a second, at least and at most
+CHANNELS = 64
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # formats of samples
+UNKNOWN = 0x7FFFFFFF  # lengths from here on stand in streams, which end where the file ends
+
+
+class SoundTooLarge(UserError):
+    """A recording is longer than what is read."""
+
+
+@dataclass(frozen=True)
+class WavHeader:
+    """How the samples of a WAV file are stored, and where."""
+
+    is_float: bool
+    bits: int  # of a sample
+    channels: int
+    rate: int
+    start: int  # of the samples in the file
+    count: int  # of samples in each channel
+
+    @property
+    def seconds(self) -> float:
+        return self.count / self.rate
+
+
+# Decoding
+
+
+def open_sound(source: ImageSource) -> BinaryIO:
+    """Open a WAV file, or a part of a .tar."""
+    try:
+        file = source.open()
+        if not isinstance(file, str):
+            return file
+        regular_stat(file)
+        return open(file, "rb")
+    except OSError as error:
+        raise UserError(
+            f"{source.name}: cannot be read ({os_reason(error)}); check its permissions"
+        ) from None
+
+
+def damaged_sound(name: str, reason: str) -> UserError:
+    return UserError(f"{name}: not a complete WAV file ({reason}); remove it or get it again")
+
+
+def read_header(file: BinaryIO, name: str) -> WavHeader:
+    """Read the chunks of a WAV file up to its samples; raise UserError if they are not as they should be."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if (head := file.read(12))[:4] != b"RIFF" or head[8:] != b"WAVE":
+        raise damaged_sound(name, "it does not begin as one")
+    fields: tuple[int, ...] | None = None
+    for _ in range(MAX_CHUNKS):
+        kind, start = file.read(8), file.tell()
+        if len(kind) < 8:
+            break
+        length = int(struct.unpack("<I", kind[4:])[0])
+        if kind[:4] == b"data" and fields is not None:
+            return check_header(fields, start, length, size - start, name)
+        if kind[:4] == b"fmt ":
+            data = file.read(min(length, 40))
+            if len(data) < 16:
+                raise damaged_sound(name, "its format is cut off")
+            fields = struct.unpack("<HHIIHH", data[:16])
+            if fields[0] == EXTENSIBLE and len(data) >= 26:
+                fields = struct.unpack("<H", data[24:26]) + fields[1:]
+        file.seek(start + length + length % 2)
+    raise damaged_sound(name, "it has no samples")
+
+
+def check_header(fields: tuple[int, ...], start: int, length: int, there: int, name: str) -> WavHeader:
+    """The header of samples of so many bytes, of which so many are there."""
+    kind, channels, rate, _, block, bits = fields
+    if (kind, bits) not in {*((PCM, n) for n in (8, 16, 24, 32)), (FLOAT, 32), (FLOAT, 64)}:
+        raise UserError(
+            f"{name}: samples of {bits} bits in format {kind}; convert it to PCM of 16 bits, or to float"
+        )
+    if not 1 <= channels <= CHANNELS or not RATES[0] <= rate <= RATES[1] or block != channels * bits // 8:
+        raise damaged_sound(name, f"{channels} channels in {block} bytes, {rate:,} samples a second")
+    length = there if length >= UNKNOWN else length
+    if length > there:
+        raise damaged_sound(name, f"{length:,} bytes of samples should follow its header, but {there:,} do")
+    header = WavHeader(kind == FLOAT, bits, channels, rate, start, length // block)
+    if not header.count:
+        raise UserError(f"{name}: it has no samples; remove it")
+    if header.seconds > MAX_SECONDS or length > MAX_BYTES:
+        raise SoundTooLarge(
+            f"{name}: {header.seconds:,.0f} s in {length:,} bytes; up to {MAX_SECONDS} s and {MAX_BYTES:,} "
+            "bytes are read; cut it"
+        )
+    return header
+
+
+def read_wav(source: ImageSource) -> Tensor:
+    """The samples of a WAV file at RATE, about from -1 to 1, the mean of its channels: float32 (N)."""
+    with open_sound(source) as file:
+        header = read_header(file, source.name)
+        file.seek(header.start)
+        data = file.read(header.count * header.channels * header.bits // 8)
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
+        samples = decode_samples(data, header.is_float, header.bits).reshape(-1, header.channels).mean(1)
+    if not np.isfinite(samples).all():
+        raise damaged_sound(source.name, "some samples are not finite")
+    samples /= max(1.0, float(abs(samples).max()))  # nothing overflows when it is squared
+    return resample(torch.from_numpy(samples), header.rate)
+
+
+def decode_samples(data: bytes, is_float: bool, bits: int) -> np.ndarray:
+    """Samples of any format in float32; of whole numbers, from -1 to 1."""
+    if is_float:
+        return np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
+    if bits == 8:
+        return np.frombuffer(data, np.uint8) / np.float32(128) - 1
+    if bits == 24:  # the upper bytes of 32 bits
+        wide = np.zeros((len(data) // 3, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+        return wide.view("<i4")[:, 0].astype(np.float32) / 2**31
+    return np.frombuffer(data, f"<i{bits // 8}").astype(np.float32) / 2 ** (bits - 1)
+
+
+def decode_sound(source: ImageSource, shape: Shape) -> np.ndarray:
+    """The spectrogram of a recording, uint8 (1, M, T), of at most the shape's frames: the loudest ones."""
+    _, mels, most = shape
+    x = spectrogram(read_wav(source), mels).numpy()
+    if (extra := x.shape[2] - most) <= 0:
+        return x
+    loud = np.cumsum(x.sum((0, 1), dtype=np.int64))
+    loud = np.append(0, loud)
+    first = int((loud[most:] - loud[:-most])[: extra + 1].argmax())
+    return x[:, :, first : first + most]
+
+
+def pad_sound(x: np.ndarray, shape: Shape) -> np.ndarray:
+    return np.pad(x, ((0, 0), (0, 0), (0, shape[2] - x.shape[2])))
+
+
+# Datasets
+
+
+class SoundDataset(ImageDataset):
+    """Spectrograms, padded with zeros to one length."""
+
+    noun = "recordings"
+
+    @staticmethod
+    def decode(source: ImageSource, shape: Shape) -> np.ndarray:
+        return pad_sound(decode_sound(source, shape), shape)
+
+    def describe(self) -> str:
+        return f"{len(self):,} recordings of up to {self.shape[2] * HOP / RATE:.2f} s"
+
+    def moments(self) -> tuple[list[float], list[float]]:
+        """Return mean and standard deviation, from 0 to 1, of up to a thousand recordings; no padding."""
+        x = self.read(self._sample_rows())
+        real = x[x > 0].double() / 255
+        return [real.mean().item()], [real.std().clamp(min=1e-3).item()]
+
+
+def find_sound(path: str) -> ImageSource:
+    """Return the file at a path of this machine."""
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: no such recording; give the path of a WAV file")
+    return ImageSource(path, path)
+
+
+def read_spectrogram(sound: object, shape: Shape) -> Tensor:
+    """Return the spectrogram (1, M, T) of a recording, if it is not one yet. A string is no path here."""
+    if isinstance(sound, Tensor):
+        if sound.shape[:2] != shape[:2] or not 0 < sound.shape[2] <= shape[2] or sound.shape[2] % FRAMES:
+            need = f"(1, {shape[1]}, up to {shape[2]}), in steps of {FRAMES} frames"
+            raise UserError(f"a spectrogram {tuple(sound.shape)}: this model reads {need}")
+        return sound
+    if not isinstance(sound, ImageSource):
+        raise UserError("this model reads recordings; give the path of one, or its spectrogram")
+    return torch.from_numpy(decode_sound(sound, shape).copy())
+
+
+def frames_of(seconds: float) -> int:
+    """The frames of a spectrogram of so many seconds."""
+    return max(1, -(-round(seconds * RATE) // (HOP * FRAMES))) * FRAMES
+
+
+def load_sounds(sources: Sequence[ImageSource], mels: int, seconds: float | None) -> SoundDataset:
+    """Read the headers of all recordings, then decode them if they fit in memory.
+
+    By default, they are as long as the longest, up to DEFAULT_SECONDS.
+    """
+    longest = 0.0
+    with progress("reading headers", len(sources)) as advance:
+        for source in sources:
+            record_file(source.path)
+            with open_sound(source) as file:
+                longest = max(longest, read_header(file, source.name).seconds)
+            advance(1)
+    shape = 1, mels, frames_of(seconds or min(longest, DEFAULT_SECONDS))
+    names = [source.name for source in sources]
+    pixels = None
+    if len(sources) * int(np.prod(shape)) <= MAX_MEMORY:
+        with progress("decoding recordings", len(sources)) as advance:
+            pixels = decode_images(sources, shape, advance, SoundDataset.decode)
+    return SoundDataset(names, pixels, sources, shape)
