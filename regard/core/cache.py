@@ -82,6 +82,13 @@ def over_keys(attention_mask: Mask) -> Mask:
     return None if attention_mask is None else attention_mask[:, None, None, :]
 
 
+def masked_mean(x: Tensor, attention_mask: Mask) -> Tensor:
+    """The mean of the real tokens of each row: (B, T, D) -> (B, D)."""
+    if attention_mask is None:
+        return x.mean(1)
+    return (x * attention_mask[..., None]).sum(1) / attention_mask.sum(1, keepdim=True)  # (B, D)
+
+
 def next_positions(state: State | None, T: int, device: torch.device) -> tuple[Tensor, Mask]:
     """The positions of the next T tokens, counted from each row's first real one, and a mask over keys."""
     past = state.length if state else 0

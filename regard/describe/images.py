@@ -8,6 +8,11 @@ from regard.describe.parts import OUTPUT
 from regard.describe.texts import Op, Text, activation, add_bias, sign
 from regard.describe.values import Description, Term
 
+SPECTROGRAM = Text(
+    "Spectrogram, normalised",
+    "How loud each mel band is, frame by frame, as the network reads it.",
+    "(x / 255 − μ) / σ",
+)
 IMAGE = Text(
     "Picture, normalised", "The picture as the network reads it, channel by channel.", "(x / 255 − μ_c) / σ_c"
 )
@@ -17,7 +22,8 @@ def vit(m: Any, d: Description, head: bool = True, image: str | None = None) -> 
     if image is None:
         image = d.see("image", None, IMAGE, m, "patches", lambda a, *_: a[0])
     about = "The picture cut into patches; each row holds the pixels of one patch."
-    op: Op = {"does": "patch", "x": image, "side": m.config.patch}
+    height, width = m.patch
+    op: Op = {"does": "patch", "x": image, "side": width} | ({} if height == width else {"height": height})
     patches = d.see("patches", op, Text("Patches", about, "x = I[patch]"), m.embed, "input")
     text = Text("Embedding", "Each patch becomes a vector.", "E x")
     x, letters = d.linear("embed", m.embed, patches, text), "x"
@@ -32,10 +38,12 @@ def vit(m: Any, d: Description, head: bool = True, image: str | None = None) -> 
 
 
 def grid_positions(m: Any, d: Description) -> str:
-    """The positions of patches: learned or waves; of images of another size interpolated, and no sum."""
-    table = m.grid_positions(m.side, m.side)
+    """The positions of patches: learned or waves; of images of another size interpolated, and no sum. Of a
+    shorter spectrogram, they are the first ones."""
+    table = m.grid_positions(*m.sides)
     W = d.weight("positions.table", table)
-    op = {"does": "look up", "W": W, "side": d.side, "by": "position", "rows": len(table)}
+    op: Op = {"does": "look up", "W": W, "side": d.side, "by": "position"}
+    op |= {} if m.config.mels else {"rows": len(table)}
     about, formula = "A vector for each place of a patch", "p = P[position]"
     if m.positions is None:
         about += ": waves along rows and columns"

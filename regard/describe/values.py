@@ -35,7 +35,7 @@ Operations (`does`), their operands (names of values, or of weights, which begin
 | before | x; first, row; back | x of the row before, or after if `back`; at the end first[row], or 0 |
 | rows | of: operations | that of the operation of this row |
 | pixel | x, mean, std | (x / 255 - mean) / std of the channel |
-| patch | x, side | the pixel of an image cut into squares, row by row |
+| patch | x, side, height | the pixel of an image cut into squares, or so high rectangles, row by row |
 | conv | x, W, b, f, size, stride, groups | Σ W f(x) over a square and all channels of the group, + b |
 | regions | x | the channels of a pixel, row by row |
 

@@ -32,7 +32,7 @@ class Config:
         for name, size in sizes.items():
             if name in ("dropout", "skip"):
                 allowed, need = 0 <= size < 1, "from 0 to less than 1"
-            elif name in ("segments", "globals"):
+            elif name in ("segments", "globals", "mels"):
                 allowed, need = size >= 0, "0 or more"
             else:
                 allowed, need = 0 < size < math.inf, "more than 0"

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.core.attention import Globals
-from regard.core.cache import Mask
+from regard.core.cache import Mask, masked_mean
 from regard.core.layers import init_bert
 from regard.describe import parts
 from regard.describe.export import Graph, StackParts
@@ -61,11 +61,7 @@ class ModelWithHead(nn.Module):
 
     def pool(self, x: Tensor, attention_mask: Mask) -> Tensor:
         """The vector (B, D) of a text or image."""
-        if not self.mean:
-            return self.model.pooled(x, attention_mask)
-        if attention_mask is None:
-            return x.sum(1) / x.shape[1]
-        return (x * attention_mask[..., None]).sum(1) / attention_mask.sum(1, keepdim=True)  # (B, D)
+        return masked_mean(x, attention_mask) if self.mean else self.model.pooled(x, attention_mask)  # (B, D)
 
     describe = parts.head
 

@@ -27,17 +27,14 @@ class Seq2SeqConfig(RecurrentConfig):
     bidirectional: bool = True  # the encoder
 
 
-@dataclass(frozen=True, kw_only=True)
 class RNNConfig(Seq2SeqConfig):
     cell = "rnn"
 
 
-@dataclass(frozen=True, kw_only=True)
 class GRUConfig(Seq2SeqConfig):
     cell = "gru"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LSTMConfig(Seq2SeqConfig):
     cell = "lstm"
 

@@ -1,8 +1,10 @@
-"""ViT: an image as a sequence of patches. Dosovitskiy et al. 2021.
+"""ViT: an image as a sequence of patches, Dosovitskiy et al. 2021; or a spectrogram, Gong et al. 2021.
 
-Shapes: B batch, C channels, H height, W width, P side of a patch, N patches, T tokens, D width.
+Shapes: B batch, C channels, H height, W width, R rows of patches, P height and Q width of one, N patches,
+T tokens, D width.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.core.cache import Mask
+from regard.core.cache import Mask, masked_mean, over_keys
 from regard.core.layers import Stack, init_bert, make_block, make_norm
 from regard.core.positions import sinusoids
 from regard.describe import images, parts
@@ -20,9 +22,10 @@ from regard.models.base import BlocksConfig, Parts, Presets
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig(BlocksConfig):
-    size: int  # of the images in training, in pixels each way
+    size: int  # of the images in training, in pixels each way; of spectrograms, the most frames
     channels: int
     patch: int = 4
+    mels: int = 0  # the height of spectrograms and of their patches, whose width is `patch`; 0: images
     depth: int = 6
     positions: Literal["none", "sinusoidal", "learned"] = "learned"
     # An image's vector: that of a token of its own, or the patches' mean.
@@ -47,23 +50,23 @@ class ViTConfig(BlocksConfig):
     @property
     def context(self) -> int:
         """The number of tokens of an image."""
-        return (self.size // self.patch) ** 2 + (self.pool == "first")
+        return (self.size // self.patch) ** (1 if self.mels else 2) + (self.pool == "first")
 
 
 class ViT(nn.Module):
     """The hidden states (B, T, D) of patches, after that of a token for the whole image if the model has one.
 
-    It also reads images of other sizes than those in training: positions are interpolated.
+    It also reads images of other sizes than those in training: positions are interpolated. Of a shorter
+    spectrogram, they are the first ones; spectrograms of unequal length are padded on the right.
     """
 
     def __init__(self, c: ViTConfig):
         super().__init__()
         if c.size % c.patch:
-            raise ValueError(
-                f"pictures of {c.size} pixels each way must divide by patch={c.patch}; change one"
-            )
-        self.config, self.side = c, c.size // c.patch
-        self.embed = nn.Linear(c.channels * c.patch**2, c.dim)  # E in the paper
+            raise ValueError(f"size={c.size} must divide by patch={c.patch}; change one")
+        self.config, self.patch = c, (c.mels or c.patch, c.patch)
+        self.sides = (c.mels or c.size) // self.patch[0], c.size // c.patch  # rows and columns of patches
+        self.embed = nn.Linear(c.channels * math.prod(self.patch), c.dim)  # E in the paper
         self.first = nn.Embedding(1, c.dim) if c.pool == "first" else None
         self.positions = nn.Embedding(c.context, c.dim) if c.positions == "learned" else None
         self.drop = nn.Dropout(c.dropout)
@@ -71,23 +74,31 @@ class ViT(nn.Module):
         self.norm = make_norm(c.norm, c.eps)(c.dim)
         init_bert(self)
 
+    def grid(self, pixels: Tensor) -> tuple[int, int]:
+        """The rows and columns of patches in images (B, C, H, W)."""
+        return pixels.shape[-2] // self.patch[0], pixels.shape[-1] // self.patch[1]
+
     def patches(self, pixels: Tensor) -> Tensor:
-        """The pixels of each patch, row by row: (B, C, H, W) -> (B, N, C * P * P)."""
-        c, (H, W) = self.config, pixels.shape[-2:]
-        if pixels.shape[1] != c.channels or H % c.patch or W % c.patch:
-            need = f"channels={c.channels}, and sides that divide by patch={c.patch}"
-            raise ValueError(f"pixels {tuple(pixels.shape)}: needed are {need}")
-        return F.pixel_unshuffle(pixels, c.patch).flatten(2).mT
+        """The pixels of each patch, row by row: (B, C, H, W) -> (B, N, C * P * Q)."""
+        channels, (P, Q) = self.config.channels, self.patch
+        if pixels.shape[1] != channels or pixels.shape[2] % P or pixels.shape[3] % Q:
+            raise ValueError(
+                f"{tuple(pixels.shape)}: needs {channels=}, and sides that divide by {P} and {Q}"
+            )
+        x = pixels.unflatten(3, (-1, Q)).unflatten(2, (-1, P))  # (B, C, R, P, N/R, Q)
+        return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def grid_positions(self, rows: int, columns: int) -> Tensor | None:
         """A vector for each token of a grid of patches (T, D), interpolated if it is not that of training."""
-        c, n = self.config, self.side
+        c, n, cells = self.config, self.sides[1], math.prod(self.sides)
         if c.positions == "none":
             return None
+        if c.mels and columns < n:  # the first ones
+            return self.grid_positions(rows, n)[: c.context - n + columns]  # type: ignore[index]
         if self.positions is not None:
-            first, grid = self.positions.weight.split([c.context - n * n, n * n])
-            if (rows, columns) != (n, n):
-                image = grid.mT.unflatten(1, (n, n))[None]
+            first, grid = self.positions.weight.split([c.context - cells, cells])
+            if (rows, columns) != self.sides:
+                image = grid.mT.unflatten(1, self.sides)[None]
                 image = F.interpolate(image, (rows, columns), mode="bicubic", align_corners=False)
                 grid = image[0].flatten(1).mT
             return torch.cat([first, grid])
@@ -98,21 +109,19 @@ class ViT(nn.Module):
         return F.pad(y, (0, 0, 1, 0)) if self.first is not None else y
 
     def encode(self, pixels: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
-        """(B, C, H, W) -> (B, T, D)"""
-        B, P = len(pixels), self.config.patch
+        """(B, C, H, W) -> (B, T, D), with padding on the right where not `attention_mask` (B, T)."""
         x = self.embed(self.patches(pixels)).to(self.embed.weight.dtype)  # (B, N, D)
         if self.first is not None:
-            x = torch.cat([self.first.weight.expand(B, -1, -1), x], dim=1)  # (B, T, D)
-        positions = self.grid_positions(pixels.shape[-2] // P, pixels.shape[-1] // P)
+            x = torch.cat([self.first.weight.expand(len(x), -1, -1), x], dim=1)  # (B, T, D)
+        positions = self.grid_positions(*self.grid(pixels))
         x = self.drop(x if positions is None else x + positions.to(x.dtype))  # (B, T, D)
-        return self.norm(self.blocks(x))  # (B, T, D)
+        return self.norm(self.blocks(x, mask=over_keys(attention_mask)))  # (B, T, D)
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.encode(pixels)
+    forward = encode
 
     def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:
         """The vector of a whole image: (B, T, D) -> (B, D)."""
-        return x[:, 0] if self.first is not None else x.mean(1)
+        return x[:, 0] if self.first is not None else masked_mean(x, attention_mask)
 
     def unused_by_head(self, pooled: bool) -> Parts:
         return []
@@ -123,4 +132,5 @@ class ViT(nn.Module):
 
     def graphs(self) -> list[Graph]:
         c = self.config
-        return [Graph("model", self.encode, {"pixels": ("batch", c.channels, c.size, c.size)}, ("hidden",))]
+        pixels = "batch", c.channels, c.mels or c.size, c.size
+        return [Graph("model", self.encode, {"pixels": pixels}, ("hidden",))]

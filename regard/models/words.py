@@ -30,6 +30,7 @@ class Word2Vec(LanguageModel):
     """
 
     output_bias = None
+    output = property(lambda self: self.near.weight)
 
     def __init__(self, c: WordsConfig):
         super().__init__(c)
@@ -38,10 +39,6 @@ class Word2Vec(LanguageModel):
         with torch.no_grad():
             self.embed.weight.uniform_(-0.5 / c.dim, 0.5 / c.dim)  # as word2vec.c
             self.near.weight.zero_()
-
-    @property
-    def output(self) -> Tensor:
-        return self.near.weight
 
     def hidden(self, ids: Tensor) -> Tensor:
         return self.embed(ids)  # (B, T, D)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.core.cache import masked_mean
 from regard.core.modes import evaluating
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
@@ -207,10 +208,7 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
     def pool(self, model: Bert, ids: Tensor, attention_mask: Tensor) -> Tensor:
         """A vector for each text."""
         x = widened(model.encode(ids, attention_mask))  # (B, T, D)
-        if self.config.pooling == "first":
-            return x[:, 0]
-        y = (x * attention_mask[..., None]).sum(1) / attention_mask.sum(1, keepdim=True)  # (B, D)
-        return y
+        return x[:, 0] if self.config.pooling == "first" else masked_mean(x, attention_mask)
 
     def unit_vectors(self, model: Bert, *sides: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors of length 1 for both sides of the pairs, from their ids and attention masks."""

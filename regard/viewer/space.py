@@ -212,7 +212,7 @@ class Space:
 
 def grid_table(m: Any) -> Tensor | None:
     """The position vectors (T, D) of a model that reads a grid of patches, or None."""
-    return m.grid_positions(m.side, m.side) if hasattr(m, "grid_positions") else None
+    return m.grid_positions(*m.sides) if hasattr(m, "grid_positions") else None
 
 
 @torch.no_grad()

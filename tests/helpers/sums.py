@@ -173,7 +173,8 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
             mean, std = (torch.tensor(op[key]).double()[:, None, None] for key in ("mean", "std"))
             return (get(op["x"]) / 255 - mean) / std
         case "patch":
-            return F.pixel_unshuffle(get(op["x"]), op["side"]).flatten(1).T
+            size = op.get("height", op["side"]), op["side"]
+            return F.unfold(get(op["x"])[None], size, stride=size)[0].T
         case "conv":
             return convolve(op, f(get(op["x"])), get(op["W"]), get(op["b"]) if "b" in op else None)
         case "regions":

@@ -154,7 +154,7 @@ def test_later_blocks_are_skipped_more_often() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"size": 16}, "16 pixels each way must divide by patch=5"),
+        ({"size": 16}, "size=16 must divide by patch=5"),
         ({"dim": 25}, "dim=25 must divide by heads=3"),
         ({"dim": 30, "positions": "sinusoidal"}, "dim=30 must divide by 4"),
         ({"skip": 1.0}, "skip=1.0"),
@@ -168,7 +168,7 @@ def test_settings_that_do_not_do_are_named(changes: dict[str, object], words: st
 
 @pytest.mark.parametrize("shape", [(2, 1, 15, 15), (2, 3, 16, 15)])
 def test_pixels_that_do_not_fit_are_named(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="channels=3, and sides that divide by patch=5"):
+    with pytest.raises(ValueError, match="channels=3, and sides that divide by 5 and 5"):
         build()(torch.zeros(shape))
 
 
@@ -197,3 +197,45 @@ def test_under_autocast_what_blocks_add_up_stays_exact() -> None:
     assert records == [torch.float32] * 2
     assert torch.nn.functional.cosine_similarity(half, exact, dim=-1).min() > 0.99
     assert build(positions="sinusoidal").bfloat16()(pixels.bfloat16()).dtype == torch.bfloat16
+
+
+# Spectrograms
+
+SOUND = {"size": 24, "channels": 1, "mels": 7, "patch": 4}
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+@pytest.mark.parametrize("pool", ["first", "mean"])
+@torch.no_grad()
+def test_padded_spectrograms_are_as_if_alone(pool: str, positions: str) -> None:
+    """Nothing attends to padding, and the positions of a shorter one are the first."""
+    model = build(**SOUND, pool=pool, positions=positions)
+    pixels, first = torch.randn(2, 1, 7, 24), int(pool == "first")
+    mask = torch.arange(6 + first) < torch.tensor([[6], [4]]) + first
+    y = model(pixels, mask)
+    alone = model(pixels[1:, ..., :16])
+    assert_close(y[1:, : 4 + first], alone, atol=1e-5, rtol=1e-4)
+    assert_close(y[:1], model(pixels[:1]), atol=1e-5, rtol=1e-4)
+    pooled = model.pooled(y, mask)
+    assert_close(pooled[1:], model.pooled(alone), atol=1e-5, rtol=1e-4)
+    other = pixels.clone()
+    other[1, ..., 16:] = 9
+    assert torch.equal(model(other, mask)[1, : 4 + first], y[1, : 4 + first])
+    other[1, ..., 15] = 9
+    assert not torch.equal(model(other, mask)[1], y[1])
+
+
+def test_patches_of_spectrograms_are_columns() -> None:
+    model = build(**SOUND)
+    pixels = torch.randn(2, 1, 7, 12)
+    assert model.grid(pixels) == (1, 3)
+    for n in range(3):
+        assert torch.equal(model.patches(pixels)[:, n], pixels[..., 4 * n : 4 * n + 4].flatten(1))
+    assert model.config.context == 7
+    with pytest.raises(ValueError, match="divide"):
+        model(torch.zeros(1, 1, 6, 12))
+
+
+def test_patches_of_images_are_squares() -> None:
+    model, pixels = build(), torch.randn(2, 3, 10, 20)
+    assert torch.equal(model.patches(pixels), nn.functional.pixel_unshuffle(pixels, 5).flatten(2).mT)

@@ -40,10 +40,10 @@ export const pixel = {
 
 /** @type {Operation<SumOf<"patch">, Scalar>} */
 export const patch = {
-  operands(cell, { x, side }) {
+  operands(cell, { x, side, height = side }) {
     const across = last(cell.manifest.tensors[x].shape) / side;
-    const [channel, within] = [Math.floor(cell.column / side ** 2), cell.column % side ** 2];
-    const row = Math.floor(cell.row / across) * side + Math.floor(within / side);
+    const [channel, within] = [Math.floor(cell.column / (side * height)), cell.column % (side * height)];
+    const row = Math.floor(cell.row / across) * height + Math.floor(within / side);
     return cell.one(x, row, (cell.row % across) * side + (within % side), channel);
   },
   evaluate: ({ value }) => value,
