@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from regard import errors
-from regard.data.images import find_image
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.score import score_model
@@ -57,15 +56,15 @@ class Model:
         return [t for t in (self.task.tokenizer, self.task.target_tokenizer) if t is not None]
 
     def open_input(self, input: Any) -> Any:
-        """An input as tasks take it: if this model reads images, a string is the path of a file here.
+        """An input as tasks take it: if this model reads images or recordings, a string is a path here.
 
         Only what the user of this process passes comes this way. What clients of a server send goes to the
         task as it is, and tasks open no paths.
         """
-        if self.task.reads != "image":
+        if self.task.reads == "text":
             return str(input) if isinstance(input, Path) else input
         source, target = self.task.split_target(input) if self.task.has_source else (input, None)
-        source = find_image(str(source)) if isinstance(source, str | Path) else source
+        source = self.task.find_file(str(source)) if isinstance(source, str | Path) else source
         return source if target is None else (source, target)
 
     def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from regard.tasks.caption import Caption, CaptionConfig
 from regard.tasks.classify import Classify, ClassifyConfig
 from regard.tasks.embed import Embed, EmbedConfig
 from regard.tasks.fill import Fill, FillConfig
+from regard.tasks.hear import Hear, HearConfig
 from regard.tasks.pairs import Chat, ChatConfig, Translate, TranslateConfig
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.restore import Restore, RestoreConfig
@@ -24,6 +25,7 @@ TASKS: dict[str, tuple[type[Task], type[Any]]] = {
     "classify": (Classify, ClassifyConfig),
     "embed": (Embed, EmbedConfig),
     "fill": (Fill, FillConfig),
+    "hear": (Hear, HearConfig),
     "restore": (Restore, RestoreConfig),
     "see": (See, SeeConfig),
     "span": (SpanTask, SpanTaskConfig),
@@ -48,6 +50,8 @@ __all__ = [
     "EmbedConfig",
     "Fill",
     "FillConfig",
+    "Hear",
+    "HearConfig",
     "Prompt",
     "Request",
     "Restore",

@@ -3,35 +3,28 @@
 Shapes: B batch, K images that are mixed into one, C channels, H height, W width, L classes.
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from regard.core.modes import evaluating
 from regard.data import Corpus
 from regard.data.augment import Augmentation, apply_augmentation, apply_mix, sample_augmentation, sample_mix
 from regard.data.image_readers import read_image_classes
-from regard.data.images import ImageDataset, ImageSource, read_pixels
-from regard.data.labels import LabelledTexts, class_ids, class_names, split_by_class
+from regard.data.images import ImageDataset
+from regard.data.labels import class_names, split_by_class
 from regard.data.shuffling import mix64, random_keys
 from regard.data.synthetic import SIZE, draw_shapes
-from regard.describe.images import IMAGE
-from regard.describe.values import Description
 from regard.errors import UserError
 from regard.models import ModelWithHead, ViT
-from regard.tasks.answers import Answer
-from regard.tasks.batches import TOKENS_AT_ONCE, Batch, Shuffled, targets
-from regard.tasks.heads import class_scores, class_weights, likeliest_classes
+from regard.tasks.batches import Batch, Shuffled
+from regard.tasks.heads import class_weights
 from regard.tasks.loss import IGNORED
-from regard.tasks.reading import Reading, recorded_call, region_names
-from regard.tasks.request import DataRequest, Request
-from regard.tasks.task import Task, widened
+from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses
+from regard.tasks.request import DataRequest
 
 WIDEST = 64  # pixels to which images are scaled down, if no size is given: attention costs
 SHAPES = 4000, 500  # images that are drawn if none are given: to train and to evaluate on
@@ -64,53 +57,10 @@ class SeeConfig(Augmentation):
         check_image_settings(self.size, self.channels)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PictureConfig:
-    holdout: float = 0.1  # the share of the images to evaluate on, where no others are given for that
-    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.holdout < 1:
-            raise ValueError(f"holdout={self.holdout} must be a share, from 0 to less than 1")
-        if self.max_bytes is not None and not self.max_bytes > 0:
-            raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
-
-
-class Examples:
-    """Images, and the number of the class of each."""
-
-    def __init__(self, images: ImageDataset, labels: Sequence[str], names: Sequence[str]):
-        self.sources, self.targets = images, list(labels)
-        table = LabelledTexts(images.names, None, self.targets, None, where=images.names)
-        self.labels = np.array(class_ids(table, names), dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def describe(self) -> str:
-        return self.sources.describe()
-
-    def fingerprint(self) -> str:
-        return hashlib.sha256(self.sources.fingerprint().encode() + self.labels.tobytes()).hexdigest()
-
-    def sampled_fingerprint(self) -> str:
-        """As earlier versions took it."""
-        return hashlib.sha256(self.sources.sampled_fingerprint().encode() + self.labels.tobytes()).hexdigest()
-
-
-class See(Task[SeeConfig, Examples, ModelWithHead]):
-    kinds = ("vit",)
-    specials = ()
+class See(PixelClasses[SeeConfig]):
     data_config = PictureConfig
-    builtin = (), ()  # drawn shapes
     reads = "image"
-    static_shapes = has_references = shows_scores = True
-    best_metric = "accuracy"
-    ask_batch_size = 64
     inherits = ("size", "channels", "mean", "std")
-
-    def setup(self) -> None:
-        self.labels = self.config.labels or ()
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -147,17 +97,12 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
             None,
             task_settings=settings,
             notes=[f"images are scaled to {H} x {H} pixels (task.size)"] if H == WIDEST else [],
-            model_settings={"size": H, "channels": C},
+            model_settings={"size": H, "channels": C, "mels": 0},
         )
 
     def held_out(self, paths: Sequence[str]) -> Examples:
         images, labels = read_image_classes(paths, self.config.size, self.config.channels)
         return Examples(images, labels, self.labels)
-
-    def samples(self, data: Examples, seed: int, rows: int, tokens: int | None) -> Shuffled:
-        size = rows if tokens is None else max(1, tokens // self.context)
-        notes = [f"{len(data) / size:,.1f} batches an epoch", *data.sources.notes]
-        return Shuffled(data, seed, size, notes)
 
     def batch(self, samples: Shuffled, rows: np.ndarray) -> Batch:
         """Images (B, K, C, H, W), how to change each and to mix them; the class of the image mixed in, and of
@@ -175,36 +120,20 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
         labels = data.labels[index[-1]], data.labels[index[0]]
         return pixels, *(torch.from_numpy(x) for x in (how, mixing, *labels))
 
-    def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
-        """All images once, as they are: (B, C, H, W), and their classes (B,)."""
-        size = max(1, min(tokens, TOKENS_AT_ONCE) // self.context)
-        for first in range(0, len(data), size):
-            rows = np.arange(first, min(first + size, len(data)))
-            yield data.sources.read(rows), torch.from_numpy(data.labels[rows])
-
-    def batch_length(self, batch: Batch) -> int:
-        return targets(batch)
-
     # Training
 
     @classmethod
     def add_head(cls, model: nn.Module, config: SeeConfig) -> nn.Module:
         vit = cast(ViT, model)
         c = vit.config
+        if c.mels:
+            raise UserError("this model reads spectrograms; train it further with the recipe hear")
         if c.channels != config.channels or (config.size or 0) % c.patch:
             raise UserError(
                 f"images of {config.size} pixels in {config.channels} channels: the model's have "
                 f"{c.channels} channels and divide by {c.patch} pixels; set task.size and task.channels"
             )
         return ModelWithHead(vit, len(config.labels or (0,)), dropout=c.dropout)
-
-    def logits(self, model: ModelWithHead, pixels: Tensor) -> Tensor:
-        """(B, L) of images with bytes for pixels, or with numbers from 0 to 1."""
-        x = pixels if pixels.is_floating_point() else pixels / 255
-        # Plain numbers: a tensor made of them would have the device waited for.
-        moments = zip(self.config.mean or (), self.config.std or (), strict=True)
-        x = torch.stack([(x[:, i] - mean) / std for i, (mean, std) in enumerate(moments)], dim=1)
-        return widened(model(x))
 
     def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
         """The sum of cross-entropies; of a mixed image, each class counts as much as is seen of it."""
@@ -218,77 +147,6 @@ class See(Task[SeeConfig, Examples, ModelWithHead]):
         other = torch.where(labels == IGNORED, labels, other)  # a row that does not count
         first, second = (self.cross_entropies(logits, each, smoothing) for each in (labels, other))
         return (stays * first + (1 - stays) * second).sum()
-
-    def cross_entropies(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Of each row, in nats (B,)."""
-        w = self.config.weights
-        return F.cross_entropy(
-            logits,
-            labels,
-            None if w is None else torch.tensor(w, device=logits.device),
-            ignore_index=IGNORED,
-            reduction="none",
-            label_smoothing=smoothing,
-        )
-
-    def measure(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
-        """The loss, and how many classes were right."""
-        pixels, labels = batch
-        logits = self.logits(model, pixels)
-        right = (logits.argmax(-1) == labels).sum()
-        return torch.stack([self.cross_entropies(logits, labels).double().sum(), right.double()])
-
-    def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
-        (right,) = more
-        return {"loss": loss / max(1, count), "accuracy": right / max(1, count)}
-
-    def preview(self, model: ModelWithHead, data: Examples, seed: int) -> str:
-        answers = self.answers(model, Request(data.sources[:3], samples=2))
-        lines = []
-        for name, true, several in zip(data.sources.names, data.targets, answers, strict=False):
-            classes = ", ".join(f"{answer.text} {answer.score:.0%}" for answer in several)
-            lines.append(f"{name} ({true})\n  → {classes}")
-        return "\n".join(lines)
-
-    # Answers
-
-    @torch.inference_mode()
-    def answers(self, model: ModelWithHead, request: Request) -> list[list[Answer]]:
-        """The likeliest classes of each image, with their probabilities.
-
-        An image is an `ImageSource`, or pixels (C, H, W) in bytes.
-        """
-        device, size = next(model.parameters()).device, self.ask_batch_size
-        answers: list[list[Answer]] = []
-        with evaluating(model):
-            for first in range(0, len(request.inputs), size):
-                pixels = [self.pixels(input) for input in request.inputs[first : first + size]]
-                logits = self.logits(model, torch.stack(pixels).to(device))
-                answers += [likeliest_classes(self.labels, row, request.samples) for row in logits.cpu()]
-        return answers
-
-    def pixels(self, input: ImageSource | Tensor) -> Tensor:
-        """An image as the model reads it, (C, H, W) in bytes."""
-        return read_pixels(input, self.image_shape)
-
-    def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        return class_scores(self.labels, answers, references)
-
-    # Looking on
-
-    def reading(self, model: ModelWithHead, input: ImageSource | Tensor) -> Reading:
-        args, _ = recorded_call(model, lambda: self.answers(model, Request([input])))
-        assert isinstance(model.model, ViT)
-        P = model.model.config.patch
-        grid = args[0].shape[-2] // P, args[0].shape[-1] // P
-        first = ["class"] if model.model.first is not None else []
-        tokens = {"text": first + region_names(*grid), "label": list(self.labels)}
-        return Reading(tokens=tokens, run=lambda: model(*args), pixels=self.pixels(input), grid=grid)
-
-    def describe(self, d: Description, model: ModelWithHead, dims: int) -> None:
-        super().describe(d, model, dims)
-        op = {"does": "pixel", "x": "pixels", "mean": self.config.mean, "std": self.config.std}
-        d.see("image", op, IMAGE)
 
 
 def shapes(config: SeeConfig, held: bool) -> tuple[ImageDataset, list[str]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus, in_length_order
+from regard.data.images import ImageSource, find_image, read_pixels
 from regard.decode.sampling import Sampling
 from regard.describe.texts import Text
 from regard.describe.values import Description
@@ -49,7 +50,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     best_metric: str | None = None  # the highest is best; None: the lowest loss is
 
     # What it can do
-    reads: ClassVar[Literal["text", "image"]] = "text"
+    reads: ClassVar[Literal["text", "image", "audio"]] = "text"  # all but texts become pixels
     generates: ClassVar[bool] = False  # it writes tokens one after another
     has_source: ClassVar[bool] = False  # what it writes answers a source, which an encoder reads
     streams: ClassVar[bool] = False  # the tokens it writes are the answer, piece by piece
@@ -210,6 +211,14 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of the images that it reads."""
         raise NotImplementedError
+
+    def find_file(self, path: str) -> ImageSource:
+        """The file at a path of this machine, where a task does not read texts."""
+        return find_image(path)
+
+    def pixels(self, input: ImageSource | Tensor) -> Tensor:
+        """An image as the model reads it, (C, H, W) in bytes."""
+        return read_pixels(input, self.image_shape)
 
     def example_input(self) -> str | Tensor:
         """Something to ask, if nobody has said what."""

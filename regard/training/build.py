@@ -37,7 +37,13 @@ from regard.training.trainer import TrainConfig, Trainer
 # masks of dropout, which micro, device and the number of processes change as another seed would.
 BUDGET = {"steps", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "log", "tensorboard", "device", "compile", "parallel"}
-FROM_DATA = ("vocab", "target_vocab", "size", "channels")  # settings of models that follow from the data
+FROM_DATA = (
+    "vocab",
+    "target_vocab",
+    "size",
+    "channels",
+    "mels",
+)  # settings of models that follow from the data
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 
 from helpers.browsing import MODELS, WORDS
 from helpers.folders import save_folder
-from helpers.looking import captioner, noise, reader, seer
+from helpers.looking import captioner, hearer, noise, reader, seer, sound
 from regard import load
 from regard.runs.model import Model
 
@@ -68,6 +68,9 @@ MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
     "words": lambda: (reader("words", "words"), "fox dog"),
     "vit-mean": lambda: (seer("mean"), noise(6)),
     "vit-waves": lambda: (seer(positions="sinusoidal"), noise(6)),
+    "hear": lambda: (hearer(), sound(24)),
+    "hear-mean": lambda: (hearer("mean"), sound(16)),
+    "hear-waves": lambda: (hearer(positions="sinusoidal"), sound(16)),
     "vit-larger": lambda: (seer(), noise(8)),
     "zoom": lambda: (captioner(zoom=2), noise(12)),
     "efficientnet": lambda: (captioner(encoder="efficientnet", size=64), noise(64)),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.models import MODELS, Captioner, CaptionerConfig, ViT, ViTConfig
 from regard.runs.model import Model
-from regard.tasks import TASKS, Caption, CaptionConfig, See, SeeConfig
+from regard.tasks import TASKS, Caption, CaptionConfig, Hear, HearConfig, See, SeeConfig
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_kinds import train_tokenizer
 
@@ -49,6 +49,28 @@ def seer(pool: str = "first", **settings: Any) -> Model:
     return Model(shaken(See.add_head(vit, config)), See(config, None, vit.config.context), {}, kind="vit")
 
 
+def hearer(pool: str = "first", **settings: Any) -> Model:
+    """Spectrograms of 5 bands and up to 24 frames, in patches of 4."""
+    labels = ("yes", "no", "stop")
+    config = HearConfig(name="hear", seconds=0.24, mels=5, mean=(0.4,), std=(0.3,), labels=labels)
+    sizes: dict[str, Any] = {
+        "size": 24,
+        "channels": 1,
+        "mels": 5,
+        "patch": 4,
+        "dim": 12,
+        "depth": 3,
+        "heads": 2,
+    }
+    vit = ViT(ViTConfig(pool=pool, **sizes | settings))  # type: ignore[arg-type]
+    return Model(shaken(Hear.add_head(vit, config)), Hear(config, None, vit.config.context), {}, kind="vit")
+
+
+def sound(frames: int = 16) -> Tensor:
+    g = torch.Generator().manual_seed(5)
+    return torch.randint(1, 256, (1, 5, frames), generator=g, dtype=torch.uint8)
+
+
 def captioner(**settings: Any) -> Model:
     """Return a captioner of images of 12 x 12 pixels, in regions of 4."""
     task = Caption(CaptionConfig(name="caption", size=12, channels=3), words(Caption), CONTEXT)
@@ -65,7 +87,12 @@ def every_task() -> dict[str, Model]:
     """A model for each task, by the name of the task."""
     kinds = {"chat": "t5", "restore": "t5", "translate": "transformer", "write": "gpt"}
     labels = {"classify": ("a", "b"), "tag": ("O", "B-X")}
-    models = {"see": seer(), "caption": captioner(), "words": reader("write", "gpt").words()}
+    models = {
+        "see": seer(),
+        "hear": hearer(),
+        "caption": captioner(),
+        "words": reader("write", "gpt").words(),
+    }
     for task in TASKS:
         if task not in models:
             settings = {"task_labels": labels[task]} if task in labels else {}

@@ -16,8 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.disks import without_fsync
-from regard import cli
+from helpers.sounds import write_wav
 from regard.tasks import Write
 from regard.tasks.request import Request
 from regard.training import distributed
@@ -94,6 +93,12 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"model.patch": 2, "model.depth": 2, "model.heads": 2, "model.skip": 0.0, "train.batch": 9}
         | {"task.operations": 2, "task.area": 0.5, "task.erase": 0.5, "task.mixup": 0.4, "task.cutmix": 1.0},
     ),
+    "hear-vit": (
+        "hear",
+        ANY
+        | {"model.patch": 8, "model.depth": 2, "model.heads": 2, "model.dropout": 0.0, "train.batch": 9}
+        | {"task.mels": 7},
+    ),
     "caption-soft": ("caption", CAPTION),
     "caption-transformer": (
         "caption",
@@ -103,7 +108,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 OF_PAIRS = [name for name in RUNS if name.startswith(("translate", "chat"))]
 # All batches of one shape; and batches that cannot be cut.
-STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see"))]
+STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see", "hear"))]
 WHOLE = [name for name in RUNS if name.startswith("embed")]
 REFUSED = {"embed": {"train.micro"}, "words": {"model.dropout"}}  # settings that a task or its model lacks
 QUESTIONS = {  # that a model understands; others take any
@@ -112,6 +117,7 @@ QUESTIONS = {  # that a model understands; others take any
     "span": "Who is it?\tIt is fox 3.",
     "words": "brown",
     "see": "one.png",  # beside the data
+    "hear": "hear/low_ada_0.wav",
     "caption": "caption/3.png",
 }
 TIMES = {"elapsed", "tokens_per_second", "mfu"}  # what may differ between runs that are the same
@@ -208,6 +214,17 @@ def write_captions(path: Path) -> str:
     return str(path)
 
 
+def write_sounds(path: Path) -> str:
+    """Write three classes of tones of different lengths, by four voices of different loudness."""
+    path.mkdir(exist_ok=True)
+    for n in range(36):
+        tone, voice = n % 3, n // 3 % 4
+        samples = np.sin(np.arange(900 + 83 * n) * (0.2 + 0.5 * tone)) / (1 + voice)
+        name = f"{('low', 'middle', 'high')[tone]}_{('ada', 'ben', 'cy', 'dee')[voice]}_{n // 12}.wav"
+        write_wav(path / name, samples)
+    return str(path)
+
+
 FILES: dict[str, tuple[str, Callable[[Path], str]]] = {  # by task: a file's ending, and what writes it
     "write": (".txt", write_text),
     "translate": (".tsv", write_pairs),
@@ -220,6 +237,7 @@ FILES: dict[str, tuple[str, Callable[[Path], str]]] = {  # by task: a file's end
     "embed": (".tsv", write_pairs),
     "words": (".txt", write_text),
     "see": ("-images-idx3-ubyte", write_pictures),
+    "hear": ("", write_sounds),
     "caption": (".tsv", write_captions),
 }
 

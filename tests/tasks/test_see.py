@@ -69,7 +69,7 @@ def read(data, **settings):
 def test_what_follows_from_the_data_is_found(data):
     corpus, _ = read(data)
     assert corpus.task_settings["labels"] == list(NAMES)
-    assert corpus.model_settings == {"size": 6, "channels": 1}
+    assert corpus.model_settings == {"size": 6, "channels": 1, "mels": 0}
     assert corpus.tokenizer is None
     held = [row for label in range(3) for row in range(label, 37, 3)[9::10]]  # every tenth of each class
     assert len(corpus.valid) == len(held) == 3
@@ -247,7 +247,7 @@ def test_what_does_not_do_is_named(data, tmp_path):
         user_error(lambda: train("see", data, out=tmp_path / "no", steps=2, set=changes), *words)
         assert not (tmp_path / "no").exists()
 
-    said("6 pixels each way must divide by patch=4", model__patch=4)
+    said("size=6 must divide by patch=4", model__patch=4)
     said("size is not a setting", model__size=8)
     said("channels=2", task__channels=2)
     said("smoothing=1.0", task__smoothing=1.0)

@@ -1,0 +1,190 @@
+"""Classification of short recordings by their spectrograms. Gong et al. 2021 (AST), Berg et al. 2021 (KWT).
+
+Shapes: B batch, M mel bands, T frames, P frames of a patch, N patches, L classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.audio.mel import FRAMES, HOP, RATE, attention_mask, spectrogram
+from regard.data import Corpus
+from regard.data.images import ImageSource
+from regard.data.labels import class_names, quote_names
+from regard.data.shuffling import random_keys
+from regard.data.sound_readers import LabelledSound, read_sound_classes, split_by_voice
+from regard.data.sounds import (
+    DEFAULT_SECONDS,
+    SoundDataset,
+    find_sound,
+    frames_of,
+    load_sounds,
+    pad_sound,
+    read_spectrogram,
+)
+from regard.data.spec_augment import SpecAugmentation, apply_spec_augmentation, sample_spec_augmentation
+from regard.data.synthetic import speak_digits
+from regard.describe.images import SPECTROGRAM
+from regard.errors import UserError
+from regard.models import ModelWithHead, ViT
+from regard.tasks.batches import Batch, Shuffled
+from regard.tasks.heads import class_weights
+from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses
+from regard.tasks.request import DataRequest
+
+SPOKEN = (
+    (40, 5),
+    (10, 5),
+)  # voices that say the digits if there are no data, and how often: to train, to evaluate
+SPOKEN_SECONDS = 1.2
+SALT = 0x736F756E6473  # what is done to recordings has other keys than their order
+
+
+@dataclass(frozen=True, kw_only=True)
+class HearConfig(SpecAugmentation):
+    name: Literal["hear"]
+    labels: tuple[str, ...] | None = None  # the classes; None: as found in the data
+    seconds: float | None = None  # that are read of a recording, the loudest ones; None: as found in the data
+    mels: int = 64  # bands of frequencies
+    mean: tuple[float, ...] | None = (
+        None  # of the spectrogram's bytes, from 0 to 1; None: as found in the data
+    )
+    std: tuple[float, ...] | None = None  # their standard deviation
+    balanced: bool = False  # rare classes count as much as frequent ones
+    weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing={self.smoothing} must be from 0 to less than 1")
+        if not 1 <= self.mels <= 128:
+            raise ValueError(f"mels={self.mels} must be from 1 to 128")
+        if self.seconds is not None and not 0 < self.seconds <= 60:
+            raise ValueError(f"seconds={self.seconds} must be more than 0 and at most 60")
+
+
+class Hear(PixelClasses[HearConfig]):
+    data_config = PictureConfig
+    reads = "audio"
+    inherits = ("seconds", "mels", "mean", "std")
+    normalised = SPECTROGRAM
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return 1, self.config.mels, frames_of(self.config.seconds or 1)
+
+    def find_file(self, path: str) -> ImageSource:
+        return find_sound(path)
+
+    def pixels(self, input: ImageSource | Tensor) -> Tensor:
+        """The spectrogram of a recording, (1, M, T) in bytes."""
+        return read_spectrogram(input, self.image_shape)
+
+    def stack(self, pixels: Sequence[Tensor]) -> Tensor:
+        """Spectrograms as one tensor (B, 1, M, T), padded on the right."""
+        longest = max(x.shape[-1] for x in pixels)
+        return torch.stack([F.pad(x, (0, longest - x.shape[-1])) for x in pixels])
+
+    # Data
+
+    @classmethod
+    def read(cls, request: DataRequest[HearConfig]) -> Corpus:
+        """Without paths, spoken digits."""
+        config, notes, sounds = request.config, list[str](), read_sound_classes(request.paths)
+        data, labels = load_labelled(sounds, config) if sounds else speak(config, False)
+        seconds = data.shape[2] * HOP / RATE
+        if request.valid:
+            held, held_labels = load_labelled(read_sound_classes(request.valid), config, seconds)
+        elif not sounds:
+            held, held_labels = speak(config, True)
+        else:
+            training, valid, voices = split_by_voice(sounds, request.data.holdout)
+            held, held_labels = data.rows(valid), [labels[i] for i in valid]
+            data, labels = data.rows(training), [labels[i] for i in training]
+            if voices:
+                notes.append(f"held out to evaluate on, and not heard in training: {quote_names(voices)}")
+        names = list(config.labels or class_names(labels))
+        mean, std = data.moments()
+        settings: dict[str, Any] = {"labels": names, "seconds": seconds, "mels": config.mels}
+        settings |= {"mean": mean, "std": std}
+        train = Examples(data, labels, names)
+        if config.balanced:
+            settings["weights"] = class_weights(train.labels, len(names))
+        if config.seconds is None and seconds >= DEFAULT_SECONDS:
+            notes.append(f"of longer recordings, the loudest {seconds:g} s are read (task.seconds)")
+        return Corpus(
+            train,
+            Examples(held, held_labels, names) if len(held) else None,
+            None,
+            task_settings=settings,
+            notes=notes,
+            model_settings={"size": data.shape[2], "channels": 1, "mels": config.mels},
+        )
+
+    def held_out(self, paths: Sequence[str]) -> Examples:
+        return Examples(*load_labelled(read_sound_classes(paths), self.config), self.labels)
+
+    def batch(self, samples: Shuffled, rows: np.ndarray) -> Batch:
+        """Spectrograms (B, 1, M, T), how to change each, and their classes (B,)."""
+        data, index = samples.data, samples.at(rows)
+        how = sample_spec_augmentation(self.config, random_keys(samples.seed ^ SALT, rows))
+        return data.sources.read(index), torch.from_numpy(how), torch.from_numpy(data.labels[index])
+
+    # Training
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: HearConfig) -> nn.Module:
+        vit = cast(ViT, model)
+        c = vit.config
+        if not c.mels:
+            raise UserError("this model reads images; train it further with the recipe see")
+        if c.mels != config.mels or c.size < frames_of(config.seconds or 0):
+            raise UserError(
+                f"{config.mels} mels of {config.seconds} s: the model has {c.mels} mels, and up to "
+                f"{c.size * HOP / RATE:g} s; set task.mels and task.seconds"
+            )
+        if FRAMES % c.patch:
+            raise UserError(f"model.patch={c.patch}: {FRAMES} frames must divide by it; give 1, 2, 4 or 8")
+        return ModelWithHead(vit, len(config.labels or (0,)), dropout=c.dropout)
+
+    def attention_mask(self, model: ModelWithHead, pixels: Tensor) -> tuple[Tensor, ...]:
+        c = model.config
+        return (attention_mask(pixels, c.patch, c.pool == "first"),)
+
+    def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
+        """The sum of cross-entropies."""
+        pixels, how, labels = batch
+        with torch.no_grad():
+            x = apply_spec_augmentation(pixels / 255, how)
+        return self.cross_entropies(self.logits(model, x), labels, self.config.smoothing).sum()
+
+    # Looking on
+
+    def region_names(self, model: ModelWithHead, rows: int, columns: int) -> list[str]:
+        """When each patch begins."""
+        step = model.config.patch * HOP / RATE
+        return [f"{i * step:.2f} s" for i in range(columns)]
+
+
+def load_labelled(
+    sounds: Sequence[LabelledSound], config: HearConfig, seconds: float | None = None
+) -> tuple[SoundDataset, list[str]]:
+    """Recordings and their classes; by default, as long as the settings say."""
+    data = load_sounds([sound.source for sound in sounds], config.mels, seconds or config.seconds)
+    return data, [sound.label for sound in sounds]
+
+
+def speak(config: HearConfig, held: bool) -> tuple[SoundDataset, list[str]]:
+    """Digits said by a synthesizer, and their classes; other voices are held out."""
+    recordings = speak_digits(1 + held, *SPOKEN[held])
+    shape = 1, config.mels, frames_of(config.seconds or SPOKEN_SECONDS)
+    pixels = [spectrogram(torch.from_numpy(samples), config.mels).numpy() for _, _, samples in recordings]
+    padded = torch.from_numpy(np.stack([pad_sound(x[:, :, : shape[2]], shape) for x in pixels]))
+    names = [f"{word}, {voice}" for word, voice, _ in recordings]
+    return SoundDataset(names, padded, [], shape), [word for word, _, _ in recordings]

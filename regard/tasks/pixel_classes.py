@@ -1,0 +1,199 @@
+"""Classes of what is read as pixels: images, and the spectrograms of recordings.
+
+Shapes: B batch, C channels, H height, W width, L classes.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.core.modes import evaluating
+from regard.data.images import ImageDataset, ImageSource
+from regard.data.labels import LabelledTexts, class_ids
+from regard.describe.images import IMAGE
+from regard.describe.texts import Text
+from regard.describe.values import Description
+from regard.models import ModelWithHead, ViT
+from regard.tasks.answers import Answer
+from regard.tasks.batches import TOKENS_AT_ONCE, Batch, Shuffled, targets
+from regard.tasks.heads import class_scores, likeliest_classes
+from regard.tasks.loss import IGNORED
+from regard.tasks.reading import Reading, recorded_call, region_names
+from regard.tasks.request import Request
+from regard.tasks.task import Task, widened
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureConfig:
+    holdout: float = 0.1  # the share of the images or recordings to evaluate on, where no others are given
+    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.holdout < 1:
+            raise ValueError(f"holdout={self.holdout} must be a share, from 0 to less than 1")
+        if self.max_bytes is not None and not self.max_bytes > 0:
+            raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
+
+
+class PixelConfig(Protocol):
+    """What the settings of these tasks share."""
+
+    @property
+    def labels(self) -> tuple[str, ...] | None: ...
+    @property
+    def mean(self) -> tuple[float, ...] | None: ...
+    @property
+    def std(self) -> tuple[float, ...] | None: ...
+    @property
+    def weights(self) -> tuple[float, ...] | None: ...
+
+
+ConfigT = TypeVar("ConfigT", bound=PixelConfig)
+
+
+class Examples:
+    """Images, and the number of the class of each."""
+
+    def __init__(self, images: ImageDataset, labels: Sequence[str], names: Sequence[str]):
+        self.sources, self.targets = images, list(labels)
+        table = LabelledTexts(images.names, None, self.targets, None, where=images.names)
+        self.labels = np.array(class_ids(table, names), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def describe(self) -> str:
+        return self.sources.describe()
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.sources.fingerprint().encode() + self.labels.tobytes()).hexdigest()
+
+    def sampled_fingerprint(self) -> str:
+        """As earlier versions took it."""
+        return hashlib.sha256(self.sources.sampled_fingerprint().encode() + self.labels.tobytes()).hexdigest()
+
+
+class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
+    """A class for each input, which a ViT reads as pixels (C, H, W) in bytes."""
+
+    kinds = ("vit",)
+    specials = ()
+    builtin = (), ()  # synthetic
+    static_shapes = has_references = shows_scores = True
+    best_metric = "accuracy"
+    ask_batch_size = 64
+    normalised: ClassVar[Text] = IMAGE  # what the page says about pixels as the network reads them
+
+    def setup(self) -> None:
+        self.labels = self.config.labels or ()
+
+    def stack(self, pixels: Sequence[Tensor]) -> Tensor:
+        """Several inputs as one tensor (B, C, H, W)."""
+        return torch.stack(list(pixels))
+
+    # Data
+
+    def samples(self, data: Examples, seed: int, rows: int, tokens: int | None) -> Shuffled:
+        size = rows if tokens is None else max(1, tokens // self.context)
+        notes = [f"{len(data) / size:,.1f} batches an epoch", *data.sources.notes]
+        return Shuffled(data, seed, size, notes)
+
+    def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
+        """All inputs once, as they are: (B, C, H, W), and their classes (B,)."""
+        size = max(1, min(tokens, TOKENS_AT_ONCE) // self.context)
+        for first in range(0, len(data), size):
+            rows = np.arange(first, min(first + size, len(data)))
+            yield data.sources.read(rows), torch.from_numpy(data.labels[rows])
+
+    def batch_length(self, batch: Batch) -> int:
+        return targets(batch)
+
+    # Training
+
+    def attention_mask(self, model: ModelWithHead, pixels: Tensor) -> tuple[Tensor, ...]:
+        """The mask (B, tokens) over these pixels, where the model needs one."""
+        return ()
+
+    def logits(self, model: ModelWithHead, pixels: Tensor) -> Tensor:
+        """(B, L) of inputs with bytes for pixels, or with numbers from 0 to 1."""
+        x = pixels if pixels.is_floating_point() else pixels / 255
+        # Plain numbers: a tensor made of them would have the device waited for.
+        moments = zip(self.config.mean or (), self.config.std or (), strict=True)
+        x = torch.stack([(x[:, i] - mean) / std for i, (mean, std) in enumerate(moments)], dim=1)
+        return widened(model(x, *self.attention_mask(model, pixels)))
+
+    def cross_entropies(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Of each row, in nats (B,)."""
+        w = self.config.weights
+        return F.cross_entropy(
+            logits,
+            labels,
+            None if w is None else torch.tensor(w, device=logits.device),
+            ignore_index=IGNORED,
+            reduction="none",
+            label_smoothing=smoothing,
+        )
+
+    def measure(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
+        """The loss, and how many classes were right."""
+        pixels, labels = batch
+        logits = self.logits(model, pixels)
+        right = (logits.argmax(-1) == labels).sum()
+        return torch.stack([self.cross_entropies(logits, labels).double().sum(), right.double()])
+
+    def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
+        (right,) = more
+        return {"loss": loss / max(1, count), "accuracy": right / max(1, count)}
+
+    def preview(self, model: ModelWithHead, data: Examples, seed: int) -> str:
+        answers = self.answers(model, Request(data.sources[:3], samples=2))
+        lines = []
+        for name, true, several in zip(data.sources.names, data.targets, answers, strict=False):
+            classes = ", ".join(f"{answer.text} {answer.score:.0%}" for answer in several)
+            lines.append(f"{name} ({true})\n  → {classes}")
+        return "\n".join(lines)
+
+    # Answers
+
+    @torch.inference_mode()
+    def answers(self, model: ModelWithHead, request: Request) -> list[list[Answer]]:
+        """The likeliest classes of each input, with their probabilities.
+
+        An input is an `ImageSource`, or pixels (C, H, W) in bytes.
+        """
+        device, size = next(model.parameters()).device, self.ask_batch_size
+        answers: list[list[Answer]] = []
+        with evaluating(model):
+            for first in range(0, len(request.inputs), size):
+                pixels = [self.pixels(input) for input in request.inputs[first : first + size]]
+                logits = self.logits(model, self.stack(pixels).to(device))
+                answers += [likeliest_classes(self.labels, row, request.samples) for row in logits.cpu()]
+        return answers
+
+    def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        return class_scores(self.labels, answers, references)
+
+    # Looking on
+
+    def reading(self, model: ModelWithHead, input: ImageSource | Tensor) -> Reading:
+        args, _ = recorded_call(model, lambda: self.answers(model, Request([input])))
+        assert isinstance(model.model, ViT)
+        grid = model.model.grid(args[0])
+        first = ["class"] if model.model.first is not None else []
+        tokens = {"text": first + self.region_names(model, *grid), "label": list(self.labels)}
+        return Reading(tokens=tokens, run=lambda: model(*args), pixels=self.pixels(input), grid=grid)
+
+    def region_names(self, model: ModelWithHead, rows: int, columns: int) -> list[str]:
+        """A name for each patch."""
+        return region_names(rows, columns)
+
+    def describe(self, d: Description, model: ModelWithHead, dims: int) -> None:
+        super().describe(d, model, dims)
+        op = {"does": "pixel", "x": "pixels", "mean": self.config.mean, "std": self.config.std}
+        d.see("image", op, self.normalised)
