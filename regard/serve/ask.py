@@ -14,10 +14,15 @@ from regard.serve.errors import APIError
 from regard.serve.generation import BlockingGeneration, Chunk, Generation, begin, collect, start_generation
 from regard.serve.protocol import AskRequest, AskResponse
 from regard.serve.registry import EncodedPrompt, ModelRegistry, ServedModel
-from regard.serve.requests import decode_image
+from regard.serve.requests import FILE_FIELDS, decode_file
 from regard.tasks import Request as AnswerRequest
 
 OPTIONS = (*schema.SAMPLING, "max_new_tokens", "num_return_sequences", "prefix", "distance")
+
+NEEDED = {
+    "picture": "this model reads images; give a PNG, JPEG or WebP",
+    "audio": "this model reads recordings; give a WAV file",
+}
 
 
 class AskRoute:
@@ -26,7 +31,7 @@ class AskRoute:
 
     def route(self) -> Route:
         request_schema = schema.ask_request(self.registry.limits.tokens)
-        endpoint = json_endpoint(self.registry, request_schema, self.ask, images=True)
+        endpoint = json_endpoint(self.registry, request_schema, self.ask, files=True)
         return Route("/api/ask", endpoint, methods=["POST"])
 
     async def ask(self, request: Request, body: AskRequest) -> Response:
@@ -52,14 +57,13 @@ class AskRoute:
         return stream_response(request, self.registry, generation, events)
 
     async def read_inputs(self, served: ServedModel, body: AskRequest) -> list[Any]:
-        """Texts, or the pixels of an image."""
-        image, text = body.get("picture"), body.get("input")
-        if served.model.task.reads == "image":
-            if image is None:
-                message = "picture: this model reads images; give a PNG, JPEG or WebP in base64"
-                raise APIError(400, message, "picture")
-            return [await self.registry.run_in_thread(lambda: decode_image(served.model, image))]
-        if text is None or image is not None:
+        """Texts, or the pixels of an image or a recording."""
+        text, files = body.get("input"), {"picture": body.get("picture"), "audio": body.get("audio")}
+        if (name := FILE_FIELDS.get(served.model.task.reads)) is not None:
+            if (file := files[name]) is None:
+                raise APIError(400, f"{name}: {NEEDED[name]} in base64", name)
+            return [await self.registry.run_in_thread(lambda: decode_file(served.model, file))]
+        if text is None or any(file is not None for file in files.values()):
             raise APIError(400, "input: this model reads texts; give one", "input")
         return text if isinstance(text, list) else [text]
 

@@ -18,7 +18,7 @@ from regard.serve.generation import Generation, count_tokens
 from regard.serve.monitoring import CLIENT_CLOSED
 from regard.serve.protocol import Json
 from regard.serve.registry import ModelRegistry
-from regard.serve.requests import content_type, parse_object, read_body
+from regard.serve.requests import content_type, file_field, parse_object, read_body
 from regard.serve.schema import Schema, check
 
 LAST_EVENT_TIMEOUT = 5.0  # seconds for a client to take the end of a stream
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 def json_endpoint(
-    registry: ModelRegistry, schema: Schema, handle: Handler, images: bool = False
+    registry: ModelRegistry, schema: Schema, handle: Handler, files: bool = False
 ) -> Callable[[Request], Awaitable[Response]]:
     """Read and check the body, then have it handled in time, as long as the client waits.
 
-    With `images`, an image file may be sent as it is instead of JSON.
+    With `files`, an image or a recording may be sent as it is instead of JSON.
     """
     limits = registry.limits
 
@@ -42,9 +42,9 @@ def json_endpoint(
         return body
 
     async def read(request: Request) -> Json:
-        data = await read_body(request, images)
-        if content_type(request).startswith("image/"):
-            return {"picture": data}
+        data = await read_body(request, files)
+        if (field := file_field(content_type(request))) is not None:
+            return {field: data}
         return await registry.run_sized(len(data), lambda: parse(data))
 
     async def endpoint(request: Request) -> Response:

@@ -97,7 +97,7 @@ class OpenAIRoutes:
 
     def find_generator(self, name: str | None) -> ServedModel:
         served = self.registry.find(name)
-        if served.engine is None or served.model.task.reads == "image":
+        if served.engine is None or served.model.task.reads != "text":
             raise APIError(400, f"{served.name} does not continue texts; use /api/ask", "model")
         return served
 

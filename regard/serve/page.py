@@ -30,9 +30,10 @@ from regard.serve.errors import APIError, error_response
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits, copy_modules
 from regard.serve.requests import (
+    FILE_FIELDS,
     body_int,
     check_text,
-    decode_image,
+    decode_file,
     is_int,
     parse_object,
     query_int,
@@ -90,7 +91,7 @@ class TraceRequest:
     input: str | None
     answer: str | None
     layers: list[int] | None
-    image: object
+    file: object  # an image, or a recording
     checkpoint: int | None
     other: int | None  # one of the models to compare with
 
@@ -188,7 +189,7 @@ class PageRoutes:
     def run_trace(self, request: TraceRequest) -> Json:
         with self.lock:
             model = self.choose_model(request.checkpoint, request.other)
-            input = self.read_input(model, request.input, request.image)
+            input = self.read_input(model, request.input, request.file)
             if request.is_first and input is self.first.input:
                 self.sessions.add(self.first)
                 return self.first.manifest
@@ -197,20 +198,24 @@ class PageRoutes:
         self.sessions.add(session)
         return manifest
 
-    def read_input(self, model: Model, text: object, image: object) -> Any:
-        """A text, or the pixels of an image, as the model reads it; by default, the first input of the page.
+    def read_input(self, model: Model, text: object, file: object) -> Any:
+        """A text, or the pixels of a file, as the model reads it; by default, the first input of the page.
 
-        A model that reads images ignores texts, so that none can be the path of a file.
+        A model that reads files ignores texts, so that none can be the path of one.
         """
         first = self.first.input
-        if image is not None:
-            return self.run_heavy(lambda: decode_image(model, image))
+        if file is not None:
+            return self.run_heavy(lambda: decode_file(model, file))
         if model.task.reads == "text" and text is not None:
             return check_text(text)
         if model.task.reads != self.model.task.reads:
-            name = "picture" if model.task.reads == "image" else "input"
+            name = FILE_FIELDS.get(model.task.reads, "input")
             raise APIError(400, f"{name}: this model reads {model.task.reads}s; give it one")
-        if isinstance(first, Tensor) and first.shape != model.task.image_shape:
+        if (
+            model.task.reads == "image"
+            and isinstance(first, Tensor)
+            and first.shape != model.task.image_shape
+        ):
             return resize_pixels(first, model.task.image_shape)
         return first
 
@@ -247,7 +252,7 @@ class PageRoutes:
 
     async def ask(self, request: Request) -> Response:
         body = await self.read_object(request)
-        if body.get("input") is None or self.model.task.reads == "image":
+        if body.get("input") is None or self.model.task.reads != "text":
             raise APIError(400, "input: give a text, to a model that reads texts")
         text, step = check_text(body["input"]), body_int(body, "checkpoint")
 
@@ -317,11 +322,11 @@ class PageRoutes:
 
 
 def parse_change(session: Session, change: Json) -> Json:
-    """A change of /api/change with its input checked: a text, or the pixels of an image, never a path."""
+    """A change of /api/change with its input checked: a text, or the pixels of a file, never a path."""
     change = dict(change)
-    image = change.pop("picture", None)
-    if session.model.task.reads == "image":
-        change["input"] = None if image is None else decode_image(session.model, image)
+    file = change.pop("picture", None)
+    if session.model.task.reads != "text":
+        change["input"] = None if file is None else decode_file(session.model, file)
     elif change.get("input") is not None:
         check_text(change["input"])
     return change

@@ -77,6 +77,7 @@ class EmbeddingRequest(TypedDict, total=False):
 class AskRequest(SamplingFields, total=False):
     input: str | list[str]
     picture: str | bytes  # in base64, or the file itself
+    audio: str | bytes  # a WAV file, likewise
     max_new_tokens: int | None
     num_return_sequences: int | None
     prefix: str | None

@@ -1,4 +1,4 @@
-"""Read untrusted requests: bodies, texts, images and numbers, each with a limit."""
+"""Read untrusted requests: bodies, texts, images, recordings and numbers, each with a limit."""
 
 import base64
 import binascii
@@ -11,18 +11,20 @@ import torch
 from starlette.requests import Request
 
 from regard.data import images
+from regard.data.sounds import SoundTooLarge
 from regard.runs.model import Model
 from regard.serve.errors import APIError
 from regard.serve.schema import MAX_TEXT, is_unicode
 
 MAX_PIXELS = 2**24  # of an image that are decoded, each of 4 bytes
+FILE_FIELDS = {"image": "picture", "audio": "audio"}  # by what a task reads, and by content type
 MAX_VALUES = 2**19  # of JSON: small ones take many times the memory of their text
 MAX_INT = 2**53  # whole numbers that JavaScript can hold
 
 
 @dataclass(frozen=True)
 class ImageBytes(images.ImageSource):
-    """An image that came with a request."""
+    """An image or a recording that came with a request."""
 
     data: bytes = b""
 
@@ -34,15 +36,20 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").split(";")[0].strip().lower()
 
 
-async def read_body(request: Request, images: bool = False) -> bytes:
-    """The body of a JSON request; with `images`, it may be an image file as well.
+async def read_body(request: Request, files: bool = False) -> bytes:
+    """The body of a JSON request; with `files`, it may be an image or a recording as well.
 
     Other content types are refused: a form on another website could send them.
     """
     kind = content_type(request)
-    if kind != "application/json" and not (images and kind.startswith("image/")):
+    if kind != "application/json" and not (files and file_field(kind)):
         raise APIError(415, "send JSON, as application/json")
     return await request.body()
+
+
+def file_field(kind: str) -> str | None:
+    """The field of a request that a body of this content type stands for, if it is a file."""
+    return FILE_FIELDS.get(kind.split("/")[0])
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
@@ -73,19 +80,22 @@ def check_text(value: object, name: str = "input") -> str:
     return value
 
 
-def decode_image(model: Model, image: object) -> torch.Tensor:
-    """The pixels of a PNG, JPEG or WebP, as bytes or in base64, in the size that the model reads."""
-    if model.task.reads != "image":
+def decode_file(model: Model, file: object) -> torch.Tensor:
+    """The pixels of an image, in the size that the model reads, or of a recording's spectrogram: of a PNG,
+    JPEG, WebP or WAV file, as bytes or in base64."""
+    if (name := FILE_FIELDS.get(model.task.reads)) is None:
         raise APIError(400, "this model reads texts; give it one", "picture")
     try:
-        data = image if isinstance(image, bytes) else base64.b64decode(image, validate=True)  # type: ignore[arg-type]
+        data = file if isinstance(file, bytes) else base64.b64decode(file, validate=True)  # type: ignore[arg-type]
     except (binascii.Error, TypeError, ValueError):
-        raise APIError(400, "picture: give it in base64", "picture") from None
+        raise APIError(400, f"{name}: give it in base64", name) from None
+    source = ImageBytes("", name, data=data)
     try:
-        pixels = images.decode_image(ImageBytes("", "picture", data=data), model.task.image_shape, MAX_PIXELS)
-    except images.ImageTooLarge as error:
-        raise APIError(413, str(error), "picture") from None
-    return torch.from_numpy(pixels.copy())
+        if name == "audio":
+            return model.task.pixels(source)
+        return torch.from_numpy(images.decode_image(source, model.task.image_shape, MAX_PIXELS).copy())
+    except (images.ImageTooLarge, SoundTooLarge) as error:
+        raise APIError(413, str(error), name) from None
 
 
 def body_int(body: dict[str, Any], name: str) -> int | None:

@@ -162,6 +162,7 @@ def ask_request(max_tokens: int) -> Schema:
         "model": MODEL,
         "input": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES)], "description": PAIR},
         "picture": {"type": "string", "contentEncoding": "base64"},
+        "audio": {"type": "string", "contentEncoding": "base64"},
         **SAMPLING,
         **nullable(options),
     }

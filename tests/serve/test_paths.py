@@ -35,7 +35,13 @@ def touched(monkeypatch):
 
 def api_requests(names, path):
     for name in names:
-        for body in ({"input": path}, {"input": [path]}, {"picture": path}, {"input": TEXT, "prefix": path}):
+        for body in (
+            {"input": path},
+            {"input": [path]},
+            {"picture": path},
+            {"audio": path},
+            {"input": TEXT, "prefix": path},
+        ):
             yield "/api/ask", body | {"model": name}
         yield "/v1/completions", {"model": name, "prompt": path, "temperature": 0}
         yield "/v1/embeddings", {"model": name, "input": path}
@@ -80,7 +86,7 @@ def test_api_takes_no_path(tmp_path, touched):
         )
 
 
-@pytest.mark.parametrize("first", ["write", "see"])
+@pytest.mark.parametrize("first", ["write", "see", "hear"])
 def test_page_takes_no_path(tmp_path, touched, first):
     models = every_task()
     model = models.pop(first)
