@@ -123,6 +123,19 @@ def ctranslate2_card(task: str, layout: str, two_tokenizers: bool, context: int)
 # ONNX
 
 
+SPECTROGRAM_LINES = [
+    "pixels = spectrogram[None]  # bytes (1, mels, frames), as regard.audio.mel.spectrogram makes them",
+    "missing = model.get_inputs()[0].shape[3] - pixels.shape[3]",
+    'inputs = {"pixels": np.pad(pixels, ((0, 0), (0, 0), (0, 0), (0, missing)))}',
+]
+SPECTROGRAM_NOTE = (
+    "`pixels` are log-mel spectrograms, the highest band first, padded with 0 on the right. They come from "
+    "samples at 16 kHz from -1 to 1, with 200 zeros before and after: Hann windows of 400 samples every 160; "
+    "|FFT|²; mel bands as librosa's; x = log10 of that, at least -10; x = 1 + (x - m) / 8, at least 0, where "
+    "m is the largest x, at least -2; bytes 1 + 254 x."
+)
+
+
 def onnx_card(
     task: str,
     graphs: dict[str, Any],
@@ -138,12 +151,15 @@ def onnx_card(
     lines += [""] if only_images else ["import tokenizers", "", *load_tokenizers(two_tokenizers)]
     if "decoder" not in graphs:
         inputs, (output, *_) = graphs["model"]["inputs"], graphs["model"]["outputs"]
-        lines += ['model = onnxruntime.InferenceSession("model.onnx")', *example_inputs(inputs, "ids")]
+        lines += ['model = onnxruntime.InferenceSession("model.onnx")']
+        lines += SPECTROGRAM_LINES if task == "hear" else example_inputs(inputs, "ids")
         lines += [f'result = model.run(["{output}"], inputs)[0]']
     else:
         lines += greedy_decoding(graphs["encoder"], graphs["decoder"], tokens, context)
         lines.append(f"{target_name(two_tokenizers)}.decode(target)")
     notes = [f"Classes, in the order of the logits: {', '.join(labels)}."] if labels else []
+    if task == "hear":
+        notes.append(SPECTROGRAM_NOTE)
     if task == "write":
         notes.append(
             "`logits[:, t]` predicts token t + 1. Pad several texts on the right: no token attends to it."

@@ -100,6 +100,7 @@ def describe_model(data: TraceData) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in module.parameters()),
         "dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
         "sees": data.reads_images,
+        "hears": model.task.reads == "audio",
     }
 
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from regard.core.modes import evaluating
 from regard.core.positions import Positions
 from regard.core.watch import watch
-from regard.data.images import read_pixels
 from regard.draw.arcs import Arcs
 from regard.draw.heat import Atlas, Matrix
 from regard.draw.maps import Maps, to_image
@@ -77,7 +76,7 @@ def views(model: Model) -> Views:
     if placed:
         placed |= {"waves": (position_waves, ()), "similarity": (similarity, ())}
     task = model.task
-    images, writes = (task.reads == "image", task.has_source) if task is not None else (False, False)
+    images, writes = (task.reads != "text", task.has_source) if task is not None else (False, False)
     if images and not writes:
         which = "layer", "head"
         return {
@@ -290,7 +289,7 @@ def patches(model: Model, picture: Any, choice: Choice) -> Maps:
 def words(model: Model, picture: Any, choice: Choice) -> Maps:
     """The regions that each word of a caption attends to, Xu et al. 2015, figure 3."""
     task = model.task
-    pixels = read_pixels(picture, task.image_shape)
+    pixels = task.pixels(picture)
     answer = model.ask([pixels])[0] if choice.answer is None else choice.answer  # type: ignore[list-item]
     written = task.encode_target(Prompt([]), answer)[: task.context]
     device = next(model.model.parameters()).device
@@ -309,7 +308,7 @@ def words(model: Model, picture: Any, choice: Choice) -> Maps:
 def classify_image(model: Model, picture: Any) -> tuple[Tensor, np.ndarray, str]:
     """The image as the model reads it (channels, height, width), all weights (L, H, T, T), and the answer."""
     task = model.task
-    pixels = read_pixels(picture, task.image_shape)
+    pixels = task.pixels(picture)
     answers: list[Any] = []
     weights = watched(
         inner(model.model), lambda: answers.extend(task.answers(model.model, Request([pixels])))
@@ -327,8 +326,8 @@ def weights_by_patch(model: Model, weights: np.ndarray, pixels: Tensor) -> np.nd
 
 
 def grid(model: Model, pixels: Tensor) -> tuple[int, int]:
-    P = inner(model.model).config.patch
-    return pixels.shape[-2] // P, pixels.shape[-1] // P
+    rows, columns = inner(model.model).grid(pixels)
+    return rows, columns
 
 
 def spread(n: int) -> list[int]:

@@ -68,7 +68,8 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
         model, head = model.model, model.head
     if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
         raise UserError(
-            f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers"
+            f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers; use "
+            "--to onnx"
         )
     family = FAMILIES[type(model), task](model.config, request)
     own_head = head_weights(head, task)

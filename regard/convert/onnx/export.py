@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.audio.mel import attention_mask
 from regard.convert.export import ExportRequest, import_extra, write_tokenizers
 from regard.convert.huggingface.files import CONFIG, GENERATION
 from regard.convert.huggingface.generation import generation_config
 from regard.convert.model_card import onnx_card
 from regard.convert.onnx.check import check_graphs, random_inputs
 from regard.convert.onnx.recurrent import OPSET, recurrent_graph
+from regard.core.cache import masked_mean
 from regard.describe.export import Graph
 from regard.errors import UserError
 from regard.files.atomic import atomic_folder
@@ -83,7 +85,9 @@ def task_graphs(model: Any, task: dict[str, Any]) -> list[Graph]:
     graphs: list[Graph] = model.graphs()
     if task["name"] == "embed":
         return [pool_vectors(graph, model.encode, task) for graph in graphs]
-    return [normalize_pixels(graph, task) for graph in graphs] if task["name"] == "see" else graphs
+    if task["name"] in ("see", "hear"):
+        return [normalize_pixels(graph, model.config, task) for graph in graphs]
+    return graphs
 
 
 def pool_vectors(graph: Graph, encode: Callable[..., Tensor], task: dict[str, Any]) -> Graph:
@@ -91,22 +95,26 @@ def pool_vectors(graph: Graph, encode: Callable[..., Tensor], task: dict[str, An
 
     def vectors(ids: Tensor, mask: Tensor) -> Tensor:
         x = encode(ids, mask)  # (B, T, D)
-        y = (
-            x[:, 0]
-            if task["pooling"] == "first"
-            else (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        )
+        y = x[:, 0] if task["pooling"] == "first" else masked_mean(x, mask)
         return F.normalize(y, dim=1) if task["normalize"] else y
 
     inputs = {name: axes for name, axes in graph.inputs.items() if name in ("ids", "mask")}
     return replace(graph, f=vectors, inputs=inputs, outputs=("vectors",))
 
 
-def normalize_pixels(graph: Graph, task: dict[str, Any]) -> Graph:
-    """Images go in as bytes."""
+def normalize_pixels(graph: Graph, config: Any, task: dict[str, Any]) -> Graph:
+    """Images and spectrograms go in as bytes; of spectrograms, 0 is padding."""
     mean, std = (torch.tensor(task[name])[:, None, None] for name in ("mean", "std"))
-    inputs = {"pixels": ("batch", task["channels"], task["size"], task["size"])}
-    return replace(graph, f=lambda pixels: graph.f((pixels / 255 - mean) / std), inputs=inputs)
+
+    def logits(pixels: Tensor) -> Tensor:
+        mask = (attention_mask(pixels, config.patch, config.pool == "first"),) if config.mels else ()
+        return graph.f((pixels / 255 - mean) / std, *mask)
+
+    if config.mels:
+        return replace(graph, f=logits)
+    return replace(
+        graph, f=logits, inputs={"pixels": ("batch", task["channels"], task["size"], task["size"])}
+    )
 
 
 @torch.no_grad()

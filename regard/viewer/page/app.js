@@ -2,13 +2,12 @@
 
 import { attention } from "./attention.js";
 import {
-  alertBox, formatCount, h, label, messageOf, shortPath, stepMenu, toBase64,
+  alertBox, fileKind, formatCount, h, label, messageOf, shortPath, stepMenu, toBase64,
 } from "./dom.js";
 import { allAttentions } from "./selection.js";
 import { Saved, Server } from "./source.js";
 
 const OUTPUT_TITLES = { next: "Next token", fill: "Words", classes: "Classes" };
-const PICTURES = "image/png,image/jpeg,image/webp";
 
 /**
  * @typedef {object} ViewEntry
@@ -216,10 +215,11 @@ function showInput(form) {
   if (!source.live) {
     form.replaceChildren(...(model.sees ? [] : [h("q", { class: "input" }, label(input, 60))]), ...output);
   } else if (model.sees) {
+    const { accept, noun } = fileKind(model);
     const file = h("input", {
-      type: "file", accept: PICTURES, id: "file", class: "unseen", onchange: () => drop(file.files?.[0]),
+      type: "file", accept, id: "file", class: "unseen", onchange: () => drop(file.files?.[0]),
     });
-    form.replaceChildren(...output, h("label", { for: "file", class: "button" }, "Another picture …"), file);
+    form.replaceChildren(...output, h("label", { for: "file", class: "button" }, `Another ${noun} …`), file);
   } else {
     const field = h("input", {
       type: "text", id: "input", "aria-label": "Input", value: input,
@@ -234,7 +234,7 @@ function showInput(form) {
 }
 
 /**
- * A picture from the user's disk.
+ * A picture or a recording from the user's disk.
  * @param {File | undefined} file
  */
 async function drop(file) {

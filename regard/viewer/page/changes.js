@@ -1,6 +1,6 @@
 /* The changes of What if: the form that adds one, how one is read, and the same in Python. */
 
-import { h, label, numberMenu, numberTokens, pythonString, tabs, toBase64 } from "./dom.js";
+import { fileKind, h, label, numberMenu, numberTokens, pythonString, tabs, toBase64 } from "./dom.js";
 import { PART_TITLES, attentionParts } from "./selection.js";
 
 /** @type {[Change["kind"], string][]} */
@@ -158,10 +158,10 @@ function takeForm(app, patchable) {
   };
   fill();
   const { sees } = manifest.model;
+  const { accept, noun } = fileKind(manifest.model);
   const other = sees
     ? h("input", {
-      type: "file", id: "change-file", accept: "image/png,image/jpeg,image/webp",
-      "aria-label": "Another picture",
+      type: "file", id: "change-file", accept, "aria-label": `Another ${noun}`,
     })
     : h("input", {
       type: "text", id: "change-input", "aria-label": "Another input", placeholder: "another input",
@@ -196,7 +196,7 @@ export function describeChange(manifest, { kind, part, head, query, to, token, a
   if (kind === "hide") return `No token may look at ${word(manifest.tokens.text ? "text" : "source", token)}`;
   if (kind === "take") {
     const place = at === undefined ? "" : ` of ${word(manifest.tensors[part ?? ""]?.rows, at)}`;
-    const from = picture ? "another picture" : `“${label(input, 40)}”`;
+    const from = picture ? `another ${fileKind(manifest.model).noun}` : `“${label(input, 40)}”`;
     return `${label(part, 60)}${place} is taken from ${from}`;
   }
   const how = Array.isArray(to) ? `with ${label(to.join(" "), 40)}`
@@ -232,7 +232,8 @@ export function changeLines(manifest, changes, input) {
   const hide = changes.filter(({ kind }) => kind === "hide").map(({ token }) => token);
   const taken = changes.filter(({ kind }) => kind === "take");
   const otherRuns = taken.map((change, i) => {
-    const from = change.picture ? '"other.png"' : pythonString(change.input ?? "");
+    const file = `"other.${fileKind(manifest.model).suffix}"`;
+    const from = change.picture ? file : pythonString(change.input ?? "");
     return `other_${i} = regard.trace(model, ${from})[${pythonString(change.part ?? "")}]`;
   });
   /** @type {Map<string, string[]>} */

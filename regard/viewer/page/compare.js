@@ -1,8 +1,8 @@
 /* Two runs side by side: of two inputs, of another model, or of an earlier checkpoint. */
 
 import {
-  alertBox, formatCount, formatNumber, formatWeight, h, label, messageOf, numberMenu, numberTokens,
-  pythonString, shortPath, stepMenu, toBase64, toggleButton,
+  alertBox, fileKind, formatCount, formatNumber, formatWeight, h, label, messageOf, numberMenu,
+  numberTokens, pythonString, shortPath, stepMenu, toBase64, toggleButton,
 } from "./dom.js";
 import { Heatmap } from "./heatmap.js";
 import { inputLiteral, loadLines } from "./python.js";
@@ -61,7 +61,7 @@ export const compare = {
       if (other) await showBoth(root, app, other);
       else {
         root.append(h("p", { class: "pale" }, manifest.model.sees
-          ? "Choose another picture, or another model, to see both."
+          ? `Choose another ${fileKind(manifest.model).noun}, or another model, to see both.`
           : "Write another input, or choose another model or checkpoint, to see both."));
       }
     } catch (error) {
@@ -73,13 +73,13 @@ export const compare = {
 /** @type {(root: HTMLElement, app: App, other: Manifest) => Promise<void>} */
 async function showBoth(root, app, other) {
   const { manifest } = app;
-  const thing = manifest.model.sees ? "picture" : "input";
+  const thing = manifest.model.sees ? fileKind(manifest.model).noun : "input";
   const [mine, theirs] = [runName(manifest), runName(other)];
   /** @type {[string, string]} */
   const names = mine === theirs ? [`this ${thing}`, `the other ${thing}`] : [mine, theirs];
   const cards = [manifest, other].map(({ input, answer }, i) => h("div", { class: "card" },
     h("h3", {}, names[i]),
-    h("p", { dir: "auto", class: "pale" }, input === null ? "a picture" : label(input, 120)),
+    h("p", { dir: "auto", class: "pale" }, input === null ? `a ${thing}` : label(input, 120)),
     answer === null ? null : h("p", {
       id: `says-${i}`, dir: "auto", class: i && answer !== manifest.answer ? "changed" : null,
     }, `→ ${label(answer, 120)}`)));
@@ -98,6 +98,7 @@ function runName({ model, step }) {
 function compareForm(app, models) {
   const { manifest, state, go } = app;
   const { sees } = manifest.model;
+  const { accept, noun } = fileKind(manifest.model);
   const values = [["", "this model"],
     ...(manifest.step === null ? [] : [["final", "this run at its end"]]),
     ...models.map((name, i) => [`model:${i}`, shortPath(name)]),
@@ -108,7 +109,7 @@ function compareForm(app, models) {
     () => go({ same: state.same === undefined ? 1 : null }, { replace: true }), { id: "same" }) : null;
   const field = sees
     ? h("input", {
-      type: "file", id: "beside", accept: "image/png,image/jpeg,image/webp", "aria-label": "Another picture",
+      type: "file", id: "beside", accept, "aria-label": `Another ${noun}`,
     })
     : h("input", {
       type: "text", id: "with", "aria-label": "Another input", value: state.with ?? manifest.input,

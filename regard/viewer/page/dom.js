@@ -309,3 +309,11 @@ export function tableTwin(caption, data) {
   });
   return details;
 }
+
+/**
+ * What a model that reads files takes: their types, what people call one, and an example's suffix.
+ * @param {ModelInfo} model
+ */
+export const fileKind = ({ hears }) => (hears
+  ? { accept: "audio/wav,.wav", noun: "recording", suffix: "wav" }
+  : { accept: "image/png,image/jpeg,image/webp", noun: "picture", suffix: "png" });

@@ -1,6 +1,6 @@
 /* Lines of Python that compute the same numbers. */
 
-import { pythonString } from "./dom.js";
+import { fileKind, pythonString } from "./dom.js";
 
 /**
  * @param {Manifest} manifest
@@ -15,7 +15,7 @@ export function loadLines({ model, step }) {
  * @param {Manifest} manifest
  */
 export function inputLiteral({ input, answer, tokens, model }) {
-  if (input === null) return '"picture.png"';
+  if (input === null) return `"${fileKind(model).noun}.${fileKind(model).suffix}"`;
   const isPair = tokens.written && answer !== null && model.task !== "classify";
   return isPair ? `(${pythonString(input)}, ${pythonString(answer)})` : pythonString(input);
 }

@@ -64,7 +64,7 @@ interface SumOperations {
   before: { x: string; first?: string; row?: number; back?: boolean };
   rows: { of: Sum[] };
   pixel: { x: string; mean: number[]; std: number[] };
-  patch: { x: string; side: number };
+  patch: { x: string; side: number; height?: number };
   regions: { x: string; f?: ActivationName };
   conv: {
     x: string; W: string; b?: string; f?: ActivationName; size: number; stride: number; groups: number;
@@ -110,6 +110,7 @@ interface ModelInfo {
   parameters: number;
   dtype: string;
   sees: boolean;
+  hears: boolean;
 }
 
 interface Outputs {

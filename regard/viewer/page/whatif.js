@@ -65,7 +65,7 @@ async function runChanges({ source, state, taken }, changes) {
   const row = state.row === undefined ? undefined : Number(state.row) | 0;
   try {
     if (changes.some(({ picture }) => picture) && !taken) {
-      throw new Error("The other picture is no longer here; choose it again.");
+      throw new Error("The other file is no longer here; choose it again.");
     }
     const sent = changes.map((change) => (change.picture ? { ...change, picture: taken } : change));
     return { result: await source.send("change", { changes: sent, row }), problem: null };

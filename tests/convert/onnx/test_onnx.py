@@ -19,6 +19,7 @@ from regard.describe.export import Graph
 from regard.models import GPT, MODELS, GPTConfig, Seq2Seq
 from regard.runs.export import export
 from regard.runs.model import Model
+from regard.tasks import Request
 
 pytest.importorskip("onnxscript")
 onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
@@ -207,6 +208,8 @@ def test_a_model_that_declares_no_graphs(tmp_path: Path, monkeypatch: pytest.Mon
 
 PICTURES = {"labels": ["cat", "dog"], "size": 12, "channels": 3, "mean": [0.5] * 3, "std": [0.2] * 3}
 SEEN = {"size": 12, "channels": 3, "patch": 4}
+SOUNDS = {"labels": ["yes", "no"], "seconds": 0.24, "mels": 5, "mean": [0.5], "std": [0.2]}
+HEARD = {"size": 24, "channels": 1, "mels": 5, "patch": 4}
 OTHERS: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
     *(("gpt", "write", "char", {}, {"positions": p}) for p in ("none", "sinusoidal", "alibi", "relative")),
     ("gpt", "write", "char", {}, {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True}),
@@ -225,6 +228,7 @@ OTHERS: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
     *(("bert", "embed", "wordpiece", {"pooling": p}, {}) for p in ("mean", "first")),
     ("bert", "classify", "wordpiece", CLASSES | {"mean": True}, {}),
     *(("vit", "see", None, PICTURES, {**SEEN, "pool": p}) for p in ("first", "mean")),
+    *(("vit", "hear", None, SOUNDS, {**HEARD, "pool": p}) for p in ("first", "mean")),
     *(
         ("captioner", "caption", "wordpiece", {}, {"size": 12, "decoder": d, "encoder": e})
         for d, e in (("lstm", "cnn"), ("transformer", "vit"))
@@ -248,3 +252,14 @@ def test_other_models(
     )
     said = export(ours, tmp_path / "out", "onnx")
     assert float(said.split()[-1]) < 1e-5
+
+
+@pytest.mark.slow
+def test_spectrograms_are_padded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's example gives what the model says of a shorter recording alone."""
+    ours = trained_model("vit", "hear", None, SOUNDS, depth=2, **HEARD)
+    assert "model's own" in export(ours, tmp_path / "out", "onnx")
+    x = torch.randint(1, 256, (1, 5, 16), dtype=torch.uint8)
+    result = run_readme(tmp_path / "out", monkeypatch, spectrogram=x.numpy())["result"]
+    (best,) = ours.task.answers(ours.model, Request([x]))
+    assert torch.from_numpy(result).softmax(-1).max().item() == pytest.approx(best[0].score, abs=1e-5)
