@@ -49,10 +49,10 @@ def mel_filters(mels: int) -> Tensor:
 
 def log_mel(samples: Tensor, mels: int) -> Tensor:
     """log10 of the power in each mel band: samples (N) from -1 to 1 -> (M, N / HOP + 1)."""
-    window = torch.hann_window(WINDOW)
+    window = torch.hann_window(WINDOW, dtype=samples.dtype)
     padded = F.pad(samples, (WINDOW // 2, WINDOW // 2))
     power = torch.stft(padded, WINDOW, HOP, window=window, center=False, return_complex=True).abs() ** 2
-    return (mel_filters(mels) @ power).clamp(min=1e-10).log10()  # (M, T)
+    return (mel_filters(mels).to(power.dtype) @ power).clamp(min=1e-10).log10()  # (M, T)
 
 
 def spectrogram(samples: Tensor, mels: int) -> Tensor:

@@ -93,20 +93,20 @@ class ViT(nn.Module):
         c, n, cells = self.config, self.sides[1], math.prod(self.sides)
         if c.positions == "none":
             return None
-        if c.mels and columns < n:  # the first ones
-            return self.grid_positions(rows, n)[: c.context - n + columns]  # type: ignore[index]
+        tokens = c.context - cells + rows * columns
+        columns = n if c.mels else columns  # a shorter spectrogram has the first ones
         if self.positions is not None:
             first, grid = self.positions.weight.split([c.context - cells, cells])
             if (rows, columns) != self.sides:
                 image = grid.mT.unflatten(1, self.sides)[None]
                 image = F.interpolate(image, (rows, columns), mode="bicubic", align_corners=False)
                 grid = image[0].flatten(1).mT
-            return torch.cat([first, grid])
+            return torch.cat([first, grid])[:tokens]
         device = self.embed.weight.device
         row, column = ((torch.arange(m, device=device) + 0.5) * n / m - 0.5 for m in (rows, columns))
         waves = [sinusoids(at, c.dim // 2) for at in (row, column)]
         y = torch.cat([waves[0].repeat_interleave(columns, 0), waves[1].repeat(rows, 1)], dim=1)  # (N, D)
-        return F.pad(y, (0, 0, 1, 0)) if self.first is not None else y
+        return (F.pad(y, (0, 0, 1, 0)) if self.first is not None else y)[:tokens]
 
     def encode(self, pixels: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
         """(B, C, H, W) -> (B, T, D), with padding on the right where not `attention_mask` (B, T)."""

@@ -6,6 +6,7 @@ import os
 import signal
 import struct
 import sys
+import wave
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.sounds import write_wav
+from helpers.disks import without_fsync
+from regard import cli
 from regard.tasks import Write
 from regard.tasks.request import Request
 from regard.training import distributed
@@ -221,7 +223,9 @@ def write_sounds(path: Path) -> str:
         tone, voice = n % 3, n // 3 % 4
         samples = np.sin(np.arange(900 + 83 * n) * (0.2 + 0.5 * tone)) / (1 + voice)
         name = f"{('low', 'middle', 'high')[tone]}_{('ada', 'ben', 'cy', 'dee')[voice]}_{n // 12}.wav"
-        write_wav(path / name, samples)
+        with wave.open(str(path / name), "wb") as file:
+            file.setparams((1, 2, 16_000, len(samples), "NONE", ""))
+            file.writeframes((32767 * samples).astype("<i2").tobytes())
     return str(path)
 
 

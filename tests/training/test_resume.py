@@ -121,7 +121,7 @@ def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
             tiny(data, out, **settings, resume=True)
         assert checkpoints(out)[-1] == f"step-{step + 1}"
     question = QUESTIONS.get(RUNS[settings["case"]][0], "8 go")
-    question = str(Path(data).parent / question) if question.endswith(".png") else question
+    question = str(Path(data).parent / question) if question.endswith((".png", ".wav")) else question
     assert isinstance(load(out).ask(question, max_new_tokens=3, seed=1), str)  # what is there can be used
     tiny(data, out, **settings, resume=True)
     same(weights, out)
