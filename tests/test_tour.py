@@ -115,6 +115,8 @@ def test_a_notebook_is_valid(name):
         assert all(isinstance(line, str) for line in cell["source"])
         assert cell["source"]
         assert cell.get("execution_count") is None
+        folds = [len(re.findall(tag, "".join(cell["source"]))) for tag in ("<details>", "</details>")]
+        assert folds[0] == folds[1]
         for output in cell.get("outputs", []):
             if output["output_type"] == "stream":
                 assert output.keys() == {"output_type", "name", "text"}
@@ -159,7 +161,9 @@ def test_a_cell_shows_what_it_prints_and_its_last_value(make, tmp_path):
     assert make_page(make, tmp_path, page)[0] == page  # and once more, the same
     _, text, cell, question, answer = notebook["cells"]
     assert [output["output_type"] for output in cell["outputs"]] == ["stream", "execute_result"]
-    assert "details" not in "".join(question["source"])  # it could not reach over the cell of the answer
+    assert "".join(question["source"]).endswith(
+        "</details>"
+    )  # a fold can't reach over the cell of the answer
     assert answer["metadata"]["jupyter"]["source_hidden"]
     assert "output" not in "".join(text["source"])
 
@@ -169,6 +173,12 @@ def test_a_cell_has_only_the_names_of_its_page(make, tmp_path):
         make_page(make, tmp_path, "# A page\n```python\ntorch.ones(1)\n```\n")
     with pytest.raises(AssertionError):
         make_page(make, tmp_path, SMALL.replace("== 6", "== 7"))
+
+
+def test_a_single_page_can_be_made(make, tmp_path):
+    make.make(tmp_path, ["12-softmax.md"])
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"12-softmax.md", "12-softmax.ipynb", "softmax.svg"}
 
 
 def test_a_picture_needs_a_name_and_a_description(make, tmp_path):

@@ -206,13 +206,11 @@ def code_cell(cell: Cell, hidden: bool = False) -> dict[str, Any]:
 
 
 def unfold(text: str) -> str:
-    """Return Markdown for a notebook: folds don't reach over cells, and pages link to notebooks."""
+    """Return Markdown for a notebook: a fold ends where its cell ends, and pages link to notebooks."""
     text = re.sub(r" \| \[as a notebook\]\([\w-]+\.ipynb\)", "", text)
     text = re.sub(r"\]\((\d\d-[\w-]+)\.md\b", r"](\1.ipynb", text)
-    whole = re.split(r"(<details>.*?</details>)", text, flags=re.DOTALL)
-    for i in range(0, len(whole), 2):
-        whole[i] = re.sub(r"<details><summary>(.*?)</summary>", r"**\1**", whole[i]).replace("</details>", "")
-    return "".join(whole)
+    text = text.strip().removeprefix("</details>")
+    return text + "\n\n</details>" if text.count("<details>") > text.count("</details>") else text
 
 
 # Generated text
