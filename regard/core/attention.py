@@ -195,16 +195,17 @@ def windowed_attention(
     """
     assert mask is None or mask.shape[-2] == 1
     B, T, w, g = len(q), q.shape[-2], window, count_globals(globals)
+    start = globals if isinstance(globals, int) else 0  # blocks begin behind what is global in every row
     S = g + 3 * w
     if T <= S:  # a block would cover everything
-        near = mask if T <= w + 1 else combine_masks(mask, window_mask(T, T, w, globals, q.device))
+        near = mask if T - start <= w + 1 else combine_masks(mask, window_mask(T, T, w, globals, q.device))
         return fused_attention(q, k, v, near, dropout=dropout)
-    N, fill = math.ceil(T / w), -T % w
+    N, fill = math.ceil((T - start) / w), (start - T) % w
     is_global = torch.arange(T, device=q.device)[:, None] < globals  # (T, 1), or (B, 1, T, 1)
 
     def around(first: Tensor, x: Tensor) -> Tensor:
         """The entries, one for each key, that a block attends to: (B, G, T, d) -> (B * N, G, S, d)."""
-        blocks = F.pad(x, (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
+        blocks = F.pad(x[:, :, start:], (0, 0, w, w + fill)).unflatten(2, (N + 2, w)).transpose(1, 2)
         first = first[:, None, :, :g].expand(-1, N, -1, -1, -1)
         return torch.cat([first, blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], dim=3).flatten(0, 1)
 
@@ -213,10 +214,13 @@ def windowed_attention(
     keys = torch.ones(1, 1, 1, T, dtype=torch.bool, device=q.device) if mask is None else mask
     keys = keys.expand(B, -1, 1, T).mT  # (B, 1, T, 1)
     near = around(keys & is_global, keys & ~is_global).mT & near  # (B * N, 1, w, S)
-    blocks = F.pad(q, (0, 0, 0, fill)).unflatten(2, (N, w)).transpose(1, 2).flatten(0, 1)
+    blocks = F.pad(q[:, :, start:], (0, 0, 0, fill)).unflatten(2, (N, w)).transpose(1, 2).flatten(0, 1)
     y = fused_attention(blocks, around(k, k), around(v, v), near, dropout=dropout)  # (B * N, H, w, d)
-    y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, d)
-    return replace_rows(y, fused_attention(q[:, :, :g], k, v, mask, dropout=dropout), globals) if g else y
+    y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, : T - start]  # (B, H, T - start, d)
+    if not g:
+        return y
+    first = fused_attention(q[:, :, :g], k, v, mask, dropout=dropout)
+    return torch.cat([first, y], dim=2) if start else replace_rows(y, first, globals)
 
 
 def count_globals(globals: Globals) -> int:
