@@ -1,7 +1,7 @@
 """Distance: copy a sequence by its length, from one fixed vector and with attention.
 
 Two GRU translators, equal but for the attention, learn to copy 2 to 24 random letters in the same number of
-steps. Each generates its answer alone, and a copy counts if every letter is right.
+steps. Each generates its answer alone; what counts is the share of letters that are right.
 
 Shapes: B sequences, S letters, T generated letters.
 """

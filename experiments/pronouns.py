@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 import regard
+from experiments.texts.pronouns import ANIMALS, PLACES
 from experiments.training import Result, cross_entropy, fit, percent
 from regard.tasks import Task
 from regard.tasks.fill import Fill, FillConfig
 from regard.text.tokenizer_kinds import word_tokenizer
 
-STEPS = 500
+STEPS = 750
 LAYERS = 2  # each has one head
 BUILTIN = Path(regard.__file__).parent / "builtin"
 
@@ -42,7 +43,7 @@ def make_model() -> regard.Model:
     texts = (BUILTIN / "it.tsv").read_text("utf-8").replace("\t", " ").splitlines()
     tokenizer = word_tokenizer(texts, 1000, Fill.specials, lower=True, signs=True)
     config = regard.BertConfig(
-        vocab=tokenizer.vocab, context=24, dim=64, depth=LAYERS, heads=1, segments=0, dropout=0.0
+        vocab=tokenizer.vocab, context=24, dim=32, depth=LAYERS, heads=1, segments=0, dropout=0.0
     )
     task = Fill(FillConfig(name="fill"), tokenizer, config.context)
     return regard.Model(regard.Bert(config), task, {}, kind="bert")
@@ -69,13 +70,16 @@ def accuracy(model: regard.Model, rows: Pronouns) -> float:
 
 
 @torch.no_grad()
-def attention_of_it(model: regard.Model, rows: Pronouns, part: str) -> float:
-    """The mean weight from "it" to the right noun, in percent."""
+def attention_of_it(model: regard.Model, rows: Pronouns, part: str) -> tuple[float, float]:
+    """The mean weights from "it" to the right noun and to the other one, in percent."""
     with regard.watch(model.model) as records:
         model.model(rows.ids, rows.mask)
     weights = records[f"{part}.f"][0]["weights"][:, 0]  # (B, T, T)
     weights = weights[torch.arange(len(rows.ids)), rows.it]  # (B, T)
-    return 100 * (weights * (rows.ids == rows.referent[:, None])).sum(-1).mean().item()
+    right = rows.ids == rows.referent[:, None]
+    nouns = torch.isin(rows.ids, torch.tensor([model.tokenizer.id(word) for word in ANIMALS + PLACES]))
+    to_right, to_other = ((weights * of).sum(-1).mean().item() for of in (right, nouns & ~right))
+    return 100 * to_right, 100 * to_other
 
 
 def run(seed: int, steps: int = STEPS) -> Result:
@@ -86,8 +90,10 @@ def run(seed: int, steps: int = STEPS) -> Result:
         part = f"blocks.{layer}.attn"
         with regard.change(model, silence={part: [0]}):
             right = accuracy(model, rows)
+        to_right, to_other = attention_of_it(model, rows, part)
         result[f"without the head of layer {layer}"] = {
             "right, %": right,
-            "attention from it to the right noun, %": attention_of_it(model, rows, part),
+            "its attention from it to the right noun, %": to_right,
+            "to the other noun, %": to_other,
         }
     return result

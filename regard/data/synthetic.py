@@ -3,11 +3,15 @@
 Of two shapes the caption names the larger one first, so an image has one right caption. Some combinations
 occur only with `held_out`: a model that captions those generalises over colour, shape and place.
 
+`python -m regard.data.synthetic picture.png [SEED]` saves one to try a model with, and prints its caption.
+
 Shapes: N images of SIZE x SIZE pixels.
 """
 
 import math
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,3 +157,17 @@ def speak_digits(seed: int, voices: int, takes: int) -> list[tuple[str, str, np.
         for word in DIGITS:
             recordings += [(word, f"voice{seed}-{number}", say(word, voice, rng)) for _ in range(takes)]
     return recordings
+
+
+def save_sample(path: str | Path, seed: int = 0) -> str:
+    """Save a held-out image, eight times as large; return its caption."""
+    from PIL import Image  # loaded only when an image is read or written
+
+    drawing = draw_shapes(seed, 1, held_out=True)
+    image = Image.fromarray(np.ascontiguousarray(drawing.pixels[0].transpose(1, 2, 0)))
+    image.resize((8 * SIZE, 8 * SIZE), Image.Resampling.NEAREST).save(path)
+    return drawing.captions[0]
+
+
+if __name__ == "__main__":
+    print(save_sample(sys.argv[1], *map(int, sys.argv[2:])))

@@ -1,9 +1,12 @@
 """Synthetic shapes: captions describe what is in the image."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from PIL import Image
 
-from regard.data.synthetic import COLOURS, KINDS, RELATIONS, SIZE, ShapeImages, draw_shapes
+from regard.data.synthetic import COLOURS, KINDS, RELATIONS, SIZE, ShapeImages, draw_shapes, save_sample
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +108,12 @@ def test_held_combinations_never_occur_otherwise() -> None:
     assert len(set(held.captions)) > 300
     words = {word for caption in usual.captions for word in caption.split()}
     assert {word for caption in held.captions for word in caption.split()} == words  # only put together anew
+
+
+def test_a_sample_is_a_picture_of_its_caption(tmp_path: Path) -> None:
+    caption = save_sample(tmp_path / "sample.png", 3)
+    drawing = draw_shapes(3, 1, held_out=True)
+    assert caption == drawing.captions[0]
+    with Image.open(tmp_path / "sample.png") as image:
+        pixels = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.NEAREST))
+    assert (pixels == drawing.pixels[0].transpose(1, 2, 0)).all()
