@@ -1,7 +1,8 @@
 """What models declare about themselves, for the code that exports them and knows no model class."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,63 @@ class Graph:
     recurrent: bool = False  # has a recurrent layer over texts of any length, which torch cannot export
 
 
+# Graphs of a model `m`; a class declares `graphs = export.text_graphs`.
+
+
+def text_graphs(m: Any) -> list[Graph]:
+    """The logits of texts, without a mask: no token reads the padding behind it."""
+    return [Graph("model", lambda ids: m(ids), {"ids": TEXT})]
+
+
+def word_graphs(m: Any) -> list[Graph]:
+    return [Graph("model", m.hidden, {"ids": TEXT}, ("vectors",))]
+
+
+def masked_text_graphs(m: Any) -> list[Graph]:
+    """The logits of texts, given a mask, and segments if the model has them."""
+    inputs = {"ids": TEXT, "mask": TEXT} | ({} if m.segments is None else {"segments": TEXT})
+    return [Graph("model", m.forward, inputs)]
+
+
+def electra_graphs(m: Any) -> list[Graph]:
+    def both(ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return m(ids, mask, segments), m.detect(m.model.encode(ids, mask, segments))
+
+    return [replace(m.model.graphs()[0], f=both, outputs=("logits", "replaced"))]
+
+
+def image_graphs(m: Any) -> list[Graph]:
+    return [Graph("model", m.encode, pixel_inputs(m.config), ("hidden",))]
+
+
+def pixel_inputs(config: Any) -> dict[str, Axes]:
+    """An image, or a spectrogram."""
+    return {"pixels": ("batch", config.channels, getattr(config, "mels", None) or config.size, config.size)}
+
+
+def head_graphs(m: Any) -> list[Graph]:
+    """That of the model below, up to the head, with a mask if it reads texts."""
+    (graph,) = m.model.graphs()
+    inputs = {name: axes for name, axes in graph.inputs.items() if name != "state"}
+    inputs |= {"mask": graph.inputs["ids"]} if "ids" in inputs else {}
+    return [replace(graph, f=m.forward, inputs=inputs, outputs=("logits",))]
+
+
+def transformer_graphs(m: Any) -> list[Graph]:
+    return attention_graphs(m, m.decoder, PAIR, "source")
+
+
+def seq2seq_graphs(m: Any) -> list[Graph]:
+    return recurrent_graphs(m, PAIR, 1 if m.decoder.look is None else "source")
+
+
+def caption_graphs(m: Any) -> list[Graph]:
+    inputs, regions = pixel_inputs(m.config), m.config.side**2
+    if hasattr(m.decoder, "rnn"):
+        return recurrent_graphs(m, inputs, regions)
+    return attention_graphs(m, m.decoder.blocks, inputs, regions)
+
+
 def attention_graphs(model: Any, decoder: Any, inputs: Mapping[str, Axes], length: int | str) -> list[Graph]:
     """The graphs of an encoder-decoder whose decoder is a Stack.
 
@@ -42,8 +100,8 @@ def attention_graphs(model: Any, decoder: Any, inputs: Mapping[str, Axes], lengt
     return [Graph("encoder", encode, inputs, ("memory",)), Graph("decoder", decode, target | mask)]
 
 
-def recurrent_graphs(model: Any, state: Any, inputs: Mapping[str, Axes], length: int | str) -> list[Graph]:
-    """The graphs of an encoder-decoder whose decoder is recurrent, with states of the class `state`.
+def recurrent_graphs(model: Any, inputs: Mapping[str, Axes], length: int | str) -> list[Graph]:
+    """The graphs of an encoder-decoder whose decoder is recurrent.
 
     The first encodes the inputs to `memory` (batch, length, D) and the decoder's first `state` (layers,
     batch, D), an LSTM's with its cells. The second decodes one more token, given these, and the source's mask
@@ -57,7 +115,7 @@ def recurrent_graphs(model: Any, state: Any, inputs: Mapping[str, Axes], length:
         return first.source, torch.cat(first.hidden or model.decoder.first_hidden(first.source))
 
     def decode(target: Tensor, memory: Tensor, hidden: Tensor, mask: Tensor | None = None) -> Any:
-        now = state(hidden.chunk(cells), memory, attention_mask=mask)
+        now = replace(model.decoder.start(memory, hidden.chunk(cells), mask), source=memory)
         return model.logits(model.decode(target, now)), torch.cat(now.hidden)
 
     packs, mask = "mask" in inputs, {"mask": SOURCE} if length == "source" else {}
@@ -69,7 +127,7 @@ def recurrent_graphs(model: Any, state: Any, inputs: Mapping[str, Axes], length:
     ]
 
 
-def language_graph(model: Any) -> Graph:
+def language_graphs(model: Any) -> list[Graph]:
     """The graph of a recurrent language model: the logits of more tokens, given the `state` (layers, batch,
     D) after those before, an LSTM's with its cells; at the beginning it is 0. It also returns the next one.
     """
@@ -82,7 +140,7 @@ def language_graph(model: Any) -> Graph:
         return model.logits(model.decode(ids, now)), torch.cat(now.hidden)
 
     state: Axes = (cells * rnn.num_layers, "batch", rnn.hidden_size)
-    return Graph("model", read, {"ids": TEXT, "state": state}, ("logits", "next_state"), recurrent=True)
+    return [Graph("model", read, {"ids": TEXT, "state": state}, ("logits", "next_state"), recurrent=True)]
 
 
 @dataclass(frozen=True)
@@ -107,3 +165,29 @@ class StackParts:
     output: Tensor | None = None  # (vocab, D): from the last hidden states to logits
     output_bias: Tensor | None = None
     head: nn.Linear | None = None  # of a task, on top of the model
+
+
+# Stacks of a model `m`; a class declares `stacks = export.decoder_stacks`.
+
+
+def decoder_stacks(m: Any) -> list[StackParts]:
+    return [StackParts("decoder", m.embed, m.positions, m.blocks, m.norm, output=m.output)]
+
+
+def encoder_stacks(m: Any) -> list[StackParts]:
+    more = {"embed_norm": m.embed_norm, "segments": m.segments, "encode": m.encode, "pooler": m.pooler}
+    more |= {"pooler_activation": m.config.pooler, "project": m.project if m.config.embed_dim else None}
+    return [StackParts("encoder", m.embed, m.positions, m.blocks, m.norm, **more)]
+
+
+def transformer_stacks(m: Any) -> list[StackParts]:
+    scale = math.sqrt(m.config.dim)
+    encoder = m.embed, m.encoder_positions, m.encoder, m.encoder_norm, scale
+    decoder = m.target_embed or m.embed, m.decoder_positions, m.decoder, m.decoder_norm, scale
+    output = StackParts("decoder", *decoder, output=m.output, output_bias=m.output_bias)
+    return [StackParts("encoder", *encoder), output]
+
+
+def head_stacks(m: Any) -> list[StackParts]:
+    """Those of the model below, if it has any, with the head."""
+    return [replace(stack, head=m.head) for stack in getattr(m.model, "stacks", list)()]

@@ -4,7 +4,7 @@ Shapes: B batch, T tokens, D width.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,7 @@ from regard.core.attention import GLOBAL_QKV, Globals
 from regard.core.cache import Mask, next_positions, over_keys
 from regard.core.layers import ACTIVATIONS, Stack, init_bert, make_block, make_norm
 from regard.core.positions import make_positions
-from regard.describe import parts
-from regard.describe.export import TEXT, Graph, StackParts
+from regard.describe import export, parts
 from regard.models.base import BlocksConfig, LanguageModel, Parts, Presets, TextConfig
 
 
@@ -123,16 +122,5 @@ class Bert(LanguageModel):
         """The projections that only global tokens use."""
         return [part for name, part in self.named_modules() if name.endswith(GLOBAL_QKV)]
 
-    describe = parts.bert
-
-    describe_pooled = parts.pooled_by_layer
-
-    def graphs(self) -> list[Graph]:
-        inputs = {"ids": TEXT, "mask": TEXT} | ({} if self.segments is None else {"segments": TEXT})
-        return [Graph("model", self.forward, inputs)]
-
-    def stacks(self) -> list[StackParts]:
-        more: dict[str, Any] = {"embed_norm": self.embed_norm, "segments": self.segments}
-        more |= {"encode": self.encode, "pooler": self.pooler, "pooler_activation": self.config.pooler}
-        more |= {"project": self.project if self.config.embed_dim else None}
-        return [StackParts("encoder", self.embed, self.positions, self.blocks, self.norm, **more)]
+    describe, describe_pooled = parts.bert, parts.pooled_by_layer
+    graphs, stacks = export.masked_text_graphs, export.encoder_stacks

@@ -16,8 +16,7 @@ from regard.core.cache import State, next_positions
 from regard.core.layers import Stack, make_block
 from regard.core.positions import Learned, Sinusoidal
 from regard.core.recurrent import Decoder, Hidden, RecurrentAttention, RecurrentState, init_recurrent
-from regard.describe import images, parts
-from regard.describe.export import Graph, attention_graphs, recurrent_graphs
+from regard.describe import export, images, parts
 from regard.models.base import EncoderDecoder, Presets, TextConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.vision.cnn import ConvNet, EfficientNet
@@ -139,7 +138,7 @@ class SoftAttentionDecoder(Decoder):
         self.first = nn.Linear(c.dim, 2 * c.decoder_depth * c.dim)
 
     def begin(self, regions: Tensor) -> RecurrentState:
-        return RecurrentState((), regions)
+        return self.start(regions, ())
 
     def first_hidden(self, regions: Tensor) -> Hidden:
         first = torch.tanh(self.first(regions.mean(1))).unflatten(1, (2, -1, regions.shape[-1]))
@@ -189,10 +188,4 @@ class Captioner(EncoderDecoder):
     def begin(self, source: Tensor, attention_mask: None = None) -> Any:
         return self.decoder.begin(self.encoder(source))
 
-    describe = parts.encoder_decoder
-
-    def graphs(self) -> list[Graph]:
-        c, inputs = self.config, {"pixels": ("batch", self.config.channels, *2 * (self.config.size,))}
-        if isinstance(self.decoder, SoftAttentionDecoder):
-            return recurrent_graphs(self, RecurrentState, inputs, c.side**2)
-        return attention_graphs(self, self.decoder.blocks, inputs, c.side**2)
+    describe, graphs = parts.encoder_decoder, export.caption_graphs

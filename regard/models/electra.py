@@ -3,14 +3,11 @@
 Shapes: B batch, T tokens, D width.
 """
 
-from dataclasses import replace
-
 from torch import Tensor, nn
 
 from regard.core.cache import Mask
 from regard.core.layers import Stack, init_bert, make_block
-from regard.describe import parts
-from regard.describe.export import Graph
+from regard.describe import export, parts
 from regard.models.bert import Bert
 
 
@@ -48,11 +45,4 @@ class Electra(nn.Module):
         """The generator's logits: (B, T) -> (B, T, vocab)"""
         return self.model.logits(self.model.lm_head(self.generator_states(ids, attention_mask, segments)))
 
-    describe = parts.electra
-
-    def graphs(self) -> list[Graph]:
-        def both(ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> tuple[Tensor, Tensor]:
-            encoded = self.model.encode(ids, mask, segments)
-            return self(ids, mask, segments), self.detect(encoded)
-
-        return [replace(self.model.graphs()[0], f=both, outputs=("logits", "replaced"))]
+    describe, graphs = parts.electra, export.electra_graphs

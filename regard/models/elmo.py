@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from regard.core.cache import Mask
 from regard.core.recurrent import Encoder, init_recurrent
-from regard.describe import parts
-from regard.describe.export import TEXT, Graph
+from regard.describe import export, parts
 from regard.models.base import LanguageModel, Parts, Presets, TextConfig
 
 
@@ -106,7 +105,4 @@ class Elmo(LanguageModel):
     def unused_by_head(self, pooled: bool) -> Parts:
         return [self.sides, self.bias, self.next]
 
-    describe, describe_pooled = parts.elmo, parts.pooled_token
-
-    def graphs(self) -> list[Graph]:
-        return [Graph("model", lambda ids: self(ids), {"ids": TEXT})]
+    describe, describe_pooled, graphs = parts.elmo, parts.pooled_token, export.text_graphs

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.core.cache import Mask, State, next_positions
 from regard.core.layers import Stack, init_gpt2, make_block, make_norm
 from regard.core.positions import RopeScaling, make_positions
-from regard.describe.export import TEXT, Graph, StackParts
+from regard.describe import export
 from regard.models.base import BlocksConfig, CausalLM, Presets, TextConfig
 
 GPT2 = {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True, "context": 1024}
@@ -84,9 +84,4 @@ class GPT(CausalLM):
             raise ValueError("segments were given, but a GPT has none")
         return self.hidden(ids)
 
-    def graphs(self) -> list[Graph]:
-        """For ONNX; texts are padded on the right, which no token attends to."""
-        return [Graph("model", self.forward, {"ids": TEXT})]
-
-    def stacks(self) -> list[StackParts]:
-        return [StackParts("decoder", self.embed, self.positions, self.blocks, self.norm, output=self.output)]
+    graphs, stacks = export.text_graphs, export.decoder_stacks

@@ -3,7 +3,6 @@
 Shapes: B batch, T tokens, D width.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,8 +10,7 @@ from torch import Tensor, nn
 from regard.core.attention import Globals
 from regard.core.cache import Mask, masked_mean
 from regard.core.layers import init_bert
-from regard.describe import parts
-from regard.describe.export import Graph, StackParts
+from regard.describe import export, parts
 from regard.models.base import Parts
 from regard.models.bert import Bert
 from regard.models.gpt import GPT
@@ -63,13 +61,4 @@ class ModelWithHead(nn.Module):
         """The vector (B, D) of a text or image."""
         return masked_mean(x, attention_mask) if self.mean else self.model.pooled(x, attention_mask)  # (B, D)
 
-    describe = parts.head
-
-    def graphs(self) -> list[Graph]:
-        (graph,) = self.model.graphs()
-        inputs = {name: axes for name, axes in graph.inputs.items() if name != "state"}
-        inputs |= {"mask": graph.inputs["ids"]} if "ids" in inputs else {}
-        return [replace(graph, f=self.forward, inputs=inputs, outputs=("logits",))]
-
-    def stacks(self) -> list[StackParts]:
-        return [replace(stack, head=self.head) for stack in getattr(self.model, "stacks", list)()]
+    describe, graphs, stacks = parts.head, export.head_graphs, export.head_stacks

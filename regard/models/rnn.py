@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from regard.core.cache import Mask
 from regard.core.recurrent import RecurrentState, init_recurrent, stack
-from regard.describe import parts
-from regard.describe.export import Graph, language_graph
+from regard.describe import export, parts
 from regard.models.base import CausalLM, Presets, TextConfig
 
 
@@ -89,7 +88,4 @@ class RecurrentLM(CausalLM):
         forwards = torch.arange(self.config.dim, device=x.device) < self.rnn.hidden_size
         return torch.where(forwards, super().pooled(x, attention_mask), x[:, 0])
 
-    describe, describe_pooled = parts.recurrent_lm, parts.pooled_ends
-
-    def graphs(self) -> list[Graph]:
-        return [language_graph(self)]
+    describe, describe_pooled, graphs = parts.recurrent_lm, parts.pooled_ends, export.language_graphs

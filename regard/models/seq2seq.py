@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from regard.core.cache import Mask
 from regard.core.recurrent import Decoder, Encoder, Hidden, RecurrentState, init_recurrent
-from regard.describe import parts
-from regard.describe.export import PAIR, Graph, recurrent_graphs
+from regard.describe import export, parts
 from regard.models.base import EncoderDecoder
 from regard.models.rnn import RecurrentConfig
 
@@ -82,7 +81,4 @@ class Seq2Seq(EncoderDecoder):
             steps.append(self.decode(torch.where(forced, ids, predicted), state))
         return torch.cat(steps, dim=1)
 
-    describe = parts.encoder_decoder
-
-    def graphs(self) -> list[Graph]:
-        return recurrent_graphs(self, RecurrentState, PAIR, 1 if self.decoder.look is None else "source")
+    describe, graphs = parts.encoder_decoder, export.seq2seq_graphs

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.core.cache import Mask, State, next_positions, over_keys
 from regard.core.layers import Stack, init_xavier, make_block, make_norm
 from regard.core.positions import make_positions
-from regard.describe.export import PAIR, Graph, StackParts, attention_graphs
+from regard.describe import export
 from regard.models.base import BlocksConfig, EncoderDecoder, Presets, TextConfig
 
 
@@ -87,12 +87,4 @@ class Transformer(EncoderDecoder):
         x = self.decoder(x, pos, self.decoder_positions, mask, state)  # (B, T, D)
         return self.decoder_norm(x)  # (B, T, D)
 
-    def graphs(self) -> list[Graph]:
-        return attention_graphs(self, self.decoder, PAIR, "source")
-
-    def stacks(self) -> list[StackParts]:
-        embed, scale = self.target_embed or self.embed, math.sqrt(self.config.dim)
-        encoder = self.embed, self.encoder_positions, self.encoder, self.encoder_norm, scale
-        decoder = embed, self.decoder_positions, self.decoder, self.decoder_norm, scale
-        output = StackParts("decoder", *decoder, output=self.output, output_bias=self.output_bias)
-        return [StackParts("encoder", *encoder), output]
+    graphs, stacks = export.transformer_graphs, export.transformer_stacks

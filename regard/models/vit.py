@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from regard.core.cache import Mask, masked_mean, over_keys
 from regard.core.layers import Stack, init_bert, make_block, make_norm
 from regard.core.positions import sinusoids
-from regard.describe import images, parts
-from regard.describe.export import Graph
+from regard.describe import export, images, parts
 from regard.models.base import BlocksConfig, Parts, Presets
 
 
@@ -126,11 +125,4 @@ class ViT(nn.Module):
     def unused_by_head(self, pooled: bool) -> Parts:
         return []
 
-    describe = images.vit
-
-    describe_pooled = parts.pooled_first
-
-    def graphs(self) -> list[Graph]:
-        c = self.config
-        pixels = "batch", c.channels, c.mels or c.size, c.size
-        return [Graph("model", self.encode, {"pixels": pixels}, ("hidden",))]
+    describe, describe_pooled, graphs = images.vit, parts.pooled_first, export.image_graphs

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.describe.export import TEXT, Graph
+from regard.describe import export
 from regard.describe.values import Description
 from regard.models.base import Config, LanguageModel, Presets
 
@@ -46,5 +46,4 @@ class Word2Vec(LanguageModel):
     def describe(self, d: Description, head: bool = True) -> str:
         return d.logits(d.lookup("embed", self.embed, "text"), self.output)
 
-    def graphs(self) -> list[Graph]:
-        return [Graph("model", self.hidden, {"ids": TEXT}, ("vectors",))]
+    graphs = export.word_graphs
