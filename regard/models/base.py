@@ -3,7 +3,6 @@
 Shapes: B batch, T tokens, D width.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 
 from regard.core.cache import Mask
 from regard.describe import parts
+from regard.describe.settings import check_settings
 
 Parts = list[nn.Module | nn.Parameter]
 Presets = dict[str, dict[str, Any]]
@@ -28,19 +28,7 @@ class Config:
     dim: int = 128
 
     def __post_init__(self) -> None:
-        sizes = {name: size for name, size in vars(self).items() if type(size) in (int, float)}
-        for name, size in sizes.items():
-            if name in ("dropout", "skip"):
-                allowed, need = 0 <= size < 1, "from 0 to less than 1"
-            elif name in ("segments", "globals", "mels"):
-                allowed, need = size >= 0, "0 or more"
-            else:
-                allowed, need = 0 < size < math.inf, "more than 0"
-            if not allowed:
-                raise ValueError(f"{name}={size} must be {need}")
-        for name in ("heads", "decoder_heads"):
-            if name in sizes and "head_dim" not in sizes and self.dim % sizes[name]:
-                raise ValueError(f"dim={self.dim} must divide by {name}={sizes[name]}")
+        check_settings(self)
 
 
 @dataclass(frozen=True, kw_only=True)

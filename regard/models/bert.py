@@ -41,17 +41,6 @@ class BertConfig(BlocksConfig, TextConfig):
         "base": {"context": 512, "dim": 768, "depth": 12, "heads": 12},
     }
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.window is not None and self.positions == "relative":
-            raise ValueError(f"window={self.window} does not go with positions=relative; rotary ones do")
-        if self.global_qkv and (self.window is None or self.positions == "rotary"):
-            raise ValueError("global_qkv=true needs a window, and positions other than rotary ones")
-        if self.windows and (len(self.windows), max(self.windows)) != (self.depth, self.window):
-            raise ValueError(
-                f"windows={self.windows} must be {self.depth}, and the largest of them the window"
-            )
-
 
 class Bert(LanguageModel):
     """logits[:, t] scores the token at t, which may be masked in ids, given all of ids.

@@ -42,13 +42,6 @@ class CaptionerConfig(TextConfig):
         "base": {"context": 64, "dim": 512, "depth": 2, "decoder_depth": 3, "heads": 8},
     }
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.encoder == "cnn" and (self.patch < 2 or self.patch & (self.patch - 1)):
-            raise ValueError(f"patch={self.patch}: a CNN halves pictures; give 2, 4, 8, ...")
-        if self.attention == "hard" and self.decoder != "lstm":
-            raise ValueError(f"attention=hard is for decoder=lstm, not {self.decoder}")
-
     @property
     def side(self) -> int:
         """Regions each way."""

@@ -29,11 +29,6 @@ class RecurrentConfig(TextConfig):
         "base": {"context": 512, "dim": 512, "depth": 2, "dropout": 0.2},
     }
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bidirectional and self.dim % 2:
-            raise ValueError(f"dim={self.dim} must be even: half of it reads forwards, half backwards")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentLMConfig(RecurrentConfig):

@@ -41,11 +41,6 @@ class ViTConfig(BlocksConfig):
         "base": {"dim": 768, "depth": 12, "heads": 12},
     }
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.positions == "sinusoidal" and self.dim % 4:
-            raise ValueError(f"dim={self.dim} must divide by 4: sine and cosine, for rows and for columns")
-
     @property
     def context(self) -> int:
         """The number of tokens of an image."""
