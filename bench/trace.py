@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.core.attention import Attention, fused_attention, split
 from regard.core.positions import rotate
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.models import GPT, GPTConfig
 from regard.runs.model import Model
 from regard.tasks import TASKS, Write

@@ -15,7 +15,7 @@ _HOMES = {
     "page": "viewer.session",
     "trace": "tracing",
     "Trace": "tracing",
-    "watch": "core.watch",
+    "watch": "describe.watch",
     "change": "tracing.intervene",
     "effects": "tracing.intervene",
     "jacobian_norms": "tracing.jacobians",
@@ -49,9 +49,9 @@ _HOMES = {
 if TYPE_CHECKING:
     from regard.core.attention import Attention
     from regard.core.layers import Block, FeedForward, SwiGLU
-    from regard.core.watch import watch
     from regard.decode.generate import generate
     from regard.decode.sampling import Sampling
+    from regard.describe.watch import watch
     from regard.errors import UserError
     from regard.models import (
         GPT,

@@ -14,7 +14,7 @@ import regard
 from helpers.shapes import checked, promises
 from regard.core.attention import Attention
 from regard.core.layers import Block, FeedForward
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.models import MODELS, ViT, ViTConfig
 
 VOCAB, T, S = 61, 11, 13

@@ -19,7 +19,7 @@ from regard.describe import parts
 Score = Callable[[Tensor, Tensor], Tensor]
 Bias = Tensor | None  # added to the scores
 Globals = int | Tensor  # how many first tokens are global; of each row (B, 1, 1, 1), if they differ
-Records = list[dict[str, Tensor]] | None  # a list while watch.py watches, else None, which costs nothing
+Records = list[dict[str, Tensor]] | None  # a list while `watch` watches, else None, which costs nothing
 GLOBAL_QKV, BY_QUERY = ("q_global", "k_global", "v_global"), ("scores", "weights", "heads")
 
 

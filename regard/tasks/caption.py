@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.convert import efficientnet as weights
-from regard.core.watch import watch
 from regard.data import Corpus, DataConfig
 from regard.data.augment import Augmentation, apply_augmentation, sample_augmentation
 from regard.data.encoding import tokenizer_for
@@ -24,6 +23,7 @@ from regard.data.images import ImageDataset, ImageSource, read_pixels
 from regard.data.shuffling import random_keys
 from regard.data.synthetic import draw_shapes
 from regard.decode.sampling import Sampling
+from regard.describe.watch import watch
 from regard.models import Captioner
 from regard.models.captioner import HardAttention
 from regard.tasks import metrics as scoring

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.core.modes import evaluating
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.labels import LabelledTexts, class_ids, class_names, read_labels, split_labels
 from regard.data.ragged import Ragged
 from regard.decode.sampling import Sampling
+from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import ModelWithHead, Transformer
 from regard.tasks import metrics as scoring

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.core.cache import masked_mean
-from regard.core.modes import evaluating
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.pairs import Pair
 from regard.data.ragged import Ragged
 from regard.describe.texts import Text
 from regard.describe.values import Description
+from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import Bert
 from regard.tasks import metrics as scoring

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.core.cache import Mask
-from regard.core.modes import evaluating
 from regard.data import Corpus, DataConfig, Stream, Windows, load_corpus
 from regard.data.documents import read_documents
 from regard.data.encoding import tokenizer_for
@@ -23,6 +22,7 @@ from regard.data.passages import Passages, encode_passages, split_documents, spl
 from regard.decode.sampling import sample_tokens
 from regard.describe.texts import Text
 from regard.describe.values import Description
+from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import Bert, Electra, Elmo
 from regard.tasks.answers import Answer

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.core.modes import evaluating
 from regard.data.images import ImageDataset, ImageSource
 from regard.data.labels import LabelledTexts, class_ids
 from regard.describe.images import IMAGE
 from regard.describe.texts import Text
 from regard.describe.values import Description
+from regard.describe.watch import evaluating
 from regard.models import ModelWithHead, ViT
 from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, Shuffled, targets

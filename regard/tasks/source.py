@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.watch import watch
 from regard.data.ragged import Ragged
 from regard.decode.generate import generate
 from regard.decode.sampling import Sampling
+from regard.describe.watch import watch
 from regard.errors import UserError
 from regard.tasks.answers import Answer, decode_hypotheses, generate_tokens, search_beams, stream_text
 from regard.tasks.loss import IGNORED

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.core.modes import evaluating
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.spans import Span, read_spans
 from regard.describe.values import Description
+from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import Bert, ModelWithHead
 from regard.tasks import metrics as scoring

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.core.modes import evaluating
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.labels import class_names
 from regard.data.ragged import Ragged
 from regard.data.tags import TaggedSentence, read_tags
+from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import ModelWithHead
 from regard.tasks import metrics as scoring

@@ -46,9 +46,9 @@ from typing import Any, overload
 
 import torch
 
-from regard.core.modes import evaluating
 from regard.decode.ensemble import Ensemble
 from regard.describe.values import REASONS
+from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tracing.reading import make_trace, read_input

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.attention import combine_masks
-from regard.core.modes import evaluating
-from regard.core.watch import Record, watch
 from regard.describe.cells import EditedCells, gate_values
 from regard.describe.values import Description
+from regard.describe.watch import Record, evaluating, watch
 from regard.errors import UserError, suggest
 from regard.runs.model import Model
 from regard.tracing.names import attention_sides

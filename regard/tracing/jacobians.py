@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.layers import Stack
-from regard.core.modes import evaluating
-from regard.core.watch import watch
 from regard.describe.cells import cell_step, unpacked
+from regard.describe.watch import evaluating, watch
 from regard.errors import UserError
 from regard.models.base import CausalLM
 from regard.runs.model import Model

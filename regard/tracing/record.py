@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.core.watch import watch
 from regard.describe.texts import layer_text
 from regard.describe.values import Description, Value
+from regard.describe.watch import watch
 from regard.errors import UserError
 from regard.tracing.names import layer_index, stack_prefix, trace_names
 

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.modes import evaluating
-from regard.core.watch import watch
 from regard.decode.beam import NO_TOKEN, beam_search
 from regard.decode.generate import read_rows
 from regard.decode.sampling import beam_processor
+from regard.describe.watch import evaluating, watch
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tracing import Trace

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.core.modes import evaluating
 from regard.core.positions import Positions
-from regard.core.watch import watch
+from regard.describe.watch import evaluating, watch
 from regard.draw.arcs import Arcs
 from regard.draw.heat import Atlas, Matrix
 from regard.draw.maps import Maps, to_image

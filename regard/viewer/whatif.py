@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.core.modes import evaluating
+from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tasks.request import Prompt

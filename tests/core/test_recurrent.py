@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 from regard.core.attention import Additive
 from regard.core.recurrent import CELLS, Decoder, Encoder, RecurrentState, init_recurrent, lengths
-from regard.core.watch import watch
 from regard.describe.cells import unroll
+from regard.describe.watch import watch
 
 B, S, T, D, L = 3, 5, 7, 22, 2
 ATTENTIONS = ("none", "additive", "dot", "general")

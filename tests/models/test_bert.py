@@ -16,7 +16,7 @@ from transformers import BertForPreTraining
 from helpers.berts import bert_weights, plain_name
 from regard.convert.huggingface.bert import NAMES
 from regard.convert.huggingface.family import their_name
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.models.bert import Bert, BertConfig
 
 VOCAB = 61

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.models import Captioner, CaptionerConfig
 
 SIZES = {"vocab": 43, "context": 19, "dim": 24, "heads": 3, "size": 20, "dropout": 0.0}

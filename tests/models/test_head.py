@@ -21,7 +21,7 @@ from transformers import (
 
 from helpers.berts import bert_weights, head_weights
 from helpers.shapes import checked, promises
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.models import GPT, Bert, BertConfig, GPTConfig, ModelWithHead, head
 
 VOCAB, OUTPUTS = 61, 5

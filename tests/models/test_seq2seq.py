@@ -20,7 +20,7 @@ from torch.testing import assert_close
 
 import regard
 from helpers.shapes import checked, promises
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.models import MODELS
 from regard.models.seq2seq import GRUConfig, LSTMConfig, RNNConfig, Seq2Seq, Seq2SeqConfig
 

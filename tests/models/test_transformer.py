@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import MarianConfig, MarianMTModel
 
-from regard.core.watch import watch
 from regard.decode.beam import beam_search
+from regard.describe.watch import watch
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB, PAD = 61, 60

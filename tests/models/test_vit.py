@@ -15,7 +15,7 @@ from transformers import ViTForImageClassification
 
 from helpers.shapes import checked, promises
 from regard.core.layers import StochasticDepth
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.models import ModelWithHead, vit
 from regard.models.vit import ViT, ViTConfig
 

@@ -14,10 +14,10 @@ from torch.testing import assert_close
 import regard
 from helpers.errors import user_error
 from helpers.runs import unmeasured, write_captions
-from regard.core.watch import watch
 from regard.data.synthetic import KINDS, SIZE, draw_shapes
 from regard.decode.generate import generate
 from regard.decode.sampling import Sampling
+from regard.describe.watch import watch
 from regard.models import Captioner, CaptionerConfig
 from regard.runs.recipe import fill
 from regard.tasks.caption import Caption, CaptionConfig, CaptionData

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import regard
 from helpers.errors import user_error
 from helpers.runs import unmeasured, write_captions
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.files.tensors import read_tensors
 from regard.models import Captioner, CaptionerConfig
 from regard.runs.recipe import fill

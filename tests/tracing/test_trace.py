@@ -21,8 +21,8 @@ from models.test_t5 import translated
 from models.test_transformer import marian
 from models.test_vit import both as both_vits
 from regard import Trace, UserError, trace
-from regard.core.modes import evaluating
 from regard.decode.ensemble import Ensemble
+from regard.describe.watch import evaluating
 from regard.models import GPT, MODELS, GPTConfig, Transformer
 from regard.models.t5 import T5Config as OurT5Config
 from regard.runs.model import Model

@@ -6,7 +6,7 @@ import torch
 
 from helpers.errors import user_error
 from helpers.looking import CONTEXT, TEXT, captioner, noise, reader, seer
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.draw.arcs import Arcs
 from regard.draw.heat import Atlas, Matrix
 from regard.draw.maps import Maps

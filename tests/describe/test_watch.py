@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from regard.core.attention import Attention, padding_mask
 from regard.core.layers import Block, FeedForward
-from regard.core.watch import watch
+from regard.describe.watch import watch
 from regard.models import GPT, GPTConfig
 
 B, T, S, H, D, d = 3, 5, 7, 2, 22, 11

@@ -1,8 +1,8 @@
-"""Record what attention computes while a model runs: `with watch(model) as records: model(ids)`."""
+"""Observe a model while it runs: `with evaluating(model), watch(model) as records: model(ids)`."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -27,3 +27,20 @@ def watch(model: nn.Module, only: Collection[nn.Module] | None = None) -> Iterat
     finally:  # watches may be nested
         for name, m in watched.items():
             m.records = before[name]
+
+
+class HasModules(Protocol):
+    def modules(self) -> Iterator[nn.Module]: ...
+
+
+@contextmanager
+def evaluating(model: HasModules) -> Iterator[None]:
+    """Evaluation mode for a while; afterwards, every module is in its own mode again."""
+    training = [m for m in model.modules() if m.training]
+    for m in training:
+        m.training = False
+    try:
+        yield
+    finally:
+        for m in training:
+            m.training = True
