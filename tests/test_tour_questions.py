@@ -8,7 +8,7 @@ import pytest
 TOUR = Path(__file__).parent.parent / "docs" / "tour"
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 ROW = re.compile(
-    r"^\| (?P<question>.+\?) \| \[(?P<title>.+)\]\((?P<page>[\w-]+\.md)#(?P<anchor>\S+)\) \| (?P<words>.+) \|$"
+    r"^\| (?P<question>.+\?) \| \[.+\]\((?P<page>[\w-]+\.md)#(?P<anchor>\S+)\) \| (?P<words>.+) \|$"
 )
 
 

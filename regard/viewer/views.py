@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard.core.positions import Positions
 from regard.describe.watch import evaluating, watch
 from regard.draw.arcs import Arcs
+from regard.draw.diagram import Diagram
 from regard.draw.heat import Atlas, Matrix
 from regard.draw.maps import Maps, to_image
 from regard.draw.plots import Curves
@@ -26,11 +27,12 @@ from regard.text.vectors import embeddings as embedding_table
 from regard.tracing import trace
 from regard.tracing.names import trace_names
 from regard.viewer.figures import similarity_matrix, waves, word_map
+from regard.viewer.model_map import model_map
 from regard.viewer.space import grid_table
 
 MAX_ARCS = 200  # words
 
-View = Matrix | Arcs | Atlas | Maps | Curves | Points
+View = Matrix | Arcs | Atlas | Maps | Curves | Points | Diagram
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ def view(model: Model, input: Any, name: str | None = None, choice: Choice | Non
 
 def views(model: Model) -> Views:
     """The views of a model, the default first: the function of each, and the choices it takes."""
+    return special_views(model) | ({} if model.task is None else {"map": (model_map, ())})
+
+
+def special_views(model: Model) -> Views:
+    """The views that depend on the kind of model."""
     names = attentions(model)
     placed: Views = {} if position_table(model) is None else {"positions": (positions, ())}
     if placed:

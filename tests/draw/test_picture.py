@@ -11,6 +11,7 @@ import pytest
 from helpers.errors import user_error
 from helpers.looking import noise
 from regard.draw.arcs import FAINT, Arcs
+from regard.draw.diagram import Box, Diagram
 from regard.draw.heat import Atlas, Matrix, heat_colours
 from regard.draw.maps import Maps
 from regard.draw.picture import Picture, draw
@@ -59,6 +60,19 @@ FIGURES = {
     "atlas": Atlas("2 layers, 3 heads", random_weights(2, 3, 5, 7)),
     "maps": Maps(
         "a fox", noise(6).permute(1, 2, 0).numpy(), random_weights(2, 9).reshape(2, 3, 3), ["a", "fox"]
+    ),
+    "diagram": Diagram(
+        "a model",
+        [
+            (
+                "reads",
+                [
+                    Box("a", "Embedding", [3, 8]),
+                    Box("b", "Attention", [3, 8], "2 heads", "block 0", residual=True),
+                ],
+            ),
+            ("writes", [Box("c", "Attention", [5, 8], "2 heads", "block 0", source="b")]),
+        ],
     ),
 }
 every_figure = pytest.mark.parametrize("figure", FIGURES.values(), ids=list(FIGURES))

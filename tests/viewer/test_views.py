@@ -249,7 +249,7 @@ def test_errors_name_the_known_values():
     user_error(lambda: view(reader("write", "gpt"), WORDS, "heads", Choice(part="self")), "part=self")
     recurrent = reader("translate", "gru")
     user_error(lambda: view(recurrent, WORDS, choice=Choice(layer=1)), "layer=1", "there is one layer, 0")
-    assert list(views(captioner())) == ["words", "positions", "waves", "similarity"]
+    assert list(views(captioner())) == ["words", "positions", "waves", "similarity", "map"]
 
 
 def test_arcs_between_too_many_words():
