@@ -1,5 +1,6 @@
 """Every question of docs/tour/questions.md links to a section of the tour that has the answer."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -53,3 +54,15 @@ def test_a_section_has_the_answer(match):
     text = re.sub(r"\s+", " ", found[match["anchor"]].replace("*", ""))
     for words in match["words"].split("; "):
         assert words in text, f"{match['page']}#{match['anchor']} has no {words!r}"
+
+
+def test_the_gpt_from_an_empty_file_needs_only_torch():
+    """make.py runs it first on its page, so it runs on its own; the page compares it with regard.GPT."""
+    text = (TOUR / "23-gpt-from-nothing.md").read_text()
+    source = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0]
+    assert len(source.splitlines()) <= 100
+    nodes = list(ast.walk(ast.parse(source)))
+    imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    imported += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+    assert {name.split(".")[0] for name in imported} == {"torch"}
+    assert "largest difference below 1e-10: True" in text
