@@ -1,6 +1,6 @@
 """What a model remembers between two steps of generation.
 
-Shapes: B batch, G key/value heads, T new tokens, S positions read so far, d width of a head.
+Shapes: B batch, G key/value heads, T new tokens, S positions read so far, D width, d width of a head.
 """
 
 from collections.abc import Callable, Sequence

@@ -305,7 +305,8 @@ def elmo(m: Any, d: Description, head: bool = True) -> str:
     if not head:
         return mixed
     text = Text("Neighbours", "The states before and after each token.", "[→h_{t−1}; ←h_{t+1}]")
-    x = d.see("neighbours", None, text, m.sides, "input")
+    ways = [d.at("cells", 0, way).name("previous") for way in ("forward", "backward")]
+    x = d.see("neighbours", {"does": "concat", "x": ways}, text, m.sides, "input")
     y = d.linear("sides", m.sides, x, Text("Both sides", "What the output layer reads.", "W x"))
     return d.logits(y, m.output, m.output_bias)
 

@@ -23,7 +23,7 @@ from regard.describe.texts import Text
 from regard.describe.values import Description
 from regard.describe.watch import evaluating
 from regard.errors import UserError
-from regard.models import Bert
+from regard.models import Bert, Elmo
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, fingerprint, pad_rows, ragged, targets
@@ -81,7 +81,7 @@ class Examples:
         return fingerprint((*(x for side in self.ids for x in (side.lengths, side.ids)), self.labels))
 
 
-class Embed(Task[EmbedConfig, Examples, Bert]):
+class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
     """A text's vector is the mean of its tokens' hidden states. Pairs that mean the same are trained against
     the other pairs of the batch, both ways; so the batch is part of the problem, and parts of it would be an
     easier one: `train.micro` is refused. Processes that share a batch gather their vectors, so that each pair
@@ -201,23 +201,23 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
     # Training
 
     @classmethod
-    def add_head(cls, model: nn.Module, config: EmbedConfig) -> Bert:
+    def add_head(cls, model: nn.Module, config: EmbedConfig) -> Bert | Elmo:
         """The encoder alone."""
         return encoder_only(model)
 
-    def pool(self, model: Bert, ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def pool(self, model: Bert | Elmo, ids: Tensor, attention_mask: Tensor) -> Tensor:
         """A vector for each text."""
         x = widened(model.encode(ids, attention_mask))  # (B, T, D)
         return x[:, 0] if self.config.pooling == "first" else masked_mean(x, attention_mask)
 
-    def unit_vectors(self, model: Bert, *sides: Tensor) -> tuple[Tensor, Tensor]:
+    def unit_vectors(self, model: Bert | Elmo, *sides: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors of length 1 for both sides of the pairs, from their ids and attention masks."""
         a, a_mask, b, b_mask = sides
         return F.normalize(self.pool(model, a, a_mask), dim=1), F.normalize(
             self.pool(model, b, b_mask), dim=1
         )
 
-    def loss(self, model: Bert, *batch: Tensor) -> Tensor:
+    def loss(self, model: Bert | Elmo, *batch: Tensor) -> Tensor:
         """The sum over pairs of the squared difference between cosine and score; or of the cross-entropy of
         finding the partner of either side, in nats."""
         *sides, numbers, labels = batch
@@ -226,7 +226,7 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
             return self.compare(u, v, numbers, labels)[0]
         return self.compare(*self.gather(u, v, numbers, labels))[0]
 
-    def measure(self, model: Bert, *batch: Tensor) -> Tensor:
+    def measure(self, model: Bert | Elmo, *batch: Tensor) -> Tensor:
         """The loss, and how many partners were found."""
         *sides, numbers, labels = batch
         u, v = self.unit_vectors(model, *sides)
@@ -265,14 +265,14 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
         (right,), metrics = more, {"loss": loss / max(1, count)}
         return metrics if data.scored else metrics | {"accuracy": right / max(1, count)}
 
-    def preview(self, model: Bert, data: Examples, seed: int) -> str:
+    def preview(self, model: Bert | Elmo, data: Examples, seed: int) -> str:
         """A few pairs, and their cosines."""
         few = data.sources[:3], data.targets[:3]
         u, v = (F.normalize(self.vectors(model, side), dim=1) for side in few)
         cosines = (u * v).sum(1).tolist()
         return "\n".join(f"{a}\n  {c:.2f}  {b}" for a, b, c in zip(*few, cosines, strict=True))
 
-    def score(self, model: Bert, data: Examples) -> dict[str, float]:
+    def score(self, model: Bert | Elmo, data: Examples) -> dict[str, float]:
         """The loss; of scores, the correlation of the cosines with them; of pairs, how often the partner is
         the nearest of all."""
         u, v = (F.normalize(self.vectors(model, side), dim=1) for side in (data.sources, data.targets))
@@ -302,7 +302,7 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
     # Answers
 
     @torch.inference_mode()
-    def vectors(self, model: Bert, texts: Sequence[str | Sequence[int]]) -> Tensor:
+    def vectors(self, model: Bert | Elmo, texts: Sequence[str | Sequence[int]]) -> Tensor:
         """A vector for each text or its token ids, (N, D), on the CPU; of length 1, with `normalize`."""
         device, vectors = next(model.parameters()).device, torch.zeros(len(texts), model.config.dim)
         if not texts:
@@ -316,7 +316,7 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
                 vectors[torch.from_numpy(rows)] = self.pool(model, *batch).cpu()
         return F.normalize(vectors, dim=1) if self.config.normalize else vectors
 
-    def answers(self, model: Bert, request: Request) -> list[list[Answer]]:
+    def answers(self, model: Bert | Elmo, request: Request) -> list[list[Answer]]:
         """Each text's vector as JSON; or the lines `within` a file that are nearest to it, with cosines."""
         vectors, within = self.vectors(model, request.inputs), request.options.get("within")
         if within is None:
@@ -331,7 +331,7 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
 
     # Looking on
 
-    def reading(self, model: Bert, input: str) -> Reading:
+    def reading(self, model: Bert | Elmo, input: str) -> Reading:
         ids = self.frame(self.tokenizer.encode_batch([input])[0])[0].tolist()
         (row,) = on_device(model, ids)
         mask = torch.ones_like(row, dtype=torch.bool)
@@ -342,7 +342,7 @@ class Embed(Task[EmbedConfig, Examples, Bert]):
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
         return {"vector": result}
 
-    def describe(self, d: Description, model: Bert, dims: int) -> None:
+    def describe(self, d: Description, model: Bert | Elmo, dims: int) -> None:
         x, first = model.describe(Description(), head=False), self.config.pooling == "first"
         op = {"does": "same", "x": x, "row": 0} if first else {"does": "mean", "x": x}
         about = f"One vector for the whole text: {'that of the first token' if first else 'the mean of all'}."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from regard.models import Bert, Electra, ModelWithHead
+from regard.models import Bert, Electra, Elmo, ModelWithHead
 from regard.tasks import metrics
 from regard.tasks.answers import Answer
 
@@ -24,13 +24,13 @@ def add_head(model: nn.Module, outputs: int, each: bool = False, mean: bool = Fa
     return headed
 
 
-def encoder_only(model: nn.Module) -> Bert:
-    """A BERT whose own heads are not trained."""
-    bert = model.model if isinstance(model, ModelWithHead) else model
-    assert isinstance(bert, Bert)
-    bert.requires_grad_(True)
-    freeze(bert.unused_by_head(pooled=False))
-    return bert
+def encoder_only(model: nn.Module) -> Bert | Elmo:
+    """A BERT or an ELMo whose own heads are not trained."""
+    encoder = model.model if isinstance(model, ModelWithHead) else model
+    assert isinstance(encoder, Bert | Elmo)
+    encoder.requires_grad_(True)
+    freeze(encoder.unused_by_head(pooled=False))
+    return encoder
 
 
 def freeze(parts: Sequence[nn.Module | nn.Parameter]) -> None:

@@ -199,8 +199,9 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     @classmethod
     def add_head(cls, model: nn.Module, config: SpanTaskConfig) -> ModelWithHead:
         headed = add_head(model, 2, each=True)
-        for part in cast(Bert, headed.model).global_projections():
-            part.requires_grad_(True)  # the question is global
+        if isinstance(headed.model, Bert):
+            for part in headed.model.global_projections():
+                part.requires_grad_(True)  # the question is global
         return headed
 
     def logits(
@@ -215,7 +216,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     def globals(self, model: ModelWithHead, ids: Tensor) -> Tensor | None:
         """How many first tokens of each row a Longformer attends to from everywhere: those of the question,
         (B, 1, 1, 1)."""
-        if not model.config.global_qkv:  # type: ignore[union-attr]
+        if not getattr(model.config, "global_qkv", False):
             return None
         return (ids == self.end).long().argmax(1)[:, None, None, None]
 

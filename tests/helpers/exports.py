@@ -12,7 +12,7 @@ from regard.tasks import TASKS
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_kinds import train_tokenizer
 
-RECURRENT = ("rnn", "gru", "lstm", "recurrent")
+RECURRENT = ("rnn", "gru", "lstm", "recurrent", "elmo")
 
 
 def train_tokens(kind: str, task: str) -> Tokenizer:

@@ -195,6 +195,8 @@ def test_every_number_by_hand(kind: str) -> None:
                 x = torch.cat([x[-1, :6], x[0, 6:]])  # the last state of each direction
                 close(t["pooled"], x)
             check_end(t, x, *(model.model.head.parameters() if kind == "recurrent-classify" else [m.output]))
+        case ["elmo", *_]:
+            check_elmo(t, model)
         case ["transformer" | "t5", *_]:
             scale = math.sqrt(12)
             close(t["encoder.input"], check_embedding(t, model, "source", "encoder.", m.embed, scale))
@@ -208,6 +210,28 @@ def test_every_number_by_hand(kind: str) -> None:
             close(entered, m.embed_norm(total) if hasattr(m, "embed_norm") else total)
             x = m.norm(check_blocks(t, model, "generator" if generator else "blocks"))
             check_head(t, model, kind, x)
+
+
+def check_elmo(t: Trace, model: Model) -> None:
+    m, top = inner(model), model.model
+    assert torch.equal(t["embed"], m.embed.weight[torch.tensor(t.ids["text"])])
+    x = m.encoder.rnn(t["embed"][None])[0][0]
+    close(t["states"], x)
+    s = m.mix.w.exp() / m.mix.w.exp().sum()
+    mixed = m.mix.gamma * (s[0] * t["embed"] + s[1] * x)
+    close(t["mixed"], mixed)
+    if "vector" in t:
+        close(t["vector"], mixed.mean(0))
+    elif "neighbours" in t:
+        none = torch.zeros(1, 6)
+        sides = torch.cat([torch.cat([none, x[:-1, :6]]), torch.cat([x[1:, 6:], none])], dim=1)
+        close(t["neighbours"], sides)
+        check_end(t, m.sides(sides), m.embed.weight, m.bias)
+    elif top is m:
+        close(t["next"], m.next(mixed[0]))
+        assert torch.equal(t["logits"], t["next"])
+    else:
+        close(t["logits"], top.head(mixed if top.each else mixed[0]))
 
 
 def check_head(t: Trace, model: Model, kind: str, x: Tensor) -> None:

@@ -48,19 +48,21 @@ def test_a_text_is_continued_token_by_token(
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("task", "section", "settings"),
+    ("kind", "task", "section", "settings"),
     [
-        ("classify", CLASSES, {"cell": "gru", "bidirectional": True, "depth": 2}),
-        ("classify", CLASSES, {"cell": "rnn"}),
-        ("classify", CLASSES | {"mean": True}, {"cell": "lstm", "bidirectional": True}),
-        ("tag", CLASSES, {"cell": "lstm", "depth": 2, "bidirectional": True}),
+        ("recurrent", "classify", CLASSES, {"cell": "gru", "bidirectional": True, "depth": 2}),
+        ("recurrent", "classify", CLASSES, {"cell": "rnn"}),
+        ("recurrent", "classify", CLASSES | {"mean": True}, {"cell": "lstm", "bidirectional": True}),
+        ("recurrent", "tag", CLASSES, {"cell": "lstm", "depth": 2, "bidirectional": True}),
+        ("elmo", "classify", CLASSES, {}),
+        ("elmo", "tag", CLASSES, {}),
     ],
-    ids=["last-states", "last-state", "mean", "each"],
+    ids=["last-states", "last-state", "mean", "each", "elmo", "elmo-each"],
 )
 def test_texts_of_unequal_length_are_classified(
-    tmp_path: Path, task: str, section: dict[str, Any], settings: dict[str, Any]
+    tmp_path: Path, kind: str, task: str, section: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    ours = trained_model("recurrent", task, train_tokens("wordpiece", task), section, **settings)
+    ours = trained_model(kind, task, train_tokens("wordpiece", task), section, **settings)
     said = export(ours, tmp_path / "out", "onnx")
     assert float(said.split()[-1]) < 1e-5
     ids, mask = (
@@ -70,3 +72,12 @@ def test_texts_of_unequal_length_are_classified(
     inputs = {"ids": ids.numpy(), "mask": mask.numpy()}
     (logits,) = session(tmp_path / "out/model.onnx").run(None, inputs)
     assert_close(torch.from_numpy(logits), ours.model(ids, mask), atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_words_are_predicted_by_an_elmo(tmp_path: Path) -> None:
+    ours = trained_model("elmo", "fill", train_tokens("wordpiece", "fill"), {})
+    export(ours, tmp_path / "out", "onnx")
+    ids = torch.randint(ours.tokenizer.vocab, (3, 13))
+    (logits,) = session(tmp_path / "out/model.onnx").run(None, {"ids": ids.numpy()})
+    assert_close(torch.from_numpy(logits), ours.model(ids), atol=1e-5, rtol=1e-5)
