@@ -2,12 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test torture lint lint-js
+.PHONY: demo test site torture lint lint-js
 demo: .venv/ready
 	@$(BIN)/regard demo
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadscope
+
+# All documents as pages for a browser, with a reference of every command, setting and file.
+site: .venv/ready
+	@$(BIN)/python -m docs.site build/site
 
 # Attacks by the thousand (docs/reliability.md): hours, but a run that was ended goes on. SCALE=0.01 takes minutes.
 SCALE ?= 1

@@ -1,0 +1,27 @@
+"""The pages of the site, in the order of its menu."""
+
+from collections.abc import Callable
+
+from docs.site.reference import commands_page, files_page, settings_page
+
+# A section's title, and its pages: Markdown files (below docs/ unless they begin with /), or functions that
+# write Markdown from the code.
+SECTIONS: dict[str, list[str | Callable[[], str]]] = {
+    "Start": ["start.md", "python.md"],
+    "Tour": ["tour/README.md", "tour/*.md"],
+    "How to": [
+        "translating.md",
+        "chatting.md",
+        "writing.md",
+        "reading.md",
+        "seeing.md",
+        "hearing.md",
+        "looking.md",
+        "runs.md",
+        "exporting.md",
+        "serving.md",
+    ],
+    "Reference": [commands_page, settings_page, files_page],
+    "Results": ["results.md", "experiments.md", "story.md", "reliability.md", "subject.md"],
+    "Architecture": ["/CONTRIBUTING.md", "/SECURITY.md", "/CHANGELOG.md"],
+}
