@@ -30,6 +30,7 @@ DOCS = ROOT / "docs"
 STYLE = Path(__file__).with_name("style.css")
 COPIED = (".svg", ".png", ".gif", ".jpg", ".ipynb", ".toml", ".json")
 HOME = "README.md"
+ADDRESS = re.compile(r'\b(href|src|srcset)="([^"]*)"')  # in HTML inside of Markdown
 
 
 @dataclass
@@ -133,6 +134,8 @@ def make_markdown(link: Callable[[str], str]) -> MarkdownIt:
             for name in ("href", "src"):
                 if isinstance(value := token.attrGet(name), str):
                     token.attrSet(name, link(value))
+            if token.type in ("html_block", "html_inline"):
+                token.content = ADDRESS.sub(lambda match: f'{match[1]}="{link(match[2])}"', token.content)
             rewrite(token.children or [])
 
     def core_rule(state: Any) -> None:

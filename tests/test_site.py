@@ -1,0 +1,343 @@
+"""The documents and their site: links, commands, and pages that everybody can read."""
+
+import json
+import re
+import shlex
+from collections import defaultdict
+from functools import cache
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
+
+import pytest
+
+from docs import animate
+from docs.site.build import ROOT, build
+from docs.site.reference import configs, rows
+from helpers.commands import call
+from regard.cli.parser import build_parser
+from regard.errors import UserError
+from regard.runs import recipe
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LOOKED_AT = (
+    *("index.html", "start.html", "tour/index.html", "tour/06-self-attention.html", "settings.html"),
+    *("results.html", "looking.html", "source/regard/core/attention.py.html"),
+)
+RESOURCES = {("img", "src"), ("source", "srcset"), ("link", "href"), ("script", "src"), ("iframe", "src")}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    return folder, build(folder)
+
+
+class References(HTMLParser):
+    """The ids of a page, and what it refers to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.tags = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            elif name in ("href", "src", "srcset"):
+                self.links.append((tag, name, value))
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    folder, _ = site
+    return {path: References(path.read_text()) for path in sorted(folder.rglob("*.html"))}
+
+
+# Links
+
+
+def test_no_link_is_broken(site, pages):
+    folder, _ = site
+    broken = []
+    for path, page in pages.items():
+        for _, _, target in page.links:
+            parts = urlsplit(target)
+            if parts.scheme:
+                continue
+            other = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not other.is_file() or not other.is_relative_to(folder.resolve()):
+                broken.append(f"{path.relative_to(folder)}: {target}: no such page")
+            elif parts.fragment and unquote(parts.fragment) not in pages[other].ids:
+                broken.append(f"{path.relative_to(folder)}: {target}: no such heading")
+    assert not broken, "\n".join(["links that lead nowhere:", *broken])
+
+
+def test_nothing_is_requested_from_elsewhere(site, pages):
+    folder, _ = site
+    for path, page in pages.items():
+        assert "script" not in page.tags, path
+        assert len(page.ids) == len(set(page.ids)), path
+        for tag, name, target in page.links:
+            scheme = urlsplit(target).scheme
+            assert scheme in (("",) if (tag, name) in RESOURCES else ("", "http", "https")), (path, target)
+    assert not re.search(r"url\(|@import", (folder / "style.css").read_text())
+    for path in folder.rglob("*.svg"):
+        assert not re.search(r"<script|href=.https?:|url\(.?https?:", path.read_text()), path
+
+
+def test_the_tour_is_in_reading_order(site):
+    folder, built = site
+    order = [page for source, page in built.pages.items() if re.match(r"docs/tour/\d\d-", source)]
+    assert len(order) >= 18
+    for page, following in zip(order, order[1:], strict=False):
+        last = (folder / page.address).read_text().split("<main", 1)[1].split("</main>")[0]
+        assert re.search(rf'<a href="{Path(following.address).name}">[^<]*</a> →', last), page.source
+
+
+def test_notebooks_can_be_downloaded(site):
+    folder, built = site
+    for notebook in (ROOT / "docs" / "tour").glob("*.ipynb"):
+        assert json.loads((folder / "tour" / notebook.name).read_text())["cells"]
+        assert f'href="{notebook.name}"' in (folder / "tour" / f"{notebook.stem}.html").read_text()
+
+
+# The reference
+
+
+def test_every_command_and_option_is_in_the_reference(site):
+    text = site[1].pages["docs/commands.md"].text
+    for command in ("train", "ask", "score", "look", "serve", "export", "demo", "bench", "prepare"):
+        assert f"\n## regard {command}\n" in text
+    for option in ("--resume", "--num-beams N", "--view NAME", "--api-key KEY", "--no-repeat-ngram-size N"):
+        assert f"| `{option}` |" in text
+    assert "|  |\n" not in text
+
+
+def test_every_setting_has_a_meaning(site):
+    text = site[1].pages["docs/settings.md"].text
+    for title, config in configs():
+        assert f"\n## {title}\n" in text
+        for row in rows(config):
+            assert row in text
+            assert not row.endswith("|  |"), f"{title}: {row}"
+    for name in recipe.names():
+        assert f"| `{name}` |" in text
+
+
+# Commands
+
+
+def fenced(text):
+    """The lines of commands in blocks, without their ends in backslashes and with their variables filled in."""
+    for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        variables = {}
+        for line in block.replace("\\\n", " ").splitlines():
+            if match := re.fullmatch(r'(\w+)="([^"]*)"', line.strip()):
+                variables[f"${match[1]}"] = match[2]
+            for name, value in variables.items():
+                line = line.replace(name, value)
+            yield line
+
+
+def inline(text):
+    """The commands inside of sentences and tables."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+
+
+def split_commands(line):
+    """The words of each command of a line, without comments, redirections and settings of variables."""
+    line = re.sub(r"\[--[^]]*\]", "", line)  # options that may be left out
+    reader = shlex.shlex(line, posix=True, punctuation_chars=True)
+    reader.whitespace_split, reader.commenters = True, "#"
+    try:
+        words = list(reader)
+    except ValueError:  # a quote that does not end: JSON over several lines
+        return []
+    parts = [[]]
+    for word in words:
+        if set(word) <= set(";|&"):
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return [clean for part in parts if (clean := strip_words(part))]
+
+
+def strip_words(words):
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words = words[1:]
+    for sign in ("<", ">"):
+        if sign in words:
+            at = words.index(sign)
+            words = words[:at] + words[at + 2 :]
+    words = [word for word in words if word != "..."]  # further options, as in the commands above
+    for start in (["python", "-m", "regard"], ["torchrun"]):
+        if words[: len(start)] == start and "regard" in words:
+            words = words[words.index("regard") :]
+    return words
+
+
+@cache
+def documented():
+    """Every command of every document: the document, the line, its words."""
+    return [
+        (path.relative_to(ROOT), line, words)
+        for path in DOCUMENTS
+        for line in [*fenced(path.read_text()), *inline(path.read_text())]
+        for words in split_commands(line)
+        if words[0] in ("regard", "make", "python") and len(words) > 1
+    ]
+
+
+def complaint(words):
+    """What is wrong with a command, or None."""
+    program, *rest = words
+    if program == "make":
+        targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        return None if {word for word in rest if "=" not in word} <= targets else "no such target"
+    if program == "python":
+        if rest[0] == "-m":
+            return None if (ROOT / rest[1]).is_dir() or find_spec(rest[1]) else "no such module"
+        return None if not rest[0].endswith(".py") or (ROOT / rest[0]).is_file() else "no such script"
+    if "COMMAND" in rest:
+        return None
+    if len(rest) == 1:  # no more than a command's name, in a sentence
+        rest = [*rest, "--help"]
+    try:
+        options = build_parser().parse_args(rest)
+        if options.command == "train" and options.recipe and not options.recipe.endswith(".toml"):
+            recipe.change(recipe.read(options.recipe), recipe.assignments(options.set))
+    except UserError as error:
+        return str(error)
+    except SystemExit:  # it has printed its help
+        return None
+    return None
+
+
+def test_every_command_is_one(capsys):
+    wrong = [f"{path}: {line}: {why}" for path, line, words in documented() if (why := complaint(words))]
+    assert not wrong, "\n".join(["commands that do not work:", *wrong])
+    counts = defaultdict(int)
+    for path, *_ in documented():
+        counts[str(path)] += 1
+    assert counts["README.md"] > 15
+    assert sum(counts.values()) > 150
+
+
+def test_a_wrong_command_would_be_noticed(capsys):
+    assert split_commands("X=1 regard ask a < b > c; make test  # d") == [["regard", "ask", "a"], ["make", "test"]]
+    for line in ("regard trian chat", "regard train chatt", "regard train chat --set model.dimm=2", "make tests",
+                 "python bench/none.py", "python -m nothing_here"):  # fmt: skip
+        assert complaint(split_commands(line)[0]), line
+
+
+def test_commands_of_the_first_pages_run(tmp_path, monkeypatch, quick, capsys):
+    """All of README's and start.md's blocks, in their order, with two steps where they train."""
+    monkeypatch.chdir(tmp_path)
+    Path("lines.txt").write_text("budget rooms\na red car\n")
+    assert call("train", "chat", "--out", "runs/demo", "--steps", 2) == 0  # in place of make demo
+    done = []
+    for name in ("README.md", "docs/start.md"):
+        for line in fenced((ROOT / name).read_text()):
+            for program, *words in split_commands(line):
+                if program != "regard" or words in done:
+                    continue
+                done.append(words)
+                if words[0] == "train" and "--list" not in words:
+                    words = [*words, "--steps", "2"]
+                capsys.readouterr()
+                assert call(*words) == 0, (line, capsys.readouterr().err)
+                if "--save" in words:
+                    assert Path(words[words.index("--save") + 1]).stat().st_size > 1000
+                else:
+                    assert capsys.readouterr().out.strip(), line
+    assert {words[0] for words in done} == {"train", "ask", "look"}
+
+
+# The first page, and the list of all that is covered
+
+
+def test_the_first_page_is_short_and_complete():
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 80
+    assert re.search(r"^make demo .*\nmake test ", text, re.MULTILINE)
+    for name in recipe.names():
+        assert f"| `regard train {name}" in text, name
+    for path in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{path.name})" in text, path.name
+
+
+def test_the_subject_is_covered():
+    table = [line for line in (ROOT / "docs/subject.md").read_text().splitlines() if line.startswith("| ")]
+    items = [line.split(" | ") for line in table if not line.startswith("| item ")]
+    assert len(items) == 156
+    for item in items:
+        assert re.search(r"\]\(|`(regard|make|python|--set) ", item[-1]), item
+
+
+def test_the_moving_picture_is_the_demos_attention():
+    text = animate.PICTURE.read_text()
+    assert len(text) < 20_000
+    assert "<script" not in text
+    assert "prefers-reduced-motion" in text
+    words = re.findall(r'<text x="\d+" y="\d+">([^<]+)</text>', text)
+    assert words == ["hi", "how", "are", "you", "&lt;/s&gt;", "I", "am", "fine", ".", "&lt;/s&gt;"]
+    weights = [float(value) for value in re.findall(r'<line .*?opacity="([\d.]+)"', text)]
+    for row in range(5):
+        assert sum(weights[5 * row : 5 * row + 5]) == pytest.approx(1, abs=0.03)
+
+
+def test_the_moving_picture_has_the_weights_that_it_is_given():
+    drawn = animate.draw([[0.25, 0.75], [1.0, 0.0]], ["<a>", "b"], ["x", "y"])
+    lines = ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}line")
+    assert [line.get("opacity") for line in lines] == ["0.25", "0.75", "1.00", "0.00"]
+    assert "y 0.75" in drawn
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def tabs(browser):
+    """A tab for each colour scheme, with the errors that it reports."""
+    opened = {}
+    for scheme in ("light", "dark"):
+        page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme=scheme)
+        page.errors = []
+        page.on("console", lambda message, page=page: page.errors.append(message.text))
+        page.on("pageerror", lambda error, page=page: page.errors.append(str(error)))
+        page.on("requestfailed", lambda request, page=page: page.errors.append(request.url))
+        opened[scheme] = page
+    yield opened
+    for page in opened.values():
+        page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("address", LOOKED_AT)
+def test_a_page_can_be_read_by_everybody(site, tabs, address, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    page = tabs[scheme]
+    page.goto((site[0] / address).as_uri())
+    wrong = axe.Axe().run(page).response["violations"]
+    assert [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in wrong] == []
+    assert page.errors == []
+
+
+def test_no_page_is_wider_than_a_phone(site, pages, tabs):
+    folder, _ = site
+    page, wide = tabs["light"], []
+    page.set_viewport_size({"width": 390, "height": 800})
+    for path in pages:
+        if "source" not in path.relative_to(folder).parts:
+            page.goto(path.as_uri(), wait_until="domcontentloaded")
+            width = page.evaluate("document.documentElement.scrollWidth")
+            if width > 390:
+                wide.append((str(path.relative_to(folder)), width))
+    assert wide == []
+    assert page.errors == []
