@@ -15,7 +15,7 @@ from regard import demo, load
 PICTURE = Path(__file__).parent / "pictures" / "demo-animated.svg"
 SIZE = 760, 330
 TOP, BOTTOM = 96, 236  # y of the question's words and of the answer's
-ENTER, STEP, HOLD = 0.4, 1.5, 3.0  # seconds: for a word of the question, a word of the answer, and at the end
+ENTER, STEP, HOLD = 0.4, 1.5, 3.0  # seconds: a word of the question, one of the answer, at the end
 COLOURS = ("#0b57a4", "#b3261e", "#1b7a43", "#8a4b08", "#6a3fa0")
 
 STYLE = """text { font: 600 19px ui-monospace, Menlo, Consolas, monospace; text-anchor: middle; fill: #1d2430 }
@@ -36,16 +36,21 @@ def draw(weights: list[list[float]], rows: list[str], columns: list[str]) -> str
     for i, (word, row) in enumerate(zip(rows, weights, strict=True)):
         x, colour, begin = place(i, len(rows)), COLOURS[i % len(COLOURS)], start + STEP * i
         lines = [
-            f'<line x1="{x}" y1="{BOTTOM - 20}" x2="{place(j, len(columns))}" y2="{TOP + 20}" stroke="{colour}" '
-            f'stroke-width="{1 + 7 * weight:.1f}" opacity="{weight:.2f}"/>'
+            f'<line x1="{x}" y1="{BOTTOM - 20}" x2="{place(j, len(columns))}" y2="{TOP + 20}" '
+            f'stroke="{colour}" stroke-width="{1 + 7 * weight:.1f}" opacity="{weight:.2f}"/>'
             for j, weight in enumerate(row)
         ]
         most = max(range(len(row)), key=row.__getitem__)
         note = f'<text class="note" x="{x}" y="{BOTTOM + 42}">{escape(columns[most])} {row[most]:.2f}</text>'
-        styles += [keyframes(f"a{i}", begin, length, begin + STEP), keyframes(f"w{i}", begin + STEP / 2, length)]
+        styles += [
+            keyframes(f"a{i}", begin, length, begin + STEP),
+            keyframes(f"w{i}", begin + STEP / 2, length),
+        ]
         parts.append(group(f"a{i}", length, "".join(lines)))
         parts.append(group(f"w{i}", length, box(x, BOTTOM, word) + note))
-    about = f"{' '.join(columns)}: for each word of the answer {' '.join(rows)}, lines to the words it attends to"
+    about = (
+        f"{' '.join(columns)}: for each word of the answer {' '.join(rows)}, lines to the words it attends to"
+    )
     width, height = SIZE
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
 <title>{escape(about)}</title>
@@ -79,8 +84,8 @@ def keyframes(name: str, begin: float, length: float, dim: float | None = None) 
     at, fade = 100 * begin / length, 100 * 0.3 / length
     steps = f"0%, {at:.1f}% {{ opacity: 0 }} {at + fade:.1f}% {{ opacity: 1 }}"
     if dim is not None and dim < length - HOLD:
-        end = 100 * (length - HOLD) / length
-        steps += f" {100 * dim / length:.1f}% {{ opacity: 1 }} {100 * dim / length + fade:.1f}%, {end:.1f}% {{ opacity: .15 }}"
+        at, end = 100 * dim / length, 100 * (length - HOLD) / length
+        steps += f" {at:.1f}% {{ opacity: 1 }} {at + fade:.1f}%, {end:.1f}% {{ opacity: .15 }}"
     return f"@keyframes {name} {{ {steps} 98%, 100% {{ opacity: 1 }} }}"
 
 

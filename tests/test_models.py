@@ -482,7 +482,10 @@ def test_shape_comments_are_true() -> None:
     decoder = Block(22, Attention(22, 2, causal=True), FeedForward(22), Attention(22, 2))
     sizes = {"channels": 3, "patch": 5, "dim": 12, "heads": 3, "depth": 1}
     sight = ViT(ViTConfig(size=15, positions="sinusoidal", **sizes))
-    heard, mask = ViT(ViTConfig(size=20, mels=7, pool="mean", **sizes)), torch.arange(4) < torch.tensor([[4], [2]])
+    heard, mask = (
+        ViT(ViTConfig(size=20, mels=7, pool="mean", **sizes)),
+        torch.arange(4) < torch.tensor([[4], [2]]),
+    )
     with checked(*CORE) as checks:
         decoder(torch.randn(3, 5, 22), torch.randn(3, 7, 22))
         sight(torch.randn(3, 3, 10, 15))

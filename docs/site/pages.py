@@ -17,6 +17,7 @@ SECTIONS: dict[str, list[str | Callable[[], str]]] = {
         "seeing.md",
         "hearing.md",
         "looking.md",
+        "training.md",
         "runs.md",
         "exporting.md",
         "serving.md",
