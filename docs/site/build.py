@@ -5,9 +5,11 @@ file. Formulas become MathML, and code is coloured when the site is built.
 """
 
 import html
+import itertools
 import posixpath
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,6 @@ from docs.site.pages import SECTIONS
 from latex2mathml.converter import convert as to_mathml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
@@ -117,16 +118,21 @@ def file_address(source: str) -> str:
     return f"source/{source}.html"
 
 
-def slug(text: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+def add_anchors(tokens: list[Token]) -> None:
+    """Give each heading the anchor that GitHub gives it."""
+    known: Counter[str] = Counter()
+    for token, inside in itertools.pairwise(tokens):
+        if token.type == "heading_open":
+            text = "".join(child.content for child in inside.children or [])
+            slug = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+            token.attrSet("id", f"{slug}-{known[slug]}" if known[slug] else slug)
+            known[slug] += 1
 
 
 def make_markdown(link: Callable[[str], str]) -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": True, "highlight": colour}).enable(
         ["table", "strikethrough"]
     )
-    markdown.use(anchors_plugin, max_level=4, slug_func=slug)
     markdown.use(dollarmath_plugin, renderer=formula, allow_space=False, allow_digits=False)
 
     def rewrite(tokens: list[Token]) -> None:
@@ -140,6 +146,7 @@ def make_markdown(link: Callable[[str], str]) -> MarkdownIt:
 
     def core_rule(state: Any) -> None:
         rewrite(state.tokens)
+        add_anchors(state.tokens)
         for start, inside, end in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
             if start.type == "th_open" and not inside.content:
                 start.tag = end.tag = "td"  # an empty header says nothing to a screen reader

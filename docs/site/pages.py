@@ -14,6 +14,7 @@ SECTIONS: dict[str, list[str | Callable[[], str]]] = {
         "chatting.md",
         "writing.md",
         "reading.md",
+        "words.md",
         "seeing.md",
         "hearing.md",
         "looking.md",

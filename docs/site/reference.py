@@ -41,6 +41,8 @@ USUAL = {  # names that need no comment in the code
     "high": "the highest score, if the labels are scores",
     "smoothing": "label smoothing: the share of the probability for the other classes",
     "next": "also predict whether one piece of text follows another",
+    "mean": "of the data's values; None: as found in the data",
+    "std": "the standard deviation of the data's values; None: as found in the data",
     "steps": "how many steps to train",
     "minutes": "how long to train, instead of a number of steps",
     "optimizer": "muon: for the matrices, with AdamW for the rest",
