@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from regard.core.cache import KeysValues, KVCache, Mask
 from regard.core.positions import Rotation, rotate
 from regard.describe import parts
+from regard.describe.settings import check_attention
 
 Score = Callable[[Tensor, Tensor], Tensor]
 Bias = Tensor | None  # added to the scores
@@ -259,11 +260,8 @@ class Attention(nn.Module):
     ):  # fmt: skip
         super().__init__()
         self.window, self.globals, self.global_qkv = window, globals, global_qkv
-        if window is not None and (window < (not causal) or globals < 0):
-            raise ValueError(f"{window=} must be more than 0 (causal: 0 or more), and {globals=} 0 or more")
         self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads or heads, causal, dropout
-        if (dim % heads and head_dim is None) or heads % self.kv_heads:
-            raise ValueError(f"{dim=} must divide by {heads=}, and heads by kv_heads={self.kv_heads}")
+        check_attention(dim, heads, self.kv_heads, head_dim, window, globals, causal)
         d, biased = head_dim or dim // heads, bias if qkv_bias is None else qkv_bias
         self.q, self.out = nn.Linear(dim, heads * d, biased), nn.Linear(heads * d, dim, bias)
         self.k, self.v = (nn.Linear(dim, self.kv_heads * d, biased) for _ in "kv")
@@ -281,21 +279,29 @@ class Attention(nn.Module):
             k, v = split(self.k(s), self.kv_heads), split(self.v(s), self.kv_heads)
             return rotate(self.k_norm(k), rotary), v
 
-        both_ways = self.window is not None and not self.causal
-        if both_ways and any(t is not None for t in (source, bias, cache)):
+        if self.window is not None and not self.causal and any(t is not None for t in (source, bias, cache)):
             raise ValueError(f"attention with window={self.window} takes no source, bias or cache")
         q = rotate(self.q_norm(split(self.q(x), self.heads)), rotary)  # (B, H, T, d)
         k, v = keys_values() if cache is None else cache.extend(keys_values)  # (B, G, S, d)
         globals = self.globals if globals is None else globals
-        if self.records is None:
-            heads = self.fused(q, k, v, mask, bias, globals)  # (B, H, T, d)
-        else:
-            k, v = repeat_heads(k, self.heads), repeat_heads(v, self.heads)  # (B, H, S, d)
-            near, p = self.add_window(mask, q, k, globals), self.dropout * self.training
-            heads, _ = attend(q, k, v, near, bias, self.causal, p, records=self.records)
+        heads = self.attend(q, k, v, mask, bias, globals, self.records)  # (B, H, T, d)
         if self.global_qkv and count_globals(globals):
             heads = self.attend_globally(heads, x, mask, globals)
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, globals: Globals, records: Records
+    ) -> Tensor:
+        """The heads' outputs (B, H, T, d); without records, by kernels that do not store the weights."""
+        p = self.dropout * self.training
+        if self.window is not None:
+            if records is None and not self.causal:
+                return windowed_attention(q, k, v, mask, self.window, globals, p)
+            mask = combine_masks(mask, window_mask(q.shape[-2], k.shape[-2], self.window, globals, q.device))
+        if records is None:
+            return fused_attention(q, k, v, mask, bias, self.causal, p)
+        k, v = repeat_heads(k, self.heads), repeat_heads(v, self.heads)  # (B, H, S, d)
+        return attend(q, k, v, mask, bias, self.causal, p, records=records)[0]
 
     def attend_globally(self, heads: Tensor, x: Tensor, mask: Mask, globals: Globals) -> Tensor:
         """The heads, also in the last record, with those of global queries by projections of their own."""
@@ -309,18 +315,6 @@ class Attention(nn.Module):
             record |= {name: replace_rows(record[name], more[name], globals) for name in BY_QUERY}
             record |= zip(GLOBAL_QKV, own, strict=True)
         return replace_rows(heads, first, globals)
-
-    def add_window(self, mask: Mask, q: Tensor, k: Tensor, globals: Globals) -> Mask:
-        if self.window is None:
-            return mask
-        return combine_masks(mask, window_mask(q.shape[-2], k.shape[-2], self.window, globals, q.device))
-
-    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias, globals: Globals) -> Tensor:
-        """The heads' outputs (B, H, T, d), by kernels that do not store the weights."""
-        p = self.dropout * self.training
-        if self.window is not None and not self.causal:
-            return windowed_attention(q, k, v, mask, self.window, globals, p)
-        return fused_attention(q, k, v, self.add_window(mask, q, k, globals), bias, self.causal, p)
 
     describe = parts.attention
 

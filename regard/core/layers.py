@@ -6,7 +6,6 @@ Shapes: B batch, T tokens, D width.
 import math
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -123,21 +122,19 @@ class Block(nn.Module):
     describe = parts.block
 
 
-UNSET = dict.fromkeys(("kv_heads", "head_dim", "hidden", "eps", "qkv_bias", "qk_norm", "window"))
-DEFAULTS = UNSET | {"ffn": "gelu", "norm": "layer", "pre": True, "bias": True, "globals": 0, "skip": 0.0}
-DEFAULTS |= {"global_qkv": False}
-SHARED = "head_dim", "bias", "qkv_bias", "dropout", "window", "globals", "global_qkv"  # of Attention, too
+SIZES = "dim", "heads", "kv_heads", "head_dim", "window", "globals"
+ATTENTION = *SIZES, "bias", "qkv_bias", "global_qkv", "dropout"  # the settings of Attention
 
 
 def make_block(config: Any, *, causal: bool = False, cross: bool = False, **changes: Any) -> Block:
     """A block as a model's configuration describes it, with changes; what is not in it has its default."""
-    c = SimpleNamespace(**(DEFAULTS | vars(config) | changes))
-    same = {name: getattr(c, name) for name in SHARED}
-    qk_norm = (c.eps or 1e-6) if c.qk_norm else None
-    attention = partial(Attention, c.dim, c.heads, c.kv_heads, qk_norm=qk_norm, **same)
-    ffn = FEED_FORWARDS[c.ffn](c.dim, c.hidden, bias=c.bias)
-    how = {"norm": make_norm(c.norm, c.eps), "pre": c.pre, "dropout": c.dropout, "skip": c.skip}
-    return Block(c.dim, attention(causal=causal), ffn, attention() if cross else None, **how)
+    c = {"ffn": "gelu", "norm": "layer", "bias": True, "eps": None} | vars(config) | changes
+    qk_norm = (c["eps"] or 1e-6) if c.get("qk_norm") else None
+    attention = partial(Attention, qk_norm=qk_norm, **{name: c[name] for name in ATTENTION if name in c})
+    ffn = FEED_FORWARDS[c["ffn"]](c["dim"], c.get("hidden"), bias=c["bias"])
+    how = {name: c[name] for name in ("pre", "dropout", "skip") if name in c}
+    how["norm"] = make_norm(c["norm"], c["eps"])
+    return Block(c["dim"], attention(causal=causal), ffn, attention() if cross else None, **how)
 
 
 class Stack(nn.ModuleList):

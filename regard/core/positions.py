@@ -27,7 +27,7 @@ class Positions(nn.Module):
 
     def add(self, x: Tensor, pos: Tensor) -> Tensor:
         """The embeddings (B, T, D) with positions in them."""
-        return x
+        return x if (vectors := self.vectors()) is None else x + vectors[pos]
 
     def vectors(self) -> Tensor | None:
         """The vectors that `add` adds, one for each position: (context, D)."""
@@ -60,9 +60,6 @@ class Sinusoidal(Positions):
         super().__init__(context, dim, heads)
         self.register_buffer("table", sinusoids(torch.arange(context), dim), persistent=False)
 
-    def add(self, x: Tensor, pos: Tensor) -> Tensor:
-        return x + self.table[pos]
-
     def vectors(self) -> Tensor:
         return self.table
 
@@ -73,9 +70,6 @@ class Learned(Positions):
     def __init__(self, context: int, dim: int, heads: int):
         super().__init__(context, dim, heads)
         self.table = nn.Embedding(context, dim)
-
-    def add(self, x: Tensor, pos: Tensor) -> Tensor:
-        return x + self.table(pos)
 
     def vectors(self) -> Tensor:
         return self.table.weight

@@ -133,10 +133,6 @@ class RecurrentAttention(nn.Module):
         """The context, from the average y of the values."""
         return y
 
-    def position(self, q: Tensor, state: RecurrentState) -> int:
-        """The position of the first query: an additive score is computed before the cell has moved on."""
-        return state.length - (0 if isinstance(self.score, Additive) else q.shape[1])
-
     describe = parts.recurrent_attention
 
 
@@ -157,7 +153,7 @@ class Decoder(nn.Module):
         self.rnn = stack(cell, dim if after else 2 * dim, dim, depth, dropout)
         self.readout = nn.Linear(2 * dim, dim, bias=False) if after else nn.Linear(3 * dim, 2 * dim)
 
-    def start(self, source: Tensor, hidden: Hidden, attention_mask: Mask = None) -> RecurrentState:
+    def start(self, source: Tensor, hidden: Hidden = (), attention_mask: Mask = None) -> RecurrentState:
         if self.look is None:
             return RecurrentState(hidden, hidden[0][-1][:, None])
         # The keys are computed in `forward`: with FSDP, weights are complete only there.

@@ -272,6 +272,10 @@ def caption_decoder(m: Any, d: Description, y: str, source: str) -> str:
 # Models and heads
 
 
+def word_vectors(m: Any, d: Description, head: bool = True) -> str:
+    return d.logits(d.lookup("embed", m.embed, "text"), m.output)
+
+
 def language_model(m: Any, d: Description, head: bool = True) -> str:
     x = d.stacks(m.stacks())
     return d.logits(x, m.output, m.output_bias) if head else x

@@ -65,3 +65,18 @@ def check_images(
         raise ValueError(f"{patch=}: a CNN halves pictures; give 2, 4, 8, ...")
     if attention == "hard" and decoder != "lstm":
         raise ValueError(f"attention=hard is for decoder=lstm, not {decoder}")
+
+
+def check_attention(
+    dim: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int | None,
+    window: int | None,
+    globals: int,
+    causal: bool,
+) -> None:
+    if window is not None and (window < (not causal) or globals < 0):
+        raise ValueError(f"{window=} must be more than 0 (causal: 0 or more), and {globals=} 0 or more")
+    if (dim % heads and head_dim is None) or heads % kv_heads:
+        raise ValueError(f"{dim=} must divide by {heads=}, and heads by {kv_heads=}")

@@ -111,14 +111,12 @@ class HardAttention(GatedAttention):
         state.keys = self.project_keys(state.source) if state.keys is None else state.keys
         W, w = self.score.W.weight, self.score.w.weight[0]
         scores = torch.tanh(F.linear(q, W) + state.keys) @ w  # (B, S)
+        before, soft = state.attention_mask, torch.zeros_like(scores[:, :1], dtype=torch.bool)
         if self.training:  # the largest of s - log(E), E ~ Exp(1), is drawn by softmax(s), Gumbel 1954
             scores = scores - torch.empty_like(scores).exponential_().log()
-        mask = F.one_hot(scores.argmax(-1), scores.shape[-1]).bool()  # (B, S)
-        if self.training:  # half of the images keep all regions: this teaches the scores, and varies less
-            before = state.attention_mask
+            # Half of the images keep all regions: this teaches the scores, and varies less.
             soft = torch.rand_like(scores[:, :1]) < 0.5 if before is None else before.all(1, keepdim=True)
-            mask = mask | soft
-        state.attention_mask = mask
+        state.attention_mask = F.one_hot(scores.argmax(-1), scores.shape[-1]).bool() | soft
         return super().forward(q, state)
 
 
@@ -129,9 +127,6 @@ class SoftAttentionDecoder(Decoder):
         super().__init__("lstm", "additive", c.dim, c.decoder_depth, dropout=c.dropout)
         self.look = HardAttention(c.dim, c.context) if c.attention == "hard" else GatedAttention(c.dim)
         self.first = nn.Linear(c.dim, 2 * c.decoder_depth * c.dim)
-
-    def begin(self, regions: Tensor) -> RecurrentState:
-        return self.start(regions, ())
 
     def first_hidden(self, regions: Tensor) -> Hidden:
         first = torch.tanh(self.first(regions.mean(1))).unflatten(1, (2, -1, regions.shape[-1]))
@@ -151,7 +146,7 @@ class TransformerDecoder(nn.Module):
         self.blocks = Stack(make_block(c, causal=True, cross=True) for _ in range(c.decoder_depth))
         self.norm = nn.LayerNorm(c.dim)
 
-    def begin(self, regions: Tensor) -> State:
+    def start(self, regions: Tensor) -> State:
         return self.blocks.new_state(encoded=regions)
 
     def forward(self, y: Tensor, state: State) -> Tensor:
@@ -179,6 +174,6 @@ class Captioner(EncoderDecoder):
         init_recurrent(self)
 
     def begin(self, source: Tensor, attention_mask: None = None) -> Any:
-        return self.decoder.begin(self.encoder(source))
+        return self.decoder.start(self.encoder(source))
 
     describe, graphs = parts.encoder_decoder, export.caption_graphs

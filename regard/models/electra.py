@@ -23,14 +23,10 @@ class Electra(nn.Module):
         self.model, self.config, D = model, model.config, model.config.dim
         depth = max(1, model.config.depth // 4) if generates else 0
         self.generator = Stack(make_block(model.config) for _ in range(depth))
+        self.blocks = [*self.generator, *model.blocks]  # every layer, in the order of computation
         self.transform, self.found = nn.Linear(D, D), nn.Linear(D, 1)
         for part in (self.generator, self.transform, self.found):
             init_bert(part)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """Every layer, in the order of computation."""
-        return [*self.generator, *self.model.blocks]
 
     def generator_states(self, ids: Tensor, attention_mask: Mask, segments: Tensor | None) -> Tensor:
         """The generator's hidden states (B, T, D) of texts with masked words, for the BERT's `lm_head`."""

@@ -34,9 +34,7 @@ class LayerMix(nn.Module):
         self.w, self.gamma = nn.Parameter(torch.zeros(layers)), nn.Parameter(torch.ones(1))
 
     def forward(self, *layers: Tensor) -> Tensor:
-        return self.gamma * torch.stack([s * h for s, h in zip(self.w.softmax(0), layers, strict=True)]).sum(
-            0
-        )
+        return self.gamma * sum(s * h for s, h in zip(self.w.softmax(0), layers, strict=True))
 
 
 class Elmo(LanguageModel):
@@ -51,18 +49,13 @@ class Elmo(LanguageModel):
 
     def __init__(self, c: ElmoConfig):
         super().__init__(c)
-        self.embed, self.drop = nn.Embedding(c.vocab, c.dim), nn.Dropout(c.dropout)
         self.encoder = Encoder("lstm", c.dim, 1)
         self.encoder.bridge = None  # there is no decoder
         self.sides = nn.Linear(c.dim, c.dim, bias=False)
         self.mix = LayerMix(2)
         self.bias, self.next = nn.Parameter(torch.zeros(c.vocab)), nn.Linear(c.dim, 2)
-        nn.init.normal_(self.embed.weight, std=c.dim**-0.5)
+        self.blocks: list[nn.Module] = [self.encoder]
         init_recurrent(self)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        return [self.encoder]
 
     def layers(self, ids: Tensor, attention_mask: Mask = None) -> tuple[Tensor, Tensor]:
         """The embeddings, and the states [→h; ←h] of both directions."""

@@ -57,7 +57,7 @@ class GPT(CausalLM):
         super().__init__(c)
         self.positions = make_positions(c)
         window = None if c.sliding_window is None else c.sliding_window - 1
-        self.blocks = Stack(make_block(c, causal=True, window=window) for _ in range(c.depth))
+        self.blocks = Stack(make_block(c, causal=True, window=window, globals=0) for _ in range(c.depth))
         self.norm = make_norm(c.norm, c.eps)(c.dim)
         self.head = None if c.tied else nn.Linear(c.dim, c.vocab, bias=False)
         init_gpt2(self)
@@ -78,10 +78,8 @@ class GPT(CausalLM):
             raise ValueError("prompts of unequal length are padded on the left; the last column must be real")
         return super().step(prompt, self.blocks.new_state(attention_mask))
 
-    def encode(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
+    def encode(self, ids: Tensor, attention_mask: Mask = None) -> Tensor:
         """The hidden states of texts padded on the right, where causal attention needs no mask."""
-        if segments is not None:
-            raise ValueError("segments were given, but a GPT has none")
         return self.hidden(ids)
 
     graphs, stacks = export.text_graphs, export.decoder_stacks

@@ -51,10 +51,10 @@ class ModelWithHead(nn.Module):
         Of a Longformer, the first token is global if its vector is that of the text, unless `globals` are
         given.
         """
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {} if segments is None else {"segments": segments}
         if getattr(self.config, "global_qkv", False):
             more["globals"] = int(not (self.each or self.mean)) if globals is None else globals
-        x = self.model.encode(ids, attention_mask, segments, **more)  # (B, T, D)
+        x = self.model.encode(ids, attention_mask, **more)  # (B, T, D)
         return self.head(self.drop(x if self.each else self.pool(x, attention_mask)))
 
     def pool(self, x: Tensor, attention_mask: Mask) -> Tensor:

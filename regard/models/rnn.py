@@ -66,16 +66,11 @@ class RecurrentLM(CausalLM):
         if attention_mask is None:
             return super().step(prompt, state)
         first = torch.arange(prompt.shape[1], device=prompt.device) - attention_mask.sum(1, keepdim=True)
-        prompt, mask = (
-            prompt.gather(1, first % prompt.shape[1]),
-            attention_mask.flip(1),
-        )  # padded on the right
-        return self.logits(self.pooled(self.decode(prompt, state, mask), mask)), state
+        right, mask = prompt.gather(1, first % prompt.shape[1]), attention_mask.flip(1)  # padded on the right
+        return self.logits(self.pooled(self.decode(right, state, mask), mask)), state
 
-    def encode(self, ids: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
+    def encode(self, ids: Tensor, attention_mask: Mask = None) -> Tensor:
         """The hidden states of texts (B, T), padded on the right where not `attention_mask`."""
-        if segments is not None:
-            raise ValueError("segments were given, but a recurrent model has none")
         return self.hidden(ids, None, attention_mask)
 
     def pooled(self, x: Tensor, attention_mask: Mask = None) -> Tensor:

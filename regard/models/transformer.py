@@ -4,8 +4,8 @@ Shapes: B batch, S source tokens, T target tokens, D width.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,25 +46,17 @@ class Transformer(EncoderDecoder):
 
     def __init__(self, c: TransformerConfig):
         super().__init__(c)
-        decoder: dict[str, Any] = {
-            "heads": c.decoder_heads or c.heads,
-            "hidden": c.decoder_hidden or c.hidden,
-        }
-        self.encoder_positions = make_positions(c, both_ways=True)
-        self.decoder_positions = make_positions(c, **decoder)
+        d = replace(c, heads=c.decoder_heads or c.heads, hidden=c.decoder_hidden or c.hidden)
+        self.encoder_positions, self.decoder_positions = make_positions(c, both_ways=True), make_positions(d)
         self.encoder = Stack(make_block(c) for _ in range(c.depth))
         depth = c.decoder_depth or c.depth
-        self.decoder = Stack(make_block(c, causal=True, cross=True, **decoder) for _ in range(depth))
+        self.decoder = Stack(make_block(d, causal=True, cross=True) for _ in range(depth))
         last = make_norm(c.norm) if c.pre else nn.Identity  # a post-norm block ends with a norm
         self.encoder_norm, self.decoder_norm = last(c.dim), last(c.dim)
         self.head = None if c.tied else nn.Linear(c.dim, c.target_vocab or c.vocab, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(len(self.output))) if c.output_bias else None
+        self.blocks = [*self.encoder, *self.decoder]  # every layer, in the order of computation
         init_xavier(self)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """Every layer, in the order of computation."""
-        return [*self.encoder, *self.decoder]
 
     def encode(self, source: Tensor, attention_mask: Mask = None) -> Tensor:
         """The encoder's hidden states of sources (B, S), padded on the right where not `attention_mask`."""

@@ -74,11 +74,9 @@ class ViT(nn.Module):
 
     def patches(self, pixels: Tensor) -> Tensor:
         """The pixels of each patch, row by row: (B, C, H, W) -> (B, N, C * P * Q)."""
-        channels, (P, Q) = self.config.channels, self.patch
-        if pixels.shape[1] != channels or pixels.shape[2] % P or pixels.shape[3] % Q:
-            raise ValueError(
-                f"{tuple(pixels.shape)}: needs {channels=}, and sides that divide by {P} and {Q}"
-            )
+        channels, (P, Q), shape = self.config.channels, self.patch, pixels.shape
+        if shape[1] != channels or shape[2] % P or shape[3] % Q:
+            raise ValueError(f"{tuple(shape)}: needs {channels=}, and sides that divide by {P} and {Q}")
         x = pixels.unflatten(3, (-1, Q)).unflatten(2, (-1, P))  # (B, C, R, P, N/R, Q)
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
@@ -102,7 +100,7 @@ class ViT(nn.Module):
         y = torch.cat([waves[0].repeat_interleave(columns, 0), waves[1].repeat(rows, 1)], dim=1)  # (N, D)
         return (F.pad(y, (0, 0, 1, 0)) if self.first is not None else y)[:tokens]
 
-    def encode(self, pixels: Tensor, attention_mask: Mask = None, segments: Tensor | None = None) -> Tensor:
+    def encode(self, pixels: Tensor, attention_mask: Mask = None) -> Tensor:
         """(B, C, H, W) -> (B, T, D), with padding on the right where not `attention_mask` (B, T)."""
         x = self.embed(self.patches(pixels)).to(self.embed.weight.dtype)  # (B, N, D)
         if self.first is not None:

@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.describe import export
-from regard.describe.values import Description
+from regard.describe import export, parts
 from regard.models.base import Config, LanguageModel, Presets
 
 
@@ -43,7 +42,4 @@ class Word2Vec(LanguageModel):
     def hidden(self, ids: Tensor) -> Tensor:
         return self.embed(ids)  # (B, T, D)
 
-    def describe(self, d: Description, head: bool = True) -> str:
-        return d.logits(d.lookup("embed", self.embed, "text"), self.output)
-
-    graphs = export.word_graphs
+    describe, graphs = parts.word_vectors, export.word_graphs

@@ -168,10 +168,15 @@ def edit_attention(m: Any, kind: str, edit: Edit) -> Iterator[None]:
             stack.enter_context(edit_input(m.out, lambda x: new_heads().transpose(1, 2).flatten(2)))
         else:  # of a recurrent decoder, which may attend for one token at a time
             hook = m.register_forward_hook(
-                lambda _, args, y: m.output(args[0], new_heads(m.position(*args))[:, 0])
+                lambda _, args, y: m.output(args[0], new_heads(first_position(m, *args))[:, 0])
             )
             stack.callback(hook.remove)
         yield
+
+
+def first_position(m: Any, q: Tensor, state: Any) -> int:
+    """Of queries of recurrent attention: an additive score is computed before the cell has moved on."""
+    return int(state.length) - (0 if hasattr(m.score, "U") else q.shape[1])
 
 
 def edit_joined(m: Any, edit: Edit, x: Tensor) -> Tensor:

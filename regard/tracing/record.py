@@ -162,7 +162,7 @@ def compare_fused(recording: Recording, m: Any, stack: ExitStack) -> None:
         last, step = m.records[-1], m.heads // m.kv_heads
         k, v = (last[name][:, ::step] for name in "kv")  # before they were repeated for heads that share them
         globals = m.globals if inputs.get("globals") is None else inputs["globals"]
-        fused = m.fused(last["q"], k, v, inputs.get("mask"), inputs.get("bias"), globals)
+        fused = m.attend(last["q"], k, v, inputs.get("mask"), inputs.get("bias"), globals, None)
         g = last["q_global"].shape[2] if "q_global" in last else 0  # these have no fused kernel
         difference = (fused.float() - last["heads"].float())[:, :, g:].abs()
         recording.differences += [difference.max()] if difference.numel() else []
