@@ -1,7 +1,7 @@
 """ViT: an image as a sequence of patches, Dosovitskiy et al. 2021; or a spectrogram, Gong et al. 2021.
 
-Shapes: B batch, C channels, H height, W width, R rows of patches, P height and Q width of one, N patches,
-T tokens, D width.
+Shapes: B batch, C channels, H height, W width, T tokens, D width.
+In R rows are N patches, of height P and width Q each.
 """
 
 import math
