@@ -27,7 +27,7 @@ from regard.tracing.record import record
 TOP = 12  # most probable tokens before, and after
 MAX_CHANGES = 32
 MAX_WEIGHT = 1e6  # of an attention weight before the weights are scaled to add up to 1
-PATCHABLE = "output", "attn.residual", "cross.residual", "embed", "input"  # can come from another input
+PATCHABLE = ".output", ".attn.residual", ".cross.residual", ".embed", ".input"  # ends of names
 NO_ANSWER = "this model's answer is not a distribution over words or classes, so changes can't be measured"
 
 
@@ -99,7 +99,7 @@ class WhatIf:
         sides, parts = self.shown.trace.tokens, []
         for name, t in self.shown.trace.tensors.items():
             per_token = t.ndim == 2 and len(t) == len(sides.get(self.shown.side(name) or "", []))
-            if per_token and name in known and name.endswith(PATCHABLE):
+            if per_token and name in known and f".{name}".endswith(PATCHABLE):
                 parts.append(name)
         return parts
 
