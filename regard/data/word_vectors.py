@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from regard.data.files import content_suffix, empty_file, open_file, read_lines
 from regard.draw.terminal import progress
@@ -36,7 +34,7 @@ def is_vectors_file(path: str) -> bool:
     return content_suffix(path) in SUFFIXES
 
 
-def read_vectors(path: str) -> tuple[list[str], Tensor]:
+def read_vectors(path: str) -> tuple[list[str], np.ndarray]:
     """The words of a file, in its order, and their vectors (N + 1, D); the last row is 0, for other words.
 
     Words that come twice, or with spaces inside, are left out.
@@ -52,7 +50,9 @@ def read_vectors(path: str) -> tuple[list[str], Tensor]:
             ) from None
 
 
-def collect(path: str, blocks: Iterator[Block], advance: Callable[[int], None]) -> tuple[list[str], Tensor]:
+def collect(
+    path: str, blocks: Iterator[Block], advance: Callable[[int], None]
+) -> tuple[list[str], np.ndarray]:
     words: dict[str, None] = {}
     matrix, damaged, total = np.zeros((0, 0), np.float32), 0, 0
     for encoded, block in blocks:
@@ -77,7 +77,7 @@ def collect(path: str, blocks: Iterator[Block], advance: Callable[[int], None]) 
         print(f"{path}: {note}", file=sys.stderr)
     if damaged:
         print(f"{path}: {damaged:,} words are not UTF-8; \ufffd stands for what is not", file=sys.stderr)
-    return list(words), torch.from_numpy(matrix)
+    return list(words), matrix
 
 
 def check_header(path: str, line: bytes) -> tuple[int, int] | None:

@@ -54,9 +54,9 @@ def load_vectors(path: Path, device: str | torch.device | None = None) -> Model:
 
     Such files have no vectors of words as neighbours: these are 0, as in a model before its training.
     """
-    words, matrix = read_vectors(str(path))
+    words, vectors = read_vectors(str(path))
     tokenizer = known_words(words)
-    matrix = matrix[: tokenizer.vocab]
+    matrix = torch.from_numpy(vectors[: tokenizer.vocab])  # (V, D)
     with torch.device("meta"):
         module = Word2Vec(WordsConfig(vocab=len(matrix), dim=matrix.shape[1]))
     near = torch.from_numpy(np.zeros(matrix.shape, np.float32))  # takes no memory until it is written to
