@@ -1,9 +1,10 @@
 """A small formant synthesizer that says the digits. After Klatt 1980, but in the frequency domain.
 
-A sound has a source, pulses of the voice and noise, and a filter: the resonances of the mouth (formants),
-and bands of noise where air passes a narrow place. Both change smoothly from one sound to the next.
+A phone, one sound of a word, has a source, pulses of the voice and noise, and a filter: the resonances of
+the mouth (formants), and bands of noise where air passes a narrow place. Both change smoothly from one phone
+to the next.
 
-Shapes: N samples, T frames, F frequencies, P sounds of a word.
+Shapes: N samples, T frames, F frequencies, P phones of a word.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ BANDWIDTHS = (70.0, 100.0, 150.0, 220.0)  # of the formants, in Hz
 FOURTH = 3500.0  # Hz: the fourth formant, which hardly moves
 
 
-class Sound(NamedTuple):
+class Phone(NamedTuple):
     """What a mouth does at one moment of a word."""
 
     formants: tuple[float, float, float]  # Hz, of a man's voice; Peterson & Barney 1952
@@ -28,15 +29,15 @@ class Sound(NamedTuple):
     seconds: float
 
 
-def vowel(f1: float, f2: float, f3: float, seconds: float = 0.12, voice: float = 1.0) -> Sound:
-    return Sound((f1, f2, f3), voice, 0.0, (2500, 2000), seconds)
+def vowel(f1: float, f2: float, f3: float, seconds: float = 0.12, voice: float = 1.0) -> Phone:
+    return Phone((f1, f2, f3), voice, 0.0, (2500, 2000), seconds)
 
 
-def noise(centre: float, width: float, loud: float, seconds: float = 0.1, voice: float = 0.0) -> Sound:
-    return Sound((350, 1600, 2600), voice, loud, (centre, width), seconds)
+def noise(centre: float, width: float, loud: float, seconds: float = 0.1, voice: float = 0.0) -> Phone:
+    return Phone((350, 1600, 2600), voice, loud, (centre, width), seconds)
 
 
-CLOSED = Sound((300, 1500, 2500), 0.0, 0.0, (3000, 2000), 0.05)  # before a plosive
+CLOSED = Phone((300, 1500, 2500), 0.0, 0.0, (3000, 2000), 0.05)  # before a plosive
 BURST = noise(4000, 2500, 1.0, 0.03)
 S, Z = noise(6000, 1800, 1.0, 0.13), noise(6000, 1800, 0.5, 0.09, 0.3)
 SOFT, V = noise(5000, 5000, 0.25, 0.11), noise(4000, 5000, 0.12, 0.07, 0.4)  # f and th; v
@@ -46,7 +47,7 @@ I, E, A, O, U = (
     for f in ((300, 2250, 3000), (550, 1800, 2500), (720, 1150, 2450), (530, 880, 2400), (320, 900, 2250))
 )
 SHORT_I, UH = vowel(400, 1950, 2550, 0.09), vowel(620, 1200, 2400, 0.11)
-DIGITS: dict[str, tuple[Sound, ...]] = {
+DIGITS: dict[str, tuple[Phone, ...]] = {
     "zero": (Z, SHORT_I, R, O, U),
     "one": (W, UH, UH, N),
     "two": (CLOSED, BURST, U, U),
@@ -83,9 +84,9 @@ class Voice:
 
 def say(word: str, voice: Voice, rng: np.random.Generator) -> np.ndarray:
     """A digit in this voice, with some silence around it and a little background noise: float32 (N)."""
-    sounds = DIGITS[word]
+    phones = DIGITS[word]
     seconds = (
-        np.array([sound.seconds for sound in sounds]) * rng.uniform(0.8, 1.25, len(sounds)) / voice.speed
+        np.array([phone.seconds for phone in phones]) * rng.uniform(0.8, 1.25, len(phones)) / voice.speed
     )
     before, after = rng.uniform(0.02, 0.15, 2)
     total = int(RATE * (before + seconds.sum() + after)) // STEP * STEP
@@ -94,7 +95,7 @@ def say(word: str, voice: Voice, rng: np.random.Generator) -> np.ndarray:
     inside = (times > before) & (times < before + seconds.sum())  # (T)
 
     def track(values: list[float]) -> np.ndarray:
-        """A value for each frame, from those in the middle of the sounds."""
+        """A value for each frame, from those in the middle of the phones."""
         return np.interp(times, centres, np.array(values) * rng.uniform(0.96, 1.04, len(values)))
 
     tilt = rng.uniform(-0.2, 0.1)  # pitch falls towards the end, or rises
@@ -104,19 +105,19 @@ def say(word: str, voice: Voice, rng: np.random.Generator) -> np.ndarray:
     hiss = rng.normal(size=total)
     frequency = np.fft.rfftfreq(FRAME, 1 / RATE)  # (F)
 
-    mouth = resonances(frequency, [track([s.formants[i] for s in sounds]) * voice.scale for i in range(3)])
+    mouth = resonances(frequency, [track([p.formants[i] for p in phones]) * voice.scale for i in range(3)])
     mouth *= (1 + frequency / 200) ** (-voice.slope / 6)
-    centre, width = (track([s.band[i] for s in sounds])[:, None] for i in (0, 1))
+    centre, width = (track([p.band[i] for p in phones])[:, None] for i in (0, 1))
     narrow = np.exp(-(((frequency - centre * (0.8 + 0.2 * voice.scale)) / width) ** 2))  # (T, F)
     loud, rough = (
-        (inside * track([getattr(s, name) for s in sounds]))[:, None] for name in ("voice", "noise")
+        (inside * track([getattr(p, name) for p in phones]))[:, None] for name in ("voice", "noise")
     )
-    sound = filtered(pulses, loud * mouth) + filtered(
+    samples = filtered(pulses, loud * mouth) + filtered(
         hiss, loud * voice.breath * mouth + 0.15 * rough * narrow
     )
-    sound /= max(1e-9, abs(sound).max())
-    background = 10 ** rng.uniform(-3.5, -1.8) * rng.normal(size=len(sound))
-    return ((sound + background) * 10 ** rng.uniform(-1, -0.1) / 2).astype(np.float32)
+    samples /= max(1e-9, abs(samples).max())
+    background = 10 ** rng.uniform(-3.5, -1.8) * rng.normal(size=len(samples))
+    return ((samples + background) * 10 ** rng.uniform(-1, -0.1) / 2).astype(np.float32)
 
 
 def resonances(frequency: np.ndarray, formants: list[np.ndarray]) -> np.ndarray:

@@ -32,10 +32,10 @@ def read_sound_classes(paths: Sequence[str]) -> list[LabelledSound]:
     Folders have class folders, or recordings CLASS_VOICE_NUMBER.wav; tables (.tsv) have the columns `audio`,
     `label` and perhaps `voice`.
     """
-    sounds: list[LabelledSound] = []
+    recordings: list[LabelledSound] = []
     for path in map(str, paths):
-        sounds += read_folder(path) if os.path.isdir(path) else read_sound_table(path)
-    return sounds
+        recordings += read_folder(path) if os.path.isdir(path) else read_sound_table(path)
+    return recordings
 
 
 def read_folder(folder: str) -> Iterator[LabelledSound]:
@@ -66,13 +66,15 @@ def read_sound_table(path: str) -> Iterator[LabelledSound]:
         yield LabelledSound(source, row["label"], voices[0] if voices else None)
 
 
-def split_by_voice(sounds: Sequence[LabelledSound], holdout: float) -> tuple[list[int], list[int], list[str]]:
+def split_by_voice(
+    recordings: Sequence[LabelledSound], holdout: float
+) -> tuple[list[int], list[int], list[str]]:
     """Return the numbers of rows for training and for validation, and the voices that are held out: every
     tenth of them, for a holdout of 0.1, or the last. Without voices, as `split_by_class` does."""
-    voices = sorted({sound.voice for sound in sounds if sound.voice is not None})
-    if not holdout or len(voices) < 2 or any(sound.voice is None for sound in sounds):
-        return *split_by_class([sound.label for sound in sounds], holdout), []
+    voices = sorted({recording.voice for recording in recordings if recording.voice is not None})
+    if not holdout or len(voices) < 2 or any(recording.voice is None for recording in recordings):
+        return *split_by_class([recording.label for recording in recordings], holdout), []
     every = max(2, round(1 / holdout))
     held_out = voices[every - 1 :: every] or voices[-1:]
-    held = [i for i, sound in enumerate(sounds) if sound.voice in held_out]
-    return [i for i in range(len(sounds)) if sounds[i].voice not in held_out], held, held_out
+    held = [i for i, recording in enumerate(recordings) if recording.voice in held_out]
+    return [i for i in range(len(recordings)) if recordings[i].voice not in held_out], held, held_out

@@ -191,16 +191,17 @@ def find_sound(path: str) -> ImageSource:
     return ImageSource(path, path)
 
 
-def read_spectrogram(sound: object, shape: Shape) -> Tensor:
+def read_spectrogram(recording: object, shape: Shape) -> Tensor:
     """Return the spectrogram (1, M, T) of a recording, if it is not one yet. A string is no path here."""
-    if isinstance(sound, Tensor):
-        if sound.shape[:2] != shape[:2] or not 0 < sound.shape[2] <= shape[2] or sound.shape[2] % FRAMES:
+    if isinstance(recording, Tensor):
+        size = tuple(recording.shape)
+        if size[:2] != shape[:2] or not 0 < size[2] <= shape[2] or size[2] % FRAMES:
             need = f"(1, {shape[1]}, up to {shape[2]}), in steps of {FRAMES} frames"
-            raise UserError(f"a spectrogram {tuple(sound.shape)}: this model reads {need}")
-        return sound
-    if not isinstance(sound, ImageSource):
+            raise UserError(f"a spectrogram {size}: this model reads {need}")
+        return recording
+    if not isinstance(recording, ImageSource):
         raise UserError("this model reads recordings; give the path of one, or its spectrogram")
-    return torch.from_numpy(decode_sound(sound, shape).copy())
+    return torch.from_numpy(decode_sound(recording, shape).copy())
 
 
 def frames_of(seconds: float) -> int:

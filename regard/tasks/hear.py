@@ -96,15 +96,15 @@ class Hear(PixelClasses[HearConfig]):
     @classmethod
     def read(cls, request: DataRequest[HearConfig]) -> Corpus:
         """Without paths, spoken digits."""
-        config, notes, sounds = request.config, list[str](), read_sound_classes(request.paths)
-        data, labels = load_labelled(sounds, config) if sounds else speak(config, False)
+        config, notes, recordings = request.config, list[str](), read_sound_classes(request.paths)
+        data, labels = load_labelled(recordings, config) if recordings else speak(config, False)
         seconds = data.shape[2] * HOP / RATE
         if request.valid:
             held, held_labels = load_labelled(read_sound_classes(request.valid), config, seconds)
-        elif not sounds:
+        elif not recordings:
             held, held_labels = speak(config, True)
         else:
-            training, valid, voices = split_by_voice(sounds, request.data.holdout)
+            training, valid, voices = split_by_voice(recordings, request.data.holdout)
             held, held_labels = data.rows(valid), [labels[i] for i in valid]
             data, labels = data.rows(training), [labels[i] for i in training]
             if voices:
@@ -173,11 +173,11 @@ class Hear(PixelClasses[HearConfig]):
 
 
 def load_labelled(
-    sounds: Sequence[LabelledSound], config: HearConfig, seconds: float | None = None
+    recordings: Sequence[LabelledSound], config: HearConfig, seconds: float | None = None
 ) -> tuple[SoundDataset, list[str]]:
     """Recordings and their classes; by default, as long as the settings say."""
-    data = load_sounds([sound.source for sound in sounds], config.mels, seconds or config.seconds)
-    return data, [sound.label for sound in sounds]
+    data = load_sounds([recording.source for recording in recordings], config.mels, seconds or config.seconds)
+    return data, [recording.label for recording in recordings]
 
 
 def speak(config: HearConfig, held: bool) -> tuple[SoundDataset, list[str]]:
