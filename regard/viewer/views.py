@@ -53,7 +53,8 @@ def view(model: Model, input: Any, name: str | None = None, choice: Choice | Non
     """The view of this name, or the model's first, of a text or an image."""
     known, choice = views(model), choice or Choice()
     has_layers = len(getattr(inner(model.model), "blocks", "?")) > 0  # vectors of words have none
-    if name is None and has_layers and not attentions(model) and "gates" not in known:
+    has_first = bool(attentions(model)) or "gates" in known or not has_layers
+    if not known or (name is None and not has_first):
         other = f", or choose view={' or '.join(known)}" if known else ""
         raise UserError(
             f"this model has no attention to draw; train a recurrent one with model.attention=additive{other}"

@@ -10,6 +10,7 @@ from regard.describe.watch import watch
 from regard.draw.arcs import Arcs
 from regard.draw.heat import Atlas, Matrix
 from regard.draw.maps import Maps
+from regard.draw.word_map import Points
 from regard.models import Word2Vec, WordsConfig
 from regard.runs.model import Model
 from regard.viewer import look
@@ -274,5 +275,15 @@ def test_a_text_of_several_sentences():
 def test_a_model_without_attention():
     without = reader("translate", "gru", attention="none")
     user_error(lambda: view(without, WORDS), "no attention", "model.attention")
-    words = Model(Word2Vec(WordsConfig(vocab=61, dim=12)), None, {})
-    user_error(lambda: view(words, "fox"), "no attention")
+    bare = Model(Word2Vec(WordsConfig(vocab=61, dim=12)), None, {})  # without a tokenizer
+    for name in (None, "embeddings"):
+        user_error(lambda name=name: view(bare, "fox", name), "no attention")
+
+
+def test_words_have_a_map():
+    model = reader("words", "words")
+    points = view(model, "the quick fox and the dog")
+    assert isinstance(points, Points)
+    assert list(points.words) == model.task.tokenizer.tokens(
+        list(dict.fromkeys(model.task.tokenizer.encode("the quick fox and the dog")))
+    )
