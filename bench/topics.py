@@ -4,8 +4,8 @@ Each document is about one of a dozen topics, which has words of its own. Its se
 all others, so what is held out has to be recognised by its topic.
 """
 
+import argparse
 import random
-import sys
 from pathlib import Path
 
 TOPICS = {  # nouns, adjectives and verbs
@@ -44,6 +44,16 @@ def write_documents(count: int, seed: int, topics: int = len(TOPICS)) -> str:
     return "\n\n".join(documents) + "\n"
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("train", type=Path, help="the file to write 1,200 documents to")
+    parser.add_argument("valid", type=Path, help="the file to write 34 others to")
+    options = parser.parse_args()
+    for seed, (path, count) in enumerate(((options.train, 1200), (options.valid, 34))):
+        path.write_text(write_documents(count, seed), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for seed, (path, count) in enumerate(zip(sys.argv[1:], (1200, 34), strict=False)):
-        Path(path).write_text(write_documents(count, seed), encoding="utf-8")
+    main()
