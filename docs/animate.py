@@ -18,7 +18,7 @@ TOP, BOTTOM = 96, 236  # y of the question's words and of the answer's
 ENTER, STEP, HOLD = 0.4, 1.5, 3.0  # seconds: a word of the question, one of the answer, at the end
 COLOURS = ("#0b57a4", "#b3261e", "#1b7a43", "#8a4b08", "#6a3fa0")
 
-STYLE = """text { font: 600 19px ui-monospace, Menlo, Consolas, monospace; text-anchor: middle; fill: #1d2430 }
+STYLE = """text { font: 600 19px ui-monospace, Menlo, monospace; text-anchor: middle; fill: #1d2430 }
 text.note { font: 14px system-ui, sans-serif; fill: #4a5568 }
 rect.word { fill: #eef2f8; stroke: #c3ccd9 }
 line { stroke-linecap: round }
@@ -52,14 +52,15 @@ def draw(weights: list[list[float]], rows: list[str], columns: list[str]) -> str
         f"{' '.join(columns)}: for each word of the answer {' '.join(rows)}, lines to the words it attends to"
     )
     width, height = SIZE
+    middle = width // 2
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
 <title>{escape(about)}</title>
 <style>
 {chr(10).join(styles)}
 </style>
 <rect width="{width}" height="{height}" rx="10" fill="#ffffff"/>
-<text class="note" x="{width // 2}" y="40">the question</text>
-<text class="note" x="{width // 2}" y="{height - 14}">the answer; below each word, where it attends most</text>
+<text class="note" x="{middle}" y="40">the question</text>
+<text class="note" x="{middle}" y="{height - 14}">the answer; below each word, where it attends most</text>
 {chr(10).join(parts)}
 </svg>
 """

@@ -255,8 +255,8 @@ def test_a_wrong_command_would_be_noticed(capsys):
         ["regard", "ask", "a"],
         ["make", "test"],
     ]
-    for line in ("regard trian chat", "regard train chatt", "regard train chat --set model.dimm=2", "make tests",
-                 "python bench/none.py", "python -m nothing_here"):  # fmt: skip
+    wrong = ["regard trian chat", "regard train chatt", "regard train chat --set model.dimm=2", "make tests"]
+    for line in (*wrong, "python bench/none.py", "python -m nothing_here"):
         assert complaint(split_commands(line)[0]), line
 
 
