@@ -308,6 +308,7 @@ def elmo(m: Any, d: Description, head: bool = True) -> str:
     mixed = d.add("mixed", text, (x, shares[0]), (states, shares[1]), module=m.mix)
     if not head:
         return mixed
+    d.linear("next", m.next, mixed, NEXT._replace(formula="W x_0"), row=0)
     text = Text("Neighbours", "The states before and after each token.", "[→h_{t−1}; ←h_{t+1}]")
     ways = [d.at("cells", 0, way).name("previous") for way in ("forward", "backward")]
     x = d.see("neighbours", {"does": "concat", "x": ways}, text, m.sides, "input")
@@ -327,12 +328,12 @@ def pooled_by_layer(m: Any, d: Description, x: str, at: nn.Module) -> str:
     return d.activate("pooled", f, y, None, at, "input", text)
 
 
+NEXT = Text("Next sentence?", "Whether the second text follows the first: a score of yes and of no.", "W x")
+
+
 def next_sentence(m: Any, d: Description, x: str) -> str:
     """A BERT's head for the next sentence, which not every run uses."""
-    text = Text(
-        "Next sentence?", "Whether the second text follows the first: a score of yes and of no.", "W x"
-    )
-    return d.linear("next", m.next, pooled_by_layer(m, d, x, m.next), text)
+    return d.linear("next", m.next, pooled_by_layer(m, d, x, m.next), NEXT)
 
 
 def pooled_mean(d: Description, x: str, at: nn.Module) -> str:

@@ -113,18 +113,19 @@ class Fill(MaskedTexts):
 
     def _both_ways(self, model: Elmo, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """ELMo's: every word is predicted from those before it, and from those after it, and none is masked.
-        The vectors of all tokens (B, T, D), the hidden states of those chosen (B, M, D), and the mean loss of
-        both directions times their number."""
+        The vectors of all tokens (B, T, D), the hidden states of those chosen (B, M, D), and for each row the
+        mean loss of both directions, times the number chosen in it: so parts of a batch add up to it."""
         ids, attention_mask, _, _, places, words = batch
         counts = words != IGNORED
         true = put_in(ids, places, words, counts)  # (B, T)
         layers = model.layers(true, attention_mask)
         sides = model.each_side(layers[1])
         targets = true.masked_fill(~(attention_mask & counts.any(1, keepdim=True)), IGNORED)  # (B, T)
-        losses = [cross_entropy(side, model.output, targets, bias=model.output_bias) for side in sides]
-        share = counts.sum() / (targets != IGNORED).sum().clamp(min=1)
+        share = counts.sum(1) / (targets != IGNORED).sum(1).clamp(min=1) / 2  # (B,)
+        how = {"bias": model.output_bias, "weights": share[:, None].expand_as(targets)}
+        losses = [cross_entropy(side, model.output, targets, **how) for side in sides]
         hidden = take(sides[0] + sides[1], places)  # (B, M, D)
-        return model.mix(*layers), hidden, share * (losses[0] + losses[1]) / 2
+        return model.mix(*layers), hidden, losses[0] + losses[1]
 
     def metrics(self, loss: float, count: int, data: Stream | Passages, *more: float) -> dict[str, float]:
         words, follows, right, agreed, rows, *replaced = more

@@ -12,24 +12,34 @@ LOGITS_AT_ONCE = 2**27  # numbers; above this, chunks cost no speed and save gig
 
 
 def cross_entropy(
-    x: Tensor, W: Tensor | None, targets: Tensor, smoothing: float = 0.0, bias: Tensor | None = None
+    x: Tensor,
+    W: Tensor | None,
+    targets: Tensor,
+    smoothing: float = 0.0,
+    bias: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """-Σ log p[target] over the positions that count, p = softmax(x Wᵀ + bias); the caller takes the mean.
 
     With smoothing ε a target is (1-ε) of itself and ε/V of every word (Szegedy et al. 2016, section 7):
     -Σ [(1-ε) log p[target] + ε/V Σ_v log p[v]]. Without W, x are the logits.
+    With weights, each position counts by its own.
     """
     x, targets = x.flatten(0, -2), targets.flatten()  # (N, D), (N,)
+    weights = None if weights is None else weights.flatten()  # (N,)
     if W is not None and len(targets) * len(W) > LOGITS_AT_ONCE:
         # GPU matrix units want round sizes: 50257 words were a tenth slower than 50304
         rows, multiple = max(1, LOGITS_AT_ONCE // len(W)), 64 if x.is_cuda else 1
-        return chunked_cross_entropy(x, W, targets, rows, multiple, smoothing, bias)
+        return chunked_cross_entropy(x, W, targets, rows, multiple, smoothing, bias, weights)
     if W is not None and bias is not None:
         # As more columns of W: so sums and gradients round as they did, and old runs resume bit for bit.
         x, W = F.pad(F.pad(x, (0, 1), value=1.0), (0, 7)), torch.cat([W, F.pad(bias[:, None], (0, 7))], dim=1)
     logits = x if W is None else F.linear(x, W)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+    how = {"ignore_index": IGNORED, "label_smoothing": smoothing}
+    if weights is None:
+        return F.cross_entropy(logits, targets, reduction="sum", **how)  # type: ignore[arg-type]
+    return (F.cross_entropy(logits, targets, reduction="none", **how) * weights).sum()  # type: ignore[arg-type]
 
 
 def token_losses(x: Tensor, W: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -53,6 +63,7 @@ def chunked_cross_entropy(
     multiple: int = 1,
     smoothing: float = 0.0,
     bias: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """The same by `rows` positions at a time: only so many rows of logits exist at any moment.
 
@@ -66,7 +77,7 @@ def chunked_cross_entropy(
     V = len(W)
     W = F.pad(W, (0, 0, 0, -V % multiple))
     bias = None if bias is None else F.pad(bias, (0, -V % multiple))
-    loss: Tensor = _Chunked.apply(x, W, bias, targets, V, rows, smoothing, torch.is_grad_enabled())
+    loss: Tensor = _Chunked.apply(x, W, bias, targets, weights, V, rows, smoothing, torch.is_grad_enabled())
     return loss
 
 
@@ -77,7 +88,7 @@ class _Chunked(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, W, bias, targets, V, rows, smoothing, learning):
+    def forward(ctx, x, W, bias, targets, weights, V, rows, smoothing, learning):
         wide = torch.promote_types(x.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=x.device)
         learning = learning and any(ctx.needs_input_grad)  # which torch.no_grad() leaves as they are
@@ -90,6 +101,7 @@ class _Chunked(torch.autograd.Function):
             x_, t = x[i : i + rows], targets[i : i + rows, None]
             counts = t != IGNORED
             t = t.where(counts, 0)
+            counts = counts if weights is None else counts * weights[i : i + rows, None]
             logits = F.linear(x_, W, bias).to(wide)
             logits = logits.masked_fill(beyond, -torch.inf) if V < len(W) else logits
             total, aim = logits.logsumexp(-1, keepdim=True), logits.gather(1, t)
@@ -100,7 +112,7 @@ class _Chunked(torch.autograd.Function):
                 slope = (logits - total).exp()
                 slope = slope.scatter_add(1, t, torch.full_like(total, smoothing - 1.0))
                 slope = (slope * counts).to(x.dtype)
-                dx.append(slope @ W - counts * even * all_words)
+                dx.append((slope @ W - counts * even * all_words).to(x.dtype))
                 dW = dW + slope.mT @ x_ - even * (counts * x_).sum(0)
                 db = db if bias is None else db + slope.sum(0) - even * counts.sum()
         if dW is not None:
@@ -110,4 +122,4 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         dx, dW, db = (t if t is None else t * grad.to(t.dtype) for t in ctx.saved_tensors)
-        return dx, dW, db, None, None, None, None, None
+        return dx, dW, db, None, None, None, None, None, None

@@ -75,6 +75,9 @@ class Trainer:
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay
         )
         self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
+        saved = model.state_dict().keys()
+        self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
+        self.buffers_before: list[Tensor] = []  # the last gradient
         self.state = TrainState()
         self.started = time.monotonic()
         self.first_step = 0  # the step that this process starts with
@@ -172,7 +175,7 @@ class Trainer:
         compute = self.try_compiled if first else self.compute_gradient
         result = compute(batches, count)
         if result is None:
-            self.zero_grad()
+            self.drop_gradient()
             return None
         loss, self.norm = result
         lr = self.lr()
@@ -188,6 +191,7 @@ class Trainer:
     def compute_gradient(self, batches: list[Batch], count: float) -> tuple[Tensor, Tensor] | None:
         """Accumulate the gradient of the mean loss. Return the summed loss and the gradient norm."""
         loss = torch.zeros((), device=self.device)
+        self.buffers_before = [b.clone() for b in self.buffers]
         for i, batch in enumerate(batches):
             if self.signal and distributed.WORLD == 1:
                 return None
@@ -224,6 +228,12 @@ class Trainer:
 
     def forward(self, *batch: Tensor) -> Tensor:
         return self.compiled(*batch)
+
+    def drop_gradient(self) -> None:
+        """Leave the model as it was before the last gradient, which is not used."""
+        self.zero_grad()
+        for b, before in zip(self.buffers, self.buffers_before, strict=True):
+            b.copy_(before)
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
@@ -269,7 +279,7 @@ class Trainer:
             problem = error
         self.reporter.notice(compile_notice(problem), logged_at=self.step)
         self.compiled = self.wrapped
-        self.zero_grad()
+        self.drop_gradient()
         return self.compute_gradient(batches, count)
 
     # Evaluation

@@ -74,6 +74,11 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "fill",
         READ | {"train.batch": 5, "task.next": False, "task.whole_words": True, "model.segments": 0},
     ),
+    "fill-elmo": ("fill", PAIRS | {"train.batch": 5, "model.kind": "elmo"}),
+    "fill-elmo-packed": (
+        "fill",
+        PAIRS | {"train.batch": 5, "model.kind": "elmo", "task.next": False, "task.whole_words": True},
+    ),
     "fill-electra": ("fill", READ | {"train.batch": 5, "task.replaced": True}),
     "classify-bert": ("classify", READ | {"train.batch": 9, "task.balanced": True}),
     "classify-t5": (
@@ -85,9 +90,13 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "classify",
         PAIRS | {"train.batch": 9, "model.kind": "gru", "model.bidirectional": True, "model.depth": 2},
     ),
+    "classify-elmo": ("classify", PAIRS | {"train.batch": 9, "model.kind": "elmo"}),
     "tag-bert": ("tag", READ | {"train.batch": 9}),
+    "tag-elmo": ("tag", PAIRS | {"train.batch": 9, "model.kind": "elmo"}),
     "tag-gpt": ("tag", READ | {"train.batch": 9, "model.kind": "gpt"}),
     "span-bert": ("span", READ | {"train.batch": 9}),
+    "span-elmo": ("span", PAIRS | {"train.batch": 9, "model.kind": "elmo"}),
+    "embed-elmo": ("embed", PAIRS | {"train.batch": 9, "model.kind": "elmo"}),
     "embed-bert": ("embed", READ | {"train.batch": 9}),
     "see-vit": (
         "see",
@@ -102,6 +111,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"task.mels": 7},
     ),
     "caption-soft": ("caption", CAPTION),
+    "caption-hard": ("caption", CAPTION | {"model.attention": "hard"}),
     "caption-transformer": (
         "caption",
         CAPTION | {"model.decoder": "transformer", "model.encoder": "vit", "model.decoder_depth": 2},
@@ -111,6 +121,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 OF_PAIRS = [name for name in RUNS if name.startswith(("translate", "chat"))]
 # All batches of one shape; and batches that cannot be cut.
 STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see", "hear"))]
+# Every part of a batch draws its own regions, so that parts are not the whole.
+DRAWN = ["caption-hard"]
 WHOLE = [name for name in RUNS if name.startswith("embed")]
 REFUSED = {"embed": {"train.micro"}, "words": {"model.dropout"}}  # settings that a task or its model lacks
 QUESTIONS = {  # that a model understands; others take any

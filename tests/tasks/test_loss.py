@@ -218,3 +218,20 @@ def test_gradcheck_with_a_bias(smoothing: float) -> None:
     bias = torch.randn(V, dtype=torch.float64).requires_grad_()
     loss = lambda x, W, b: chunked_cross_entropy(x, W, targets, 5, 41, smoothing, b)  # noqa: E731
     assert torch.autograd.gradcheck(loss, (x, W, bias))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("limit", [2**27, 5 * V])
+def test_positions_count_by_their_weights(
+    smoothing: float, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)
+    x, W, targets = batch(torch.float64)
+    bias, weights = torch.randn(V, dtype=torch.float64).requires_grad_(), torch.rand(N, dtype=torch.float64)
+    losses = F.cross_entropy(
+        x @ W.mT + bias, targets, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
+    )
+    want, got = (losses * weights).sum(), cross_entropy(x, W, targets, smoothing, bias, weights)
+    torch.testing.assert_close(got, want)
+    expected = torch.autograd.grad(want, (x, W, bias))
+    torch.testing.assert_close(torch.autograd.grad(got, (x, W, bias)), expected)

@@ -219,7 +219,8 @@ def check_elmo(t: Trace, model: Model) -> None:
     close(t["states"], x)
     s = m.mix.w.exp() / m.mix.w.exp().sum()
     mixed = m.mix.gamma * (s[0] * t["embed"] + s[1] * x)
-    close(t["mixed"], mixed)
+    if "mixed" in t:
+        close(t["mixed"], mixed)
     if "vector" in t:
         close(t["vector"], mixed.mean(0))
     elif "neighbours" in t:

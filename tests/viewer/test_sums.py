@@ -20,6 +20,7 @@ NO_SUMS = {  # by the last part of a name: why it is not opened as a sum
 }
 EXCEPTIONS = {
     ("span", "probabilities"): "a softmax over places that only the task knows",
+    ("elmo-span", "probabilities"): "a softmax over places that only the task knows",
     ("long-span", "probabilities"): "a softmax over places that only the task knows",
     ("vit-larger", "positions"): "interpolated from those of training",
     ("zoom", "image"): "interpolated from the pixels",

@@ -48,7 +48,7 @@ def export_onnx(folder: str | Path, request: ExportRequest) -> str:
     """Write a folder of ONNX graphs, or nothing; return how far they are from the model, as one line."""
     import_extra("onnx", "onnxscript")
     model, task = request.model, request.task
-    if task["name"] == "span" and model.config.global_qkv:
+    if task["name"] == "span" and getattr(model.config, "global_qkv", False):
         raise UserError("a Longformer that finds answers has no ONNX graph; use --to hf")
     graphs = task_graphs(model, task)
     with atomic_folder(Path(folder)) as temporary:
@@ -83,6 +83,11 @@ def task_graphs(model: Any, task: dict[str, Any]) -> list[Graph]:
     if not hasattr(model, "graphs"):
         raise UserError(f"a model of kind {type(model).__name__} declares no graphs for ONNX; use --to hf")
     graphs: list[Graph] = model.graphs()
+    backwards = any(isinstance(m, nn.RNNBase) and m.bidirectional for m in model.modules())
+    if backwards and task["name"] != "fill" and not any(graph.recurrent for graph in graphs):
+        raise UserError(  # padding would be read first
+            f"an ELMo's vectors for {task['name']} have no ONNX graph; export the model that predicts words"
+        )
     if task["name"] == "embed":
         return [pool_vectors(graph, model.encode, task) for graph in graphs]
     if task["name"] in ("see", "hear"):
