@@ -217,7 +217,7 @@ def windowed_attention(
     near = around(keys & is_global, keys & ~is_global).mT & near  # (B * N, 1, w, S)
     blocks = F.pad(q[:, :, start:], (0, 0, 0, fill)).unflatten(2, (N, w)).transpose(1, 2).flatten(0, 1)
     y = fused_attention(blocks, around(k, k), around(v, v), near, dropout=dropout)  # (B * N, H, w, d)
-    y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, : T - start]  # (B, H, T - start, d)
+    y = y.unflatten(0, (B, N)).transpose(1, 2).flatten(2, 3)[:, :, : T - start]
     if not g:
         return y
     first = fused_attention(q[:, :, :g], k, v, mask, dropout=dropout)

@@ -61,7 +61,7 @@ def record(module: nn.Module, layers: Sequence[int] | None = None, reads: bool =
     with ExitStack() as stack:
         stack.enter_context(watch(module, attentions))
         for m in attentions:
-            if hasattr(m, "fused"):
+            if hasattr(m, "attend"):
                 compare_fused(recording, m, stack)
         for (m, at), here in places.items():
             add_hook(m, at, make_callback(recording, here, reads), stack)

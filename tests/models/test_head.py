@@ -204,7 +204,7 @@ def test_a_head_without_outputs() -> None:
 
 def test_a_gpt_has_no_segments() -> None:
     ids, attention_mask = texts([13, 7])
-    with pytest.raises(ValueError, match="segments"):
+    with pytest.raises(TypeError, match="segments"):
         build("gpt", False)(ids, attention_mask, torch.zeros_like(ids))
 
 

@@ -109,8 +109,9 @@ def test_wrong_sizes_and_inputs() -> None:
         RecurrentLMConfig(vocab=VOCAB, dim=23, bidirectional=True)
     with pytest.raises(ValueError, match="12 tokens do not fit context=11"):
         build("gru")(torch.zeros(1, 12, dtype=torch.long))
-    with pytest.raises(ValueError, match="segments"):
-        build("gru").encode(torch.zeros(1, 3, dtype=torch.long), None, torch.zeros(1, 3, dtype=torch.long))
+    ids = torch.zeros(1, 3, dtype=torch.long)
+    with pytest.raises(TypeError, match="segments"):
+        ModelWithHead(build("gru"), CLASSES)(ids, segments=ids)
 
 
 def test_every_weight_of_a_classifier_is_trained() -> None:

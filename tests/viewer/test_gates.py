@@ -53,6 +53,6 @@ def test_every_cell_has_some(task: str, settings: dict[str, Any], rows: list[str
 
 
 def test_it_is_the_first_view_of_a_model_without_attention() -> None:
-    assert list(views(reader("write", "recurrent"))) == ["gates", "embeddings"]
+    assert list(views(reader("write", "recurrent"))) == ["gates", "embeddings", "map"]
     assert "gates" not in views(reader("write", "gpt"))
     assert "gates" not in views(reader("translate", "gru"))
