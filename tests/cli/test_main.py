@@ -36,6 +36,14 @@ def test_look(capsys, tmp_path, translator, model):
     assert list_tree(tmp_path) == ["a.png", "a.svg", "b.svg", "c.svg", "d.svg"]
 
 
+def test_look_saves_the_map_of_a_model(capsys, tmp_path, translator):
+    stdout_of(capsys, "look", translator, "bad cabs", "--view", "map", "--save", tmp_path / "map.svg")
+    svg = (tmp_path / "map.svg").read_text("utf-8")
+    assert [f">{title}</text>" in svg for title in ("reads", "writes", "Cross-attention", "Softmax")] == [
+        True
+    ] * 4
+
+
 def test_look_refuses(capsys, tmp_path, translator, model):
     svg = ["--save", tmp_path / "a.svg"]
     for words, names in (
