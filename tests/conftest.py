@@ -27,6 +27,7 @@ LONGEST = (  # modules that start first, so that no core idles at the end
     "models/test_seq2seq.py",
     "viewer/test_screenshots.py",
     "test_tour.py",
+    "test_site.py",
 )
 
 
