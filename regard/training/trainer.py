@@ -183,6 +183,8 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = lr * group["scale"]
             optimizer.step()
+        for b in self.buffers:  # each process has updated its own
+            distributed.all_sum(b).div_(distributed.WORLD)
         self.zero_grad()
         self.state.step += 1
         self.pace.add(int(count))

@@ -189,6 +189,14 @@ def both(tmp_path_factory):
     runs = [
         (data[settings.get("case", "write")], str(folder / name), settings) for name, settings in MANY.items()
     ]
+    for parallel in ("ddp", "fsdp"):
+        settings = {"case": "caption-hard", "train__parallel": parallel, "train__schedule": "noam"}
+        for name, more in (
+            ("whole", {"steps": 3}),
+            ("again", {"steps": 1}),
+            ("again", {"steps": 3, "resume": True}),
+        ):
+            runs.append((data["caption-hard"], str(folder / f"{name}-{parallel}"), settings | more))
     (folder / "plan.json").write_text(json.dumps({"commands": commands, "runs": runs}))
     done(two(str(Path(__file__).parents[1] / "helpers" / "runs.py"), str(folder / "plan.json")))
     return folder, data
@@ -245,6 +253,18 @@ def test_every_model_is_the_same_from_one_or_two(both, one, exact, name):
     assert checkpoints(folder / name) == checkpoints(alone)
     tiny(text, folder / name, **settings | {"steps": 3}, resume=True)  # one goes on with what two have made
     assert checkpoints(folder / name)[-1] == "step-3"
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_what_processes_draw_is_drawn_again_after_a_resume(both, parallel):
+    """Also the rewards that hard attention compares with, which each process learns from its own rows."""
+    whole, again = (
+        load_file(both[0] / f"{name}-{parallel}" / "checkpoints/step-3/model.safetensors")
+        for name in ("whole", "again")
+    )
+    assert whole["decoder.look.baseline"].any()
+    for name, t in whole.items():
+        torch.testing.assert_close(again[name], t, rtol=1e-7, atol=1e-9)
 
 
 # ---------------------------------------------------------------------------------------------- one process
