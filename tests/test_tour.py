@@ -249,6 +249,14 @@ def test_links_lead_somewhere():
             assert re.match(ADDRESS, link) or (TOUR / link).exists(), f"{page}: {link}"
 
 
+def test_results_of_experiments_are_quoted_as_they_are():
+    """A page's rows with means and deviations are those of docs/experiments.md."""
+    rows = (TOUR.parent / "experiments.md").read_text().splitlines()
+    quoted = {line for page in NUMBERED for line in (TOUR / page).read_text().splitlines() if " ± " in line}
+    assert quoted
+    assert quoted <= set(rows), "run: python -m experiments NAME --document, and quote its table again"
+
+
 def test_equations_survive_markdown():
     for page in NUMBERED:
         equations = re.findall(r"\$\$(.+?)\$\$", (TOUR / page).read_text())

@@ -160,7 +160,9 @@ def make_markdown(link: Callable[[str], str]) -> MarkdownIt:
 
 
 def formula(text: str, options: dict[str, Any]) -> str:
-    return to_mathml(text, display="block" if options["display_mode"] else "inline")
+    if options["display_mode"]:
+        return f'<div class="wide" tabindex="0">{to_mathml(text, display="block")}</div>'
+    return to_mathml(text)
 
 
 def colour(code: str, language: str, _: object) -> str:
