@@ -212,8 +212,7 @@ def windowed_attention(
 
     row, column = torch.arange(w, device=q.device)[:, None], torch.arange(S, device=q.device) - g
     near = (column < 0) | ((row <= column) & (column <= row + 2 * w))
-    keys = torch.ones(1, 1, 1, T, dtype=torch.bool, device=q.device) if mask is None else mask
-    keys = keys.expand(B, -1, 1, T).mT  # (B, 1, T, 1)
+    keys = combine_masks(mask, q.new_ones(B, 1, 1, T, dtype=torch.bool)).mT  # (B, 1, T, 1)
     near = around(keys & is_global, keys & ~is_global).mT & near  # (B * N, 1, w, S)
     blocks = F.pad(q[:, :, start:], (0, 0, 0, fill)).unflatten(2, (N, w)).transpose(1, 2).flatten(0, 1)
     y = fused_attention(blocks, around(k, k), around(v, v), near, dropout=dropout)  # (B * N, H, w, d)

@@ -71,6 +71,9 @@ class Learned(Positions):
         super().__init__(context, dim, heads)
         self.table = nn.Embedding(context, dim)
 
+    def add(self, x: Tensor, pos: Tensor) -> Tensor:
+        return x + self.table(pos)
+
     def vectors(self) -> Tensor:
         return self.table.weight
 

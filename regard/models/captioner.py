@@ -52,9 +52,7 @@ class CaptionerConfig(TextConfig):
 def make_net(c: CaptionerConfig) -> nn.Module:
     """The network that makes vectors of regions."""
     if c.encoder == "efficientnet":
-        if c.channels != 3:
-            raise ValueError(f"channels={c.channels}: EfficientNet reads images in colour; give 3")
-        return EfficientNet()
+        return EfficientNet(c.channels)
     if c.encoder == "cnn":
         return ConvNet(c.channels, c.dim, c.patch.bit_length() - 1, c.depth)
     same = {name: getattr(c, name) for name in ("channels", "patch", "dim", "depth", "heads", "dropout")}
@@ -109,8 +107,7 @@ class HardAttention(GatedAttention):
 
     def forward(self, q: Tensor, state: RecurrentState) -> Tensor:
         state.keys = self.project_keys(state.source) if state.keys is None else state.keys
-        W, w = self.score.W.weight, self.score.w.weight[0]
-        scores = torch.tanh(F.linear(q, W) + state.keys) @ w  # (B, S)
+        scores = torch.tanh(F.linear(q, self.score.W.weight) + state.keys) @ self.score.w.weight[0]  # (B, S)
         before, soft = state.attention_mask, torch.zeros_like(scores[:, :1], dtype=torch.bool)
         if self.training:  # the largest of s - log(E), E ~ Exp(1), is drawn by softmax(s), Gumbel 1954
             scores = scores - torch.empty_like(scores).exponential_().log()

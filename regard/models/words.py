@@ -6,7 +6,6 @@ Shapes: B batch, T words, D width.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from regard.describe import export, parts
@@ -35,9 +34,8 @@ class Word2Vec(LanguageModel):
         super().__init__(c)
         self.near = nn.Embedding(c.vocab, c.dim)
         self.blocks = nn.ModuleList()  # no layers to distribute over processes
-        with torch.no_grad():
-            self.embed.weight.uniform_(-0.5 / c.dim, 0.5 / c.dim)  # as word2vec.c
-            self.near.weight.zero_()
+        nn.init.uniform_(self.embed.weight, -0.5 / c.dim, 0.5 / c.dim)  # as word2vec.c
+        nn.init.zeros_(self.near.weight)
 
     def hidden(self, ids: Tensor) -> Tensor:
         return self.embed(ids)  # (B, T, D)

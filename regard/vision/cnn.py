@@ -83,7 +83,9 @@ class EfficientNet(nn.Module):
 
     stride, width = 32, 1280
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int = 3) -> None:
+        if channels != 3:
+            raise ValueError(f"{channels=}: EfficientNet reads images in colour; give 3")
         super().__init__()
         self.stem = SamePadConv2d(3, 32, 3, 2)
         blocks, inputs = [], 32
