@@ -179,7 +179,16 @@ def exact():
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """A folder with all of MANY and two command lines, run by the same two processes, and their data."""
-    folder = tmp_path_factory.mktemp("both")
+    try:
+        return run_both(tmp_path_factory.mktemp("both"))
+    except AssertionError as error:
+        # Once in six times, torch's gloo ended in malloc() ("unaligned tcache chunk"), after many groups.
+        if "malloc()" not in str(error) or "exitcode: -6" not in str(error):
+            raise
+        return run_both(tmp_path_factory.mktemp("both"))
+
+
+def run_both(folder):
     data = {case: write_data(case, folder) for case in RUNS}
     commands = {}
     for parallel in ("ddp", "fsdp"):
