@@ -8,7 +8,6 @@ import mmap
 import os
 import random
 import shutil
-import signal
 import struct
 import time
 from pathlib import Path
@@ -16,25 +15,14 @@ from typing import Any
 
 from regard import cli
 from regard.training.trainer import Trainer
-from torture import commands, forks
+from torture import commands, folders, forks
 from torture.commands import DATA, OUT, check_same_run, tree
-from torture.folders import train_and_die
+from torture.folders import SAVED, STEPS
 from torture.outcome import Context, Outcome, Suite
 
 SUITE = Suite(count=200, short=2, seconds=240, batch=5)
-STEPS, SAVED = 8, 6
 PLACES = ("new", "empty", "resumed")
-
-
-def prepare(place: Path) -> dict[str, Any]:
-    commands.write_data(place)
-    words = commands.train_words(place, STEPS)
-    commands.succeed(*words)
-    (place / OUT).rename(place / "whole")
-    ended = forks.call(train_and_die, words)
-    assert ended.status == -signal.SIGKILL, ended.errors
-    (place / OUT).rename(place / "killed")
-    return {}
+prepare = folders.prepare  # the same run, whole and killed
 
 
 def attack(context: Context, number: int) -> Outcome:

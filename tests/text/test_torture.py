@@ -6,16 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torture.templates import use_template, use_tokenizer
 
 from helpers.hostile import limit_memory
-from helpers.torture import hostile_template, hostile_tokenizer
 from regard.errors import UserError
 from regard.text import chat_template, tokenizer_sandbox
-from regard.text.chat_template import Template
-from regard.text.tokenizer import Tokenizer
-
-TALK = [{"role": "user", "content": "Hi there"}, {"role": "assistant", "content": "Hi"}] * 2
-TEXTS = ["a" * 3000, "ab " * 1000, "abc", " " * 3000, "é\n1"]
 
 
 @pytest.fixture(autouse=True)
@@ -25,23 +20,6 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "SECONDS", 0.1)
     monkeypatch.setattr(tokenizer_sandbox, "TRIAL_SECONDS", 0.05)
     monkeypatch.setattr(tokenizer_sandbox, "TRIAL_LENGTH", 2**11)
-
-
-def use_template(seed: int) -> None:
-    template = Template(hostile_template(seed), where="w")
-    for talk in (TALK, TALK[:1]):
-        assert isinstance(template.render(talk), str)
-
-
-def use_tokenizer(seed: int) -> None:
-    tokenizer = Tokenizer.read(hostile_tokenizer(seed), Path("w"))
-    for text in TEXTS:
-        ids = tokenizer.encode(text)
-        tokenizer.decode(ids[:1000])
-        decoder = tokenizer.decoder()
-        for id in ids[:100]:
-            decoder.push(id)
-    tokenizer.encode_offsets(TEXTS)
 
 
 def torture(use: Callable[[int], None], seeds: range, folder: Path) -> Counter[str]:
