@@ -1,0 +1,139 @@
+"""The operations of a step of generation, written plainly. Those of `fused` compute the same on a GPU.
+
+Every row is computed by itself: what else is in the batch does not change it.
+
+Shapes: R rows (tokens, each with its own position), D width, H heads, G key/value heads, d width of a head,
+P pages of L tokens each, N pages of a row.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.core.attention import masked_softmax, repeat_heads
+from regard.core.positions import rotate
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """LayerNorm, or RMSNorm (`centered` is False), which has no bias."""
+
+    weight: Tensor  # (D,)
+    bias: Tensor | None
+    eps: float
+    centered: bool
+
+
+def apply_norm(x: Tensor, norm: Norm | None) -> Tensor:
+    """The norm of the last dimension, in float32."""
+    if norm is None:
+        return x
+    weight = norm.weight.float()
+    if norm.centered:
+        bias = None if norm.bias is None else norm.bias.float()
+        return F.layer_norm(x.float(), weight.shape, weight, bias, norm.eps)
+    return F.rms_norm(x.float(), weight.shape, weight, norm.eps)
+
+
+def norm_linear(
+    x: Tensor,  # (R, D) float32, the residual stream
+    norm: Norm | None,
+    weight: Tensor,  # (M, D), or (2 M, D) if gated: the gate's rows, then those of the other product
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    gated: bool = False,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """activation(norm(x) Wᵀ + b), gated: activation(gate) ⊙ up. (R, M), in the weights' dtype by default.
+
+    The normed row is rounded to the weights' dtype; sums are float32, and so is the activation.
+    """
+    y = F.linear(apply_norm(x, norm).to(weight.dtype), weight).float()
+    if bias is not None:
+        y = y + bias.float()
+    if gated:
+        gate, up = y.chunk(2, dim=-1)
+        y = ACTIVATIONS[activation or "silu"](gate) * up
+    elif activation is not None:
+        y = ACTIVATIONS[activation](y)
+    return y.to(out_dtype or weight.dtype)
+
+
+def linear_residual(
+    x: Tensor,  # (R, K), in the weights' dtype
+    weight: Tensor,  # (D, K)
+    bias: Tensor | None,
+    residual: Tensor,  # (R, D) float32
+    norm: Norm | None = None,  # that the residual stream still needs, after a post-norm block
+) -> Tensor:
+    """norm(residual) + x Wᵀ + b, (R, D) in float32: the residual stream behind one more branch."""
+    y = F.linear(x, weight).float()
+    if bias is not None:
+        y = y + bias.float()
+    return apply_norm(residual, norm) + y
+
+
+def write_pages(
+    qkv: Tensor,  # (R, (H + 2 G) d): queries, keys, values of each row
+    k_pages: Tensor,  # (P, G, L, d)
+    v_pages: Tensor,
+    tables: Tensor,  # (R, N) int32: the pages of each row's text, in order
+    positions: Tensor,  # (R,) int32: a row writes its key and value there; < 0: a row that is not used
+    rotary: tuple[Tensor, Tensor] | None = None,  # cos and sin (context, d / 2), float32
+    q_norm: Norm | None = None,  # of each head
+    k_norm: Norm | None = None,
+) -> Tensor:
+    """Write each row's key and value to its page; return the queries (R, H, d), normed and rotated alike."""
+    G, L, d = k_pages.shape[1:]
+    heads = qkv.unflatten(-1, (-1, d))  # (R, H + 2 G, d)
+    q, k, v = heads.split([heads.shape[1] - 2 * G, G, G], dim=1)
+    used = positions >= 0
+    at = positions.clamp(min=0).long()
+    if q_norm is not None or k_norm is not None:
+        q, k = apply_norm(q, q_norm).to(qkv.dtype), apply_norm(k, k_norm).to(qkv.dtype)
+    if rotary is not None:
+        angles = rotary[0][at][:, None], rotary[1][at][:, None]  # (R, 1, d / 2)
+        q, k = (rotate(t.float(), angles).to(qkv.dtype) for t in (q, k))
+    page = tables.long().gather(1, (at // L)[:, None])[:, 0]
+    row = used.nonzero()[:, 0]
+    k_pages[page[row], :, at[row] % L] = k[row].to(k_pages.dtype)
+    v_pages[page[row], :, at[row] % L] = v[row].to(v_pages.dtype)
+    return q.contiguous()
+
+
+def paged_attention(
+    q: Tensor,  # (R, H, d)
+    k_pages: Tensor,  # (P, G, L, d)
+    v_pages: Tensor,
+    tables: Tensor,  # (R, N) int32
+    lengths: Tensor,  # (R,) int32: a row attends to so many first tokens of its text; 0: the result is 0
+    bias: Tensor | None = None,  # (H, distances) float32: added to a score by how far behind the key is
+    window: int | None = None,  # keys at most so far behind; default: all
+) -> Tensor:
+    """One query for each row over the keys and values of its pages: (R, H, d) in q's dtype.
+
+    The query stands at the last of the `lengths` tokens. Scores, softmax and sums are float32.
+    """
+    H, d = q.shape[1:]
+    L = k_pages.shape[2]
+    pages = tables.long()
+    k, v = (t[pages].transpose(1, 2).flatten(2, 3).float() for t in (k_pages, v_pages))  # (R, G, N L, d)
+    k, v = repeat_heads(k, H), repeat_heads(v, H)
+    scores = (q.float()[:, :, None] @ k.mT)[:, :, 0] / math.sqrt(d)  # (R, H, N L)
+    distance = lengths[:, None] - 1 - torch.arange(pages.shape[1] * L, device=q.device)  # (R, N L)
+    if bias is not None:
+        scores = scores + bias.T[distance.clamp(0, bias.shape[1] - 1)].permute(0, 2, 1)
+    allowed = distance >= 0 if window is None else (distance >= 0) & (distance <= window)
+    weights = masked_softmax(scores.masked_fill(~allowed[:, None], -math.inf))
+    return (weights[:, :, None] @ v)[:, :, 0].to(q.dtype)
