@@ -172,10 +172,8 @@ def fused_attention(
     is_causal = causal and T == S and mask is None and bias is None
     if not is_causal:
         mask = add_causal_mask(mask, T, S, causal, q.device)
-    attn_mask = mask
-    if bias is not None:
-        bias = bias.to(q.dtype)
-        attn_mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+    bias = None if bias is None else bias.to(q.dtype)
+    attn_mask = mask if bias is None else bias if mask is None else bias.masked_fill(~mask, -math.inf)
     if q.dtype == torch.bfloat16 and not q.is_cuda and S <= 512:  # here the kernel's backward pass is slow
         k, v = repeat_heads(k, q.shape[-3]), repeat_heads(v, q.shape[-3])
         return attend(q, k, v, mask, bias, causal, dropout)[0]

@@ -54,18 +54,17 @@ class State:
     source: Sequence[CrossKVCache] = ()
     source_attention_mask: Mask = None
     encoded: Tensor | None = None  # the source's hidden states, until the first step has filled the caches
+    positions: Tensor | None = None  # (B, T), where they don't follow from the length
+    run: Callable[..., Tensor] | None = None  # computes a stack of blocks instead of calling each, if given
 
     @property
     def length(self) -> int:
-        return self.layers[0].length
+        return self.layers[0].length if self.layers else 0
 
     def of_layer(self, i: int) -> dict[str, Any]:
         """The arguments of a block that are its own."""
-        own = {"cache": self.layers[i]}
-        if not self.source:
-            return own
-        source_mask = over_keys(self.source_attention_mask)
-        return own | {"source": self.encoded, "source_mask": source_mask, "source_cache": self.source[i]}
+        source = {"source": self.encoded, "source_mask": over_keys(self.source_attention_mask)}
+        return {"cache": self.layers[i]} | (source | {"source_cache": self.source[i]} if self.source else {})
 
     def reorder(self, rows: Tensor) -> None:
         """Row i continues from what row rows[i] was: for choosing beams, or dropping finished rows."""
@@ -93,8 +92,9 @@ def next_positions(state: State | None, T: int, device: torch.device) -> tuple[T
     """The positions of the next T tokens, counted from each row's first real one, and a mask over keys."""
     past = state.length if state else 0
     if state is None or state.attention_mask is None:
-        return torch.arange(past, past + T, device=device), None
-    new = past + T - state.attention_mask.shape[1]
-    state.attention_mask = F.pad(state.attention_mask, (0, new), value=True)
+        pos = None if state is None else state.positions
+        return torch.arange(past, past + T, device=device) if pos is None else pos, None
+    mask = state.attention_mask
+    state.attention_mask = F.pad(mask, (0, past + T - mask.shape[1]), value=True)
     pos = (state.attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]  # (B, T)
     return pos, over_keys(state.attention_mask)

@@ -144,6 +144,8 @@ class Stack(nn.ModuleList):
         self, x: Tensor, pos: Tensor | None = None, positions: Positions | None = None,
         mask: Mask = None, state: State | None = None, **more: Any
     ) -> Tensor:  # fmt: skip
+        if state is not None and state.run is not None:
+            return state.run(self, x, positions)
         shared: dict[str, Any] = {"mask": mask} | more
         if pos is not None and positions is not None:
             T, past = x.shape[1], state.length if state else 0

@@ -127,7 +127,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(out.scatter(1, order, out), -math.inf)
 
 
-def min_p(logits: Tensor, p: float) -> Tensor:
+def min_p(logits: Tensor, p: float | Tensor) -> Tensor:
     """Keep the tokens at least p times as likely as the likeliest, Nguyen et al. 2024."""
     probs = logits.softmax(-1)
     return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), -math.inf)
@@ -203,6 +203,43 @@ def sample_tokens(logits: Tensor, uniform: Tensor) -> Tensor:
         chosen = (below > u[:, None] * below.amax(-1, keepdim=True)).int().argmax(-1)  # (B,)
         tokens, probs = tokens * width + chosen, probs[rows, chosen]
     return tokens
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """The options of each row (R,), on its device."""
+
+    temperature: Tensor
+    top_k: Tensor  # 0 is off
+    top_p: Tensor
+    min_p: Tensor
+
+
+def choose_by_row(logits: Tensor, options: RowOptions, uniform: Tensor, filtered: bool) -> Tensor:
+    """`choose` on the device, for rows (R, V) with their own options: (R,); -1 where logits are not finite.
+
+    Without `filtered`, no row has top_k, top_p or min_p, and nothing is sorted.
+    """
+    highest = logits.amax(-1, keepdim=True)
+    greedy = options.temperature < GREEDY
+    scaled = (logits - highest) / options.temperature.where(~greedy, 1.0)[:, None]
+    if filtered:
+        scaled = filter_by_row(scaled, options)
+    ids = logits.argmax(-1).where(greedy, sample_tokens(scaled, uniform))
+    return ids.where(highest[:, 0].isfinite(), -1)
+
+
+def filter_by_row(logits: Tensor, options: RowOptions) -> Tensor:
+    """top_k, then top_p, then min_p, with numbers of each row's own."""
+    V = logits.shape[-1]
+    k, p = options.top_k.where(options.top_k > 0, V).clamp(max=V)[:, None], options.top_p[:, None]
+    descending, order = logits.sort(dim=-1, descending=True, stable=True)
+    last = descending.gather(1, k - 1)
+    ascending = descending.masked_fill(descending < last, -math.inf).flip(-1)
+    out = (ascending.softmax(-1).cumsum(-1) <= 1 - p) & (p < 1)
+    out[:, -1] = False
+    out = out.scatter(1, order.flip(-1), out) | (logits < last)
+    return min_p(logits.masked_fill(out, -math.inf), options.min_p[:, None])
 
 
 def choose(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling, uniform: np.ndarray) -> list[int]:

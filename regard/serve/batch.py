@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.decode.generate import Source, fit_context, read_rows, source_key
+from regard.decode.prompts import Source, fit_context, read_rows, source_key
 from regard.decode.sampling import Sampling, choose, draw_uniform, row_generator
 from regard.decode.states import join, trim
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.decode.generate import Source
+from regard.decode.prompts import Source
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.serve.batch import Batch, EngineError, GenerationRequest, OutputCallback, describe_error

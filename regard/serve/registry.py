@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from regard.decode.cancel import make_cancellable
-from regard.decode.generate import Source
+from regard.decode.prompts import Source
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.model import Model

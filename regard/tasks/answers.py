@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from regard.decode.beam import NO_TOKEN, Hypothesis, beam_search
-from regard.decode.generate import Source, Stopper, Writer, generate, read_rows
+from regard.decode.generate import Stopper, generate
+from regard.decode.prompts import Source, Writer, read_rows
 from regard.decode.sampling import Sampling, beam_processor
 from regard.errors import UserError
 from regard.text.tokenizer import Tokenizer

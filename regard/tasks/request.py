@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from regard.decode.generate import Source
+from regard.decode.prompts import Source
 from regard.decode.sampling import Sampling
 from regard.text.tokenizer import Tokenizer
 

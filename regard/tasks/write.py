@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus, load_heldout
-from regard.decode.generate import fit_context, generate
+from regard.decode.generate import generate
+from regard.decode.prompts import fit_context
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import GPT, RecurrentLM

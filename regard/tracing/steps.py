@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from regard.decode.beam import NO_TOKEN, beam_search
-from regard.decode.generate import generate, read_rows
+from regard.decode.generate import generate
+from regard.decode.prompts import read_rows
 from regard.decode.sampling import Sampling, beam_processor
 from regard.errors import UserError
 from regard.runs.model import Model

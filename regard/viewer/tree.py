@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.decode.beam import NO_TOKEN, beam_search
-from regard.decode.generate import read_rows
+from regard.decode.prompts import read_rows
 from regard.decode.sampling import beam_processor
 from regard.describe.watch import evaluating, watch
 from regard.errors import UserError

@@ -9,7 +9,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
 from regard.core.cache import KVCache, State
-from regard.decode.generate import Stopper, fit_context, generate, pad_rows, read_rows
+from regard.decode.generate import Stopper, generate
+from regard.decode.prompts import fit_context, pad_rows, read_rows
 from regard.decode.sampling import Sampling, no_repeat_ngram
 from regard.errors import UserError
 from regard.models import GPT, MODELS, GPTConfig

@@ -1,0 +1,190 @@
+"""A decoder's blocks for rows over pages of keys and values: the same weights, in a few operations a layer.
+
+Shapes: R rows, D width, H heads, G key/value heads, d width of a head.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.attention import Attention
+from regard.core.layers import ACTIVATIONS, Block, FeedForward, Residual, Stack, SwiGLU
+from regard.core.positions import Positions, Rotary
+from regard.decode.kernels.plain import Norm, apply_norm
+
+NAMES = {f: name for name, f in ACTIVATIONS.items()}
+KNOWN = (Stack, Block, Residual, Attention, FeedForward, SwiGLU, nn.Linear, nn.LayerNorm, nn.RMSNorm)
+
+
+@dataclass
+class Rows:
+    """What a step reads: where each row's token stands, and where its text and its source are cached."""
+
+    positions: Tensor  # (R,) int32; -1: the row is not used
+    lengths: Tensor  # (R,) int32: positions + 1, the tokens that it attends to
+    tables: Tensor  # (R, N) int32: the pages of its text
+    source_tables: Tensor  # (R, M) int32: those of its source
+    source_lengths: Tensor  # (R,) int32
+
+
+def find_decoder(model: nn.Module) -> Stack | None:
+    """The only stack of blocks that writes, if the operations over pages can compute all of it."""
+    stacks = [m for m in model.modules() if isinstance(m, Stack) and len(m) and is_causal(m[0])]
+    return stacks[0] if len(stacks) == 1 and can_fuse(stacks[0]) else None
+
+
+def is_causal(block: nn.Module) -> bool:
+    return isinstance(block, Block) and getattr(block.attn.f, "causal", False)
+
+
+def can_fuse(stack: Stack) -> bool:
+    """Whether all parts are of the known kinds, and nobody changes or watches what they compute."""
+    for m in stack.modules():
+        known = type(m) in KNOWN or isinstance(m, nn.RMSNorm | nn.Identity | nn.Dropout | nn.Sequential)
+        if not known and type(m).__name__ != "StochasticDepth":
+            return False
+        if m._forward_hooks or m._forward_pre_hooks or getattr(m, "records", None) is not None:
+            return False
+        if isinstance(m, FeedForward | SwiGLU) and m.f not in NAMES:
+            return False
+        if isinstance(m, Attention) and (m.global_qkv or (m.window is not None and not m.causal)):
+            return False
+    shapes = {(a.kv_heads, a.k.out_features) for a in attentions(stack)}
+    return len(shapes) == 1  # all keys fit into pages of one shape
+
+
+def attentions(stack: Stack) -> Iterator[Attention]:
+    return (m for m in stack.modules() if isinstance(m, Attention))
+
+
+def pack(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """The weights of layers with one input as one matrix; their own become parts of it, so none is copied."""
+    weight = torch.cat([layer.weight.data for layer in layers])
+    for layer, part in zip(layers, weight.split([layer.out_features for layer in layers]), strict=True):
+        layer.weight.data = part
+    biases = [layer.bias for layer in layers]
+    return weight, None if biases[0] is None else torch.cat([bias.data for bias in biases])
+
+
+def norm_of(module: nn.Module) -> Norm | None:
+    if isinstance(module, nn.LayerNorm):
+        return Norm(module.weight, module.bias, module.eps, True)
+    if isinstance(module, nn.RMSNorm):
+        return Norm(module.weight, None, module.eps or torch.finfo(module.weight.dtype).eps, False)
+    return None
+
+
+class Branch:
+    """A residual branch between two norms: x + f(norm(x)), or norm(x + f(x)).
+
+    The stream is passed on before a norm at the end, together with it: whoever reads the stream applies it.
+    """
+
+    def __init__(self, residual: Any, kernels: ModuleType):
+        norm = norm_of(residual.norm)
+        self.before: Norm | None = norm if residual.pre else None
+        self.after: Norm | None = None if residual.pre else norm
+        self.kernels = kernels
+
+    def project(self, x: Tensor, pending: Norm | None, *args: Any, **options: Any) -> Tensor:
+        """A linear layer of the normed stream."""
+        assert pending is None or self.before is None
+        y: Tensor = self.kernels.norm_linear(x, pending or self.before, *args, **options)
+        return y
+
+    def add(self, x: Tensor, pending: Norm | None, y: Tensor, out: nn.Linear) -> tuple[Tensor, Norm | None]:
+        """The stream behind this branch, whose last layer is `out`."""
+        return self.kernels.linear_residual(y, out.weight, out.bias, x, pending), self.after
+
+
+class SelfAttention(Branch):
+    def __init__(self, residual: Any, kernels: ModuleType, positions: Positions | None, context: int):
+        super().__init__(residual, kernels)
+        attn: Attention = residual.f
+        self.weight, self.bias = pack(attn.q, attn.k, attn.v)
+        self.out, self.window = attn.out, attn.window
+        self.q_norm, self.k_norm = norm_of(attn.q_norm), norm_of(attn.k_norm)
+        self.rotary: tuple[Tensor, Tensor] | None = None
+        self.score_bias: Tensor | None = None
+        if positions is not None and positions.effect == "rotate":
+            assert isinstance(positions, Rotary)
+            self.rotary = positions.cos.float(), positions.sin.float()
+        if positions is not None and positions.effect == "bias":
+            self.score_bias = distance_bias(positions, context)
+
+    def __call__(
+        self, x: Tensor, pending: Norm | None, keys: Tensor, values: Tensor, rows: Rows
+    ) -> tuple[Tensor, Norm | None]:
+        qkv = self.project(x, pending, self.weight, self.bias)
+        rotated = self.rotary, self.q_norm, self.k_norm
+        q = self.kernels.write_pages(qkv, keys, values, rows.tables, rows.positions, *rotated)
+        y = self.kernels.paged_attention(
+            q, keys, values, rows.tables, rows.lengths, self.score_bias, self.window
+        )
+        return self.add(x, pending, y.flatten(1), self.out)
+
+
+class CrossAttention(Branch):
+    def __init__(self, residual: Any, kernels: ModuleType):
+        super().__init__(residual, kernels)
+        attn: Attention = residual.f
+        self.attn, self.q, self.out, self.heads = attn, attn.q, attn.out, attn.heads
+        self.q_norm = attn.q_norm
+
+    def __call__(
+        self, x: Tensor, pending: Norm | None, keys: Tensor, values: Tensor, rows: Rows
+    ) -> tuple[Tensor, Norm | None]:
+        q = self.project(x, pending, self.q.weight, self.q.bias).unflatten(-1, (self.heads, -1))
+        q = self.q_norm(q)
+        y = self.kernels.paged_attention(q, keys, values, rows.source_tables, rows.source_lengths)
+        return self.add(x, pending, y.flatten(1), self.out)
+
+
+class Feed(Branch):
+    def __init__(self, residual: Any, kernels: ModuleType):
+        super().__init__(residual, kernels)
+        ffn = residual.f
+        self.gated, self.activation, self.down = isinstance(ffn, SwiGLU), NAMES[ffn.f], ffn.down
+        self.weight: Tensor = ffn.up.weight
+        self.bias: Tensor | None = ffn.up.bias
+        if self.gated:
+            self.weight, self.bias = pack(ffn.gate, ffn.up)
+
+    def __call__(self, x: Tensor, pending: Norm | None) -> tuple[Tensor, Norm | None]:
+        y = self.project(x, pending, self.weight, self.bias, activation=self.activation, gated=self.gated)
+        return self.add(x, pending, y, self.down)
+
+
+def distance_bias(positions: Positions, context: int) -> Tensor:
+    """The bias of a score by how many tokens the key is behind the query, (H, context)."""
+    bias = positions.bias(1, context)
+    assert bias is not None
+    return bias[:, 0].flip(-1).float().contiguous()
+
+
+class FusedStack:
+    """The blocks of a decoder over pages of keys and values (layers, P, G, L, d)."""
+
+    def __init__(self, stack: Stack, positions: Positions | None, context: int, kernels: ModuleType):
+        self.layers = [
+            (
+                SelfAttention(block.attn, kernels, positions, context),
+                None if block.cross is None else CrossAttention(block.cross, kernels),
+                Feed(block.ffn, kernels),
+            )
+            for block in stack
+        ]
+
+    def __call__(self, x: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
+        """The last block's output for rows x (R, D)."""
+        stream, pending = x.float(), None
+        for (attn, cross, ffn), k, v in zip(self.layers, keys, values, strict=True):
+            stream, pending = attn(stream, pending, k, v, rows)
+            if cross is not None:
+                stream, pending = cross(stream, pending, k, v, rows)
+            stream, pending = ffn(stream, pending)
+        return apply_norm(stream, pending).to(x.dtype)

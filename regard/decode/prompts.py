@@ -1,0 +1,83 @@
+"""Reading prompts of any lengths, and sources, as one batch.
+
+Shapes: B rows, T tokens, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Source = Sequence[int] | Tensor  # what an encoder reads: tokens, or an image's pixels, uint8
+
+
+class Writer(Protocol):
+    """A model that generates text, such as GPT. Its states have `reorder`, its config has `context`."""
+
+    config: Any
+
+    @property
+    def start(self) -> Callable[..., tuple[Tensor, Any]]: ...
+    def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+def fit_context(text: Sequence[int], context: int) -> Sequence[int]:
+    """The part of a text that the model reads: all of it, or its end if it is longer than the context.
+
+    It moves by half a context at a time, so that a cache lasts; where it begins depends only on the length.
+    """
+    hop = context - context // 2
+    return text[-(-max(0, len(text) - context) // hop) * hop :]
+
+
+def read_rows(
+    model: Writer, windows: Sequence[Sequence[int]], sources: Sequence[Source] | None = None
+) -> tuple[Tensor, Any]:
+    """model.start on rows of any lengths, equal ones only once; with sources, prompts are equally long."""
+    device = next(model.parameters()).device
+    source_keys = [()] * len(windows) if sources is None else [source_key(source) for source in sources]
+    keys = [(s, tuple(w)) for s, w in zip(source_keys, windows, strict=True)]
+    unique = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    prompt, attention_mask = pad_rows([w for _, w in unique], device, left=True)
+    if sources is None:
+        logits, state = model.start(prompt, attention_mask)
+    else:
+        if attention_mask is not None:
+            raise ValueError("targets that begin with unequal numbers of tokens can't be read together")
+        by_key = dict(zip(keys, sources, strict=True))
+        source, attention_mask = collate_sources([by_key[key] for key in unique], device)
+        logits, state = model.start(source, prompt, attention_mask)
+    if len(unique) < len(keys):
+        rows = torch.tensor([unique[key] for key in keys], device=device)
+        state.reorder(rows)
+        logits = logits[rows]
+    return logits, state
+
+
+def source_key(source: Source) -> tuple[int, ...] | bytes:
+    """A source's content, to compare it with others."""
+    return source.cpu().numpy().tobytes() if isinstance(source, Tensor) else tuple(source)
+
+
+def collate_sources(sources: Sequence[Source], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Sources as one tensor, and its attention mask; images are all of one size."""
+    images = [source for source in sources if isinstance(source, Tensor)]
+    if images:
+        return torch.stack(images).to(device), None
+    return pad_rows([source for source in sources if not isinstance(source, Tensor)], device)
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], device: torch.device, left: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Rows as one tensor (B, T), and its attention mask, or None if nothing is padded."""
+    T = max(map(len, rows))
+    gaps = [[0] * (T - len(row)) for row in rows]
+    ids = [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
+    if not any(gaps):
+        return torch.tensor(ids, device=device), None
+    attention_mask = [[i >= len(gap) if left else i < T - len(gap) for i in range(T)] for gap in gaps]
+    return torch.tensor(ids, device=device), torch.tensor(attention_mask, device=device)
