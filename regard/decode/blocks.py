@@ -66,8 +66,8 @@ def pack(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
     weight = torch.cat([layer.weight.data for layer in layers])
     for layer, part in zip(layers, weight.split([layer.out_features for layer in layers]), strict=True):
         layer.weight.data = part
-    biases = [layer.bias for layer in layers]
-    return weight, None if biases[0] is None else torch.cat([bias.data for bias in biases])
+    biases = [layer.bias.data for layer in layers if layer.bias is not None]
+    return weight, torch.cat(biases) if biases else None
 
 
 def norm_of(module: nn.Module) -> Norm | None:
@@ -112,7 +112,10 @@ class SelfAttention(Branch):
         self.score_bias: Tensor | None = None
         if positions is not None and positions.effect == "rotate":
             assert isinstance(positions, Rotary)
-            self.rotary = positions.cos.float(), positions.sin.float()
+            angle = torch.outer(torch.arange(context), positions.frequency.float().cpu()).to(
+                attn.q.weight.device
+            )
+            self.rotary = angle.cos(), angle.sin()  # not from its tables, which may be in a lower precision
         if positions is not None and positions.effect == "bias":
             self.score_bias = distance_bias(positions, context)
 

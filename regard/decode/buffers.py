@@ -34,6 +34,7 @@ class Text:
     begin: int = 0  # the cache holds the text from here on
     cached: int = 0  # so many tokens of it, also those of steps under way
     steps: int = 0  # that have begun
+    count: int = 0  # tokens that have come
     slot: int | None = None
     reading: bool = False  # its prompt is not read to the end
     done: bool = False

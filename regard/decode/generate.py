@@ -9,11 +9,17 @@ Shapes: B unfinished rows, T tokens, V vocabulary.
 
 import secrets
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 
+import numpy as np
 import torch
 
+from regard.decode.buffers import Text
+from regard.decode.cancel import check_cancelled
 from regard.decode.prompts import Source, Writer, fit_context, read_rows, source_key
-from regard.decode.sampling import Sampling, choose, draw_uniform, row_generator
+from regard.decode.runner import Runner
+from regard.decode.runners import borrow_runner
+from regard.decode.sampling import NOT_FINITE, Sampling, choose, draw_uniform, row_generator
 from regard.errors import UserError
 
 
@@ -59,10 +65,58 @@ def _generate(
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
     asked = texts if sources is None else [[*source_key(s), *t] for s, t in zip(sources, texts, strict=True)]
     generators = [row_generator(seed, row % samples, text) for row, text in enumerate(asked)]
-    device, context = next(model.parameters()).device, model.config.context
     max_steps = sampling.max_new_tokens
     if sources is not None:
-        max_steps = min(max_steps, 1 + context - max(map(len, texts), default=0))
+        max_steps = min(max_steps, 1 + model.config.context - max(map(len, texts), default=0))
+    with borrow_runner(model, len(texts)) if cached else nullcontext() as runner:
+        if runner is None:
+            yield from _generate_plainly(model, texts, sources, sampling, ends, generators, max_steps, cached)
+        else:
+            yield from _generate_by_runner(runner, texts, sources, sampling, ends, generators, max_steps)
+
+
+def _generate_by_runner(
+    runner: Runner,
+    texts: list[list[int]],
+    sources: list[Source] | None,
+    sampling: Sampling,
+    ends: set[int],
+    generators: list[np.random.Generator],
+    max_steps: int,
+) -> Iterator[list[int | None]]:
+    """On a GPU: a row gets its first token when there is room for it, and others may be ahead of it then."""
+    rows: dict[Text, int] = {}
+    for row, ids in enumerate(texts if max_steps > 0 else []):
+        source = None if sources is None else sources[row]
+        text = Text(ids, sampling, generators[row], max_steps, source)
+        rows[text] = row
+        runner.add(text)
+    while not runner.idle:
+        check_cancelled()
+        new: list[int | None] = [None] * len(texts)
+        for output in runner.step():
+            if output.token < 0:
+                raise UserError(NOT_FINITE)
+            if output.token not in ends:
+                new[rows[output.text]] = output.token
+            if output.token in ends or output.last:
+                runner.remove(output.text)
+        if any(token is not None for token in new):
+            yield new
+
+
+def _generate_plainly(
+    model: Writer,
+    texts: list[list[int]],
+    sources: list[Source] | None,
+    sampling: Sampling,
+    ends: set[int],
+    generators: list[np.random.Generator],
+    max_steps: int,
+    cached: bool,
+) -> Iterator[list[int | None]]:
+    """All rows at once, those that are left one step after another."""
+    device, context = next(model.parameters()).device, model.config.context
     live = list(range(len(texts)))  # the unfinished rows: row b of the batch is texts[live[b]]
     state, length = None, context  # length: of the longest window in the state, padding included
     training = [m for m in model.modules() if m.training]

@@ -24,7 +24,7 @@ from regard.core.cache import State
 from regard.core.layers import Stack
 from regard.core.positions import Positions
 from regard.decode import kernels
-from regard.decode.blocks import FusedStack, Rows, attentions, can_fuse, find_decoder
+from regard.decode.blocks import FusedStack, Rows, attentions, find_decoder
 from regard.decode.buffers import DRAWS, Buffers, Text
 from regard.decode.pages import PagePool
 from regard.decode.prompts import Source, collate_sources, fit_context
@@ -34,6 +34,7 @@ PAGE = 32  # tokens
 ROWS = 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512  # a step is filled up to one of these
 READ = 16, 64, 256, 1024  # the same for parts of prompts
 GROWTH = 4  # pages that a text gets at once, while there are plenty
+TopLogprobs = tuple[tuple[int, float], ...]
 MEMORY = 0.8  # the share of the free memory that pages may take
 
 
@@ -44,7 +45,8 @@ class Output:
     text: Text
     token: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    last: bool  # the text has reached its limit
+    top: TopLogprobs = ()
 
 
 @dataclass
@@ -101,10 +103,6 @@ class Runner:
             return count
         size = 2 * layers * math.prod(shape) * self.dtype.itemsize
         return min(count, int(MEMORY * torch.cuda.mem_get_info(self.device)[0]) // size)
-
-    def usable(self) -> bool:
-        """Whether the decoder is still as it was: nobody watches or changes what it computes."""
-        return can_fuse(self.decoder)
 
     # Texts
 
@@ -389,10 +387,12 @@ class Runner:
         if step.event is not None:
             step.event.synchronize()
         tokens, logprobs = step.tokens[0].tolist(), step.tokens[1].view(torch.float32).tolist()
-        outputs = [Output(t, tokens[slot], logprobs[slot]) for t, slot in step.rows if not t.done]
-        for output in outputs:
-            output.text.ids.append(output.token)
-        return outputs
+        return [self._output(t, tokens[slot], logprobs[slot]) for t, slot in step.rows if not t.done]
+
+    def _output(self, text: Text, token: int, logprob: float, top: TopLogprobs = ()) -> Output:
+        text.ids.append(token)
+        text.count += 1
+        return Output(text, token, logprob, text.count == text.limit, top)
 
     def _collect_all(self) -> list[Output]:
         return [output for _ in range(len(self.launched)) for output in self._collect()]
@@ -427,6 +427,5 @@ class Runner:
         outputs = []
         for i, text in enumerate(texts):
             pairs = tuple(zip(top[i], values[i], strict=True))[: text.top_logprobs]
-            outputs.append(Output(text, tokens[i], chosen[i], pairs))
-            text.ids.append(tokens[i])
+            outputs.append(self._output(text, tokens[i], chosen[i], pairs))
         return outputs

@@ -17,6 +17,7 @@ from regard.errors import UserError
 
 LEVELS = 3  # of groups of tokens, when one is sampled
 GREEDY = 1e-6  # lower temperatures count as 0
+NOT_FINITE = "the model's weights gave NaN or infinite logits: it cannot be used as it is"
 
 
 def _is_whole(x: object, low: int) -> bool:
@@ -263,5 +264,5 @@ def choose(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling, uniform:
         finite, ids, -1
     ).tolist()  # the only synchronisation with the device in a step
     if -1 in tokens:
-        raise UserError("the model's weights gave NaN or infinite logits: it cannot be used as it is")
+        raise UserError(NOT_FINITE)
     return tokens

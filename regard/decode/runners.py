@@ -1,0 +1,99 @@
+"""The runner of each model that writes on a GPU, made when it is first needed."""
+
+import copy
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from regard.decode.blocks import find_decoder
+from regard.decode.cancel import check_cancelled
+from regard.decode.runner import ROWS, Runner
+
+Weights = tuple[tuple[int, int], ...]
+
+
+@dataclass
+class Entry:
+    runner: Runner
+    weights: Weights  # those that it was made from
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_entries: "WeakKeyDictionary[nn.Module, Entry]" = WeakKeyDictionary()
+_dtypes: "WeakKeyDictionary[nn.Module, torch.dtype]" = WeakKeyDictionary()
+
+
+def set_dtype(model: nn.Module, dtype: torch.dtype) -> None:
+    """Say in which precision a model writes on a GPU, if not in bfloat16."""
+    _dtypes[model] = dtype
+
+
+def make_runner(model: Any, slots: int) -> Runner | None:
+    """A runner with a copy of the model's weights in the precision for writing; None: it writes plainly.
+
+    That is so for models that are not on a GPU, without a decoder of known blocks, while they are trained,
+    and where hooks watch or change what is computed.
+    """
+    if not isinstance(model, nn.Module) or not can_run(model):
+        return None
+    if find_decoder(model) is None:
+        return None
+    writer = copy.deepcopy(model).to(_dtypes.get(model, torch.bfloat16))
+    for m in writer.modules():
+        m._forward_pre_hooks.clear()
+    return Runner(writer.requires_grad_(False).eval(), slots)
+
+
+def can_run(model: nn.Module) -> bool:
+    """Whether a model is on a GPU, not being trained, and has no hooks but those of cancellation."""
+    if not all(p.is_cuda for p in model.parameters()):
+        return False
+    for m in model.modules():
+        hooks = [*m._forward_hooks.values(), *m._forward_pre_hooks.values()]
+        if m.training or any(hook is not check_cancelled for hook in hooks):
+            return False
+        if getattr(m, "records", None) is not None:
+            return False
+    return True
+
+
+def weights_of(model: nn.Module) -> Weights:
+    """Where the weights are, and how often they were changed in place."""
+    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+
+
+@contextmanager
+def borrow_runner(model: Any, texts: int) -> Iterator[Runner | None]:
+    """The model's runner with room for so many texts, for one user at a time; None: write plainly."""
+    slots = next((n for n in ROWS if n >= texts), ROWS[-1])
+    if not isinstance(model, nn.Module) or not can_run(model):
+        yield None
+        return
+    entry, weights = _entries.get(model), weights_of(model)
+    if entry is not None and not entry.lock.acquire(blocking=False):
+        yield None
+        return
+    if entry is None or entry.weights != weights or len(entry.runner.buffers.tables) < slots:
+        _entries.pop(model, None)
+        del entry
+        runner = make_runner(model, slots)
+        if runner is None:
+            yield None
+            return
+        entry = Entry(runner, weights)
+        entry.lock.acquire()
+        _entries[model] = entry
+    try:
+        yield entry.runner
+        entry.runner.clear()
+    except BaseException:
+        _entries.pop(model, None)  # its state may be anything
+        raise
+    finally:
+        entry.lock.release()
