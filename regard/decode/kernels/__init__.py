@@ -14,7 +14,7 @@ __all__ = ["Norm", "for_device"]
 def for_device(device: torch.device) -> ModuleType:
     """The module with norm_linear, linear_residual, write_pages and paged_attention for this device."""
     if device.type == "cuda" and importlib.util.find_spec("triton"):
-        from regard.decode.kernels import fused  # type: ignore[attr-defined]
+        from regard.decode.kernels import fused
 
         return fused
     return plain
