@@ -11,7 +11,7 @@ from regard.runs.load import at_step
 from regard.serve import schema
 from regard.serve.endpoint import DONE, encode_event, json_endpoint, stream_response
 from regard.serve.errors import APIError
-from regard.serve.generation import BlockingGeneration, Chunk, Generation, begin, collect, start_generation
+from regard.serve.generation import BlockingGeneration, Generation, begin, collect, start_generation
 from regard.serve.protocol import AskRequest, AskResponse
 from regard.serve.registry import EncodedPrompt, ModelRegistry, ServedModel
 from regard.serve.requests import FILE_FIELDS, decode_file
@@ -53,8 +53,8 @@ class AskRoute:
             output = texts[0] if single else texts
             response: AskResponse = {"model": served.name, "output": output, "answers": answers}
             return JSONResponse(response)
-        events = stream_events(await begin(generation, info))
-        return stream_response(request, self.registry, generation, events)
+        await begin(generation, info)
+        return stream_response(request, self.registry, generation, stream_events(generation))
 
     async def read_inputs(self, served: ServedModel, body: AskRequest) -> list[Any]:
         """Texts, or the pixels of an image or a recording."""
@@ -87,7 +87,7 @@ class AskRoute:
         return start_generation(self.registry, served, inputs, prompts, options, text_at_end=text_at_end)
 
 
-async def stream_events(chunks: AsyncIterator[list[Chunk]]) -> AsyncIterator[bytes]:
-    async for group in chunks:
-        yield b"".join(encode_event({"index": c.index, "text": c.text}) for c in group if c.text)
+async def stream_events(generation: Generation) -> AsyncIterator[bytes]:
+    async for chunks in generation.chunks():
+        yield b"".join(encode_event({"index": c.index, "text": c.text}) for c in chunks if c.text)
     yield DONE

@@ -24,7 +24,7 @@ IMAGE_TOKENS = 128  # prefill cost of an image, in tokens
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """One generated token."""
+    """One generated token of a request that asks for log-probabilities."""
 
     id: int
     logprob: float  # under the model's own distribution, before temperature and other sampling options
@@ -37,8 +37,9 @@ class EngineError(Exception):
 
 log = logging.getLogger(__name__)
 FinishReason = Literal["stop", "length"]
-Output = TokenOutput | FinishReason | Exception
+Output = int | TokenOutput | FinishReason | Exception  # a token's id, unless log-probabilities are asked for
 OutputCallback = Callable[[Output], None]
+Outputs = list[tuple["GenerationRequest", Output]]  # in the order in which they were generated
 
 
 def describe_error(error: BaseException) -> str:
@@ -47,7 +48,7 @@ def describe_error(error: BaseException) -> str:
 
 
 class GenerationRequest:
-    """One prompt and its tokens so far. Everything but `cancel` belongs to the engine."""
+    """One prompt and its tokens so far. Everything but `cancel` and `deliver` belongs to the engine."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class GenerationRequest:
         callback: OutputCallback,
         source: Source | None,
         sample: int,
-        top_logprobs: int,
+        top_logprobs: int | None,
         context: int,
         dequeue: Callable[["GenerationRequest"], None],
     ):
@@ -71,24 +72,26 @@ class GenerationRequest:
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.rng = row_generator(seed, sample, prompt if source is None else [*source_key(source), *prompt])
         self.cached = 0  # tokens in the batch's state
-        self.finished = False
+        self.finished = False  # nothing more is generated
+        self.closed = False  # nothing more is delivered
         self.lock = threading.RLock()
 
     def cancel(self) -> None:
         """Free the place at the next step. The callback is not called again."""
         with self.lock:
-            self.finished = True
+            self.finished = self.closed = True
         self.dequeue(self)
 
-    def emit(self, output: Output) -> None:
+    def deliver(self, output: Output) -> None:
+        """Call the callback, unless it has got the end: a thread that hung may come back with more."""
         with self.lock:
-            if self.finished:
+            if self.closed:
                 return
-            self.finished = not isinstance(output, TokenOutput)
+            self.closed = type(output) is not int and not isinstance(output, TokenOutput)
             try:
                 self.callback(output)
             except Exception as error:  # nobody receives the output any more
-                self.finished = True
+                self.finished = self.closed = True
                 log.error("a request is dropped, its callback failed: %s", describe_error(error))
 
     @property
@@ -104,16 +107,38 @@ class GenerationRequest:
         return len(self.window) + len(self.source or ())
 
 
+def deliver_outputs(outputs: Outputs) -> None:
+    for request, output in outputs:
+        request.deliver(output)
+
+
+def end_requests(
+    requests: Sequence[GenerationRequest], reason: Exception, hand_over: Callable[[Outputs], None]
+) -> None:
+    """End requests that no step ends."""
+    for request in requests:
+        request.finished = True
+    hand_over([(request, reason) for request in requests])
+
+
 class Batch:
     """The requests that have a place, and the model's state of those whose prompts are read.
 
-    One thread changes it; `lock` guards the two lists, which others may read.
+    One thread changes it; `lock` guards the two lists, which others may read. At the end of every step,
+    `hand_over` gets the outputs of all requests in one list, and has `deliver` called for each.
     """
 
     def __init__(
-        self, model: Any, stop_ids: Collection[int], lock: threading.Condition, counts: Counter[str]
+        self,
+        model: Any,
+        stop_ids: Collection[int],
+        lock: threading.Condition,
+        counts: Counter[str],
+        hand_over: Callable[[Outputs], None] = deliver_outputs,
     ):
         self.model, self.stop_ids, self.lock, self.counts = model, stop_ids, lock, counts
+        self.hand_over = hand_over
+        self.outputs: Outputs = []  # of the present step
         self.context, self.device = int(model.config.context), next(model.parameters()).device
         self.admitted: list[GenerationRequest] = []  # have a place; their prompts are still to be read
         self.running: list[GenerationRequest] = []  # row b of the state is running[b]
@@ -158,9 +183,20 @@ class Batch:
 
     def step(self) -> None:
         """Generate one token for every request, except for those whose prompt is not read yet."""
+        try:
+            self._generate_tokens()
+        finally:
+            self.hand_over_outputs()
+
+    def hand_over_outputs(self) -> None:
+        outputs, self.outputs = self.outputs, []
+        if outputs:
+            self.hand_over(outputs)
+
+    def _generate_tokens(self) -> None:
         for request in self.admitted:
             if request.remaining < 1:  # a target prefix that is longer than the context
-                request.emit("length")
+                self._end(request, "length")
         logits = []
         if self.running:
             last = torch.tensor([request.ids[-1:] for request in self.running], device=self.device)  # (B, 1)
@@ -196,7 +232,7 @@ class Batch:
         except Exception as error:
             log.error("prompts could not be read: %s", cause := describe_error(error))
             for request in group:
-                request.emit(EngineError(cause))
+                self._end(request, EngineError(cause))
             return []
         self.state = state if self.state is None else join(self.state, state)
         for request, ids in zip(group, windows, strict=True):
@@ -208,32 +244,53 @@ class Batch:
 
     def _sample(self, logits: Tensor) -> None:
         """Choose a token for every row of logits (B, V) and emit it."""
-        logprobs = logits.log_softmax(-1)  # (B, V)
         finite = logits.amax(-1).isfinite().tolist()
         groups: dict[Sampling, list[int]] = {}
         for b, request in enumerate(self.running):
             if finite[b]:
                 groups.setdefault(request.sampling, []).append(b)
             else:
-                request.emit(ValueError("the model's weights gave NaN or infinite logits for this text"))
+                self._end(
+                    request, ValueError("the model's weights gave NaN or infinite logits for this text")
+                )
         for sampling, rows in groups.items():
             requests = [self.running[b] for b in rows]
             uniform = draw_uniform([request.rng for request in requests])
             ids = choose(logits[rows], [request.ids for request in requests], sampling, uniform)
-            k = min(max(request.top_logprobs for request in requests), logits.shape[-1])
-            top_values, top_ids = (x.tolist() for x in logprobs[rows].topk(k))
-            chosen = logprobs[rows, ids].tolist()
-            for i, (request, id) in enumerate(zip(requests, ids, strict=True)):
-                top = tuple(zip(top_ids[i], top_values[i], strict=True))[: request.top_logprobs]
-                self._append(request, TokenOutput(id, chosen[i], top))
+            scored = [i for i, request in enumerate(requests) if request.top_logprobs is not None]
+            outputs: list[int | TokenOutput] = list(ids)
+            if scored:
+                tops = [requests[i].top_logprobs or 0 for i in scored]
+                scores = score_tokens(logits[[rows[i] for i in scored]], [ids[i] for i in scored], tops)
+                for i, score in zip(scored, scores, strict=True):
+                    outputs[i] = score
+            for request, output in zip(requests, outputs, strict=True):
+                self._append(request, output)
 
-    def _append(self, request: GenerationRequest, token: TokenOutput) -> None:
-        if token.id in self.stop_ids:
-            request.emit("stop")
+    def _append(self, request: GenerationRequest, output: int | TokenOutput) -> None:
+        """Add a token to its text and to the outputs of the step."""
+        id = output if isinstance(output, int) else output.id
+        if id in self.stop_ids:
+            self._end(request, "stop")
             return
-        request.ids.append(token.id)
+        request.ids.append(id)
         request.remaining -= 1
         self.counts["tokens"] += 1
-        request.emit(token)
+        self.outputs.append((request, output))
         if not request.remaining:
-            request.emit("length")
+            self._end(request, "length")
+
+    def _end(self, request: GenerationRequest, reason: FinishReason | Exception) -> None:
+        request.finished = True
+        self.outputs.append((request, reason))
+
+
+def score_tokens(logits: Tensor, ids: Sequence[int], tops: Sequence[int]) -> list[TokenOutput]:
+    """Tokens with their log-probabilities by logits (B, V), and those of the likeliest `tops` tokens."""
+    logprobs = logits.log_softmax(-1)  # (B, V)
+    values, indices = (x.tolist() for x in logprobs.topk(min(max(tops), logits.shape[-1])))
+    chosen = logprobs[range(len(ids)), ids].tolist()
+    return [
+        TokenOutput(id, chosen[b], tuple(zip(indices[b], values[b], strict=True))[: tops[b]])
+        for b, id in enumerate(ids)
+    ]

@@ -1,7 +1,6 @@
 """Endpoints with a time limit whose work stops when the client leaves: JSON, server-sent events, the page."""
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -16,7 +15,7 @@ from regard.decode.cancel import Cancelled, cancelled_by
 from regard.serve.errors import error_body, timed_out
 from regard.serve.generation import Generation, count_tokens
 from regard.serve.monitoring import CLIENT_CLOSED
-from regard.serve.protocol import Json
+from regard.serve.protocol import Json, to_json
 from regard.serve.registry import ModelRegistry
 from regard.serve.requests import content_type, file_field, parse_object, read_body
 from regard.serve.schema import Schema, check
@@ -48,7 +47,8 @@ def json_endpoint(
         return await registry.run_sized(len(data), lambda: parse(data))
 
     async def endpoint(request: Request) -> Response:
-        registry.bridge.loop = loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        registry.bridge.attach(loop)
         request.scope["deadline"] = deadline = loop.time() + limits.timeout
         try:
             async with asyncio.timeout_at(deadline):
@@ -155,7 +155,7 @@ class CancellationMiddleware:
 
 
 def encode_event(data: object) -> bytes:
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return f"data: {to_json(data)}\n\n".encode()
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -18,7 +18,16 @@ from torch import Tensor, nn
 from regard.decode.prompts import Source
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
-from regard.serve.batch import Batch, EngineError, GenerationRequest, OutputCallback, describe_error
+from regard.serve.batch import (
+    Batch,
+    EngineError,
+    GenerationRequest,
+    OutputCallback,
+    Outputs,
+    deliver_outputs,
+    describe_error,
+    end_requests,
+)
 
 WATCH_INTERVAL = 1.0  # seconds between two looks at the engine's thread
 log = logging.getLogger(__name__)
@@ -31,7 +40,8 @@ class QueueFull(Exception):
 class Engine:
     """A model and a thread that generates with it: `places` requests at once, up to `queue` more wait.
 
-    A step that takes longer than `step_timeout` seconds counts as hanging.
+    A step that takes longer than `step_timeout` seconds counts as hanging. `hand_over` gets the outputs of
+    each step; unless it is given, the engine's thread delivers them.
     """
 
     def __init__(
@@ -42,11 +52,12 @@ class Engine:
         places: int = 32,
         queue: int = 128,
         step_timeout: float = math.inf,
+        hand_over: Callable[[Outputs], None] = deliver_outputs,
     ) -> None:
         decoder: Any = model.eval()
         self.model, self.context = decoder, int(decoder.config.context)
         self.stop_ids, self.places, self.queue = frozenset(stop_ids), places, queue
-        self.step_timeout, self.restarts = step_timeout, 0
+        self.step_timeout, self.restarts, self.hand_over = step_timeout, 0, hand_over
         self._counts: Counter[str] = Counter()
         self._waiting: deque[GenerationRequest] = deque()
         self._probes: list[Callable[[], object]] = []
@@ -88,10 +99,11 @@ class Engine:
         *,
         source: Source | None = None,
         sample: int = 0,
-        top_logprobs: int = 0,
+        top_logprobs: int | None = None,
     ) -> GenerationRequest:
-        """Queue a request. The engine's thread calls `callback` with every token and then once with the
-        result: "stop" at an end token, which is not passed on itself, "length", or an exception."""
+        """Queue a request. `callback` is called with every token and then once with the result: "stop" at an
+        end token, which is not passed on itself, "length", or an exception. A token is its id; with
+        `top_logprobs`, it has its log-probability and those of so many of the likeliest tokens."""
         self._check(prompt, sampling, source)
         request = GenerationRequest(
             prompt, sampling, callback, source, sample, top_logprobs, self.context, self._dequeue
@@ -147,7 +159,7 @@ class Engine:
     # The engine's thread, and its replacement
 
     def _start_thread(self) -> None:
-        self._batch = Batch(self.model, self.stop_ids, self._changed, self._counts)
+        self._batch = Batch(self.model, self.stop_ids, self._changed, self._counts, self.hand_over)
         self._thread = threading.Thread(target=self._run, args=(self._batch,), name="engine", daemon=True)
         self._thread.start()
 
@@ -166,8 +178,7 @@ class Engine:
             self.restarts += 1
             self._start_thread()
         log.error("the engine restarts: %s", cause)
-        for request in batch.requests:
-            request.emit(EngineError(cause))
+        end_requests(batch.requests, EngineError(cause), self.hand_over)
 
     def _run(self, batch: Batch) -> None:
         try:
@@ -187,8 +198,7 @@ class Engine:
             except Exception as error:
                 self.restarts += 1
                 log.error("the engine restarts: %s", cause := describe_error(error))
-                for request in batch.drop_running():
-                    request.emit(EngineError(cause))
+                end_requests(batch.drop_running(), EngineError(cause), self.hand_over)
             batch.step_began = None
 
     def _wait_for_work(self, batch: Batch) -> bool:
@@ -205,8 +215,8 @@ class Engine:
                 return True
             batch.running, batch.admitted, batch.state = [], [], None
             self._waiting.clear()
-        for request in dropped:
-            request.emit(EngineError("the engine was closed before the request was finished"))
+        closed = EngineError("the engine was closed before the request was finished")
+        end_requests(dropped, closed, self.hand_over)
         self._ended.set()
         return False
 

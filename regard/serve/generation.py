@@ -1,6 +1,7 @@
 """Answers while they are generated: chunks of text from an engine, or all at once from a thread."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +25,7 @@ class Chunk:
 
     index: int
     text: str = ""
-    tokens: list[TokenOutput] = field(default_factory=list)
+    tokens: list[TokenOutput] = field(default_factory=list)  # if log-probabilities are asked for
     finish_reason: FinishReason | None = None
 
 
@@ -32,17 +33,21 @@ class Generation(Protocol):
     """The answers to a request. Answer j to prompt i has the index i * samples + j."""
 
     prompt_tokens: int
+    first_token: float | None  # time.perf_counter() at which it came
 
     @property
     def completion_tokens(self) -> int: ...
+    async def wait(self) -> None:
+        """Wait until there is something to read, and raise what fails until then."""
+
     def chunks(self) -> AsyncIterator[list[Chunk]]: ...
     def answers(self, chunks: list[Chunk], samples: int) -> list[list[ScoredText]]: ...
     def close(self) -> None: ...
 
 
 class OutputStream:
-    """Tokens of one answer in, text out, up to a stop sequence. With `whole`, the text comes only at the end,
-    which is cheaper."""
+    """Tokens of one answer in, text out, up to a stop sequence. With `text_at_end`, the text comes only at
+    the end, which is cheaper."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], text_at_end: bool):
         self.tokenizer, self.text_at_end = tokenizer, text_at_end and not stop
@@ -51,28 +56,47 @@ class OutputStream:
         self.pending: list[TokenOutput] = []  # tokens whose text is held back
         self.finished = False
 
-    def push(self, token: TokenOutput) -> str:
-        self.ids.append(token.id)
-        self.pending.append(token)
-        return "" if self.text_at_end else self.stopper.push(self.decoder.push(token.id))
+    def read(self, index: int, outputs: list[Output]) -> Chunk:
+        """All that has come since the last time. What was generated after a stop sequence is dropped."""
+        chunk, end = Chunk(index), outputs[-1]
+        if isinstance(end, str | Exception):
+            outputs = outputs[:-1]
+        ids = [output for output in outputs if type(output) is int]
+        if not self.stopper.stops and len(ids) == len(outputs):  # nothing depends on single tokens
+            self.ids += ids
+            chunk.text = "" if self.text_at_end else self.decoder.push_all(ids)
+        else:
+            for output in outputs:
+                if isinstance(output, int | TokenOutput) and not self.stopper.done:
+                    self.push(chunk, output)
+        if self.stopper.done:
+            chunk.finish_reason = "stop"
+        elif isinstance(end, Exception):
+            raise engine_crashed() if isinstance(end, EngineError) else APIError(500, str(end))
+        elif isinstance(end, str):
+            chunk.text += self.finish()
+            chunk.finish_reason = "stop" if self.stopper.done else end
+        self.finished = chunk.finish_reason is not None
+        if self.finished:
+            chunk.tokens += self.pending
+        return chunk
+
+    def push(self, chunk: Chunk, output: int | TokenOutput) -> None:
+        """Add the text of one token to a chunk, and the token itself when all its text is there."""
+        if isinstance(output, TokenOutput):
+            self.pending.append(output)
+            output = output.id
+        self.ids.append(output)
+        text = self.stopper.push(self.decoder.push(output))
+        chunk.text += text
+        if text and not self.stopper.held:
+            chunk.tokens += self.pending
+            self.pending = []
 
     def finish(self) -> str:
         if self.text_at_end:
             return self.tokenizer.decode(self.ids)
         return self.stopper.push(self.decoder.finish()) + self.stopper.finish()
-
-    def add_to(self, chunk: Chunk, output: TokenOutput | FinishReason) -> None:
-        """Add the text of a token, or the end, to a chunk."""
-        if isinstance(output, TokenOutput):
-            chunk.text += self.push(output)
-            chunk.finish_reason = "stop" if self.stopper.done else None
-        else:
-            chunk.text += self.finish()
-            chunk.finish_reason = "stop" if self.stopper.done else output
-        self.finished = chunk.finish_reason is not None
-        if self.finished or (chunk.text and not self.stopper.held):
-            chunk.tokens += self.pending
-            self.pending = []
 
 
 class EngineGeneration:
@@ -81,10 +105,9 @@ class EngineGeneration:
     def __init__(
         self,
         served: ServedModel,
-        registry: ModelRegistry,
         prompts: Sequence[EncodedPrompt],
         options: AnswerRequest,
-        top_logprobs: int = 0,
+        top_logprobs: int | None = None,
         text_at_end: bool = False,
     ):
         assert served.engine is not None
@@ -93,17 +116,17 @@ class EngineGeneration:
             OutputStream(served.output_tokenizer, options.stop, text_at_end) for _ in range(count)
         ]
         self.prompt_tokens = sum(prompt.tokens for prompt in prompts)
-        self.outputs: list[tuple[int, Output]] = []
-        self.ready = asyncio.Event()
+        self.first_token: float | None = None
+        self.outputs: dict[int, list[Output]] = {}  # of each answer, since they were read
+        self.waiter: asyncio.Future[None] | None = None
         self.requests: list[GenerationRequest] = []
         try:
             for index in range(count):
                 prompt, sample = prompts[index // options.samples], index % options.samples
-                callback = partial(registry.bridge.put, partial(self.receive, index))
                 request = served.engine.submit(
                     prompt.ids,
                     options.sampling,
-                    callback,
+                    partial(self.receive, index),
                     source=prompt.source,
                     sample=sample,
                     top_logprobs=top_logprobs,
@@ -118,28 +141,35 @@ class EngineGeneration:
         return sum(len(stream.ids) for stream in self.streams)
 
     def receive(self, index: int, output: Output) -> None:
-        self.outputs.append((index, output))
-        self.ready.set()
+        """Called in the event loop."""
+        self.outputs.setdefault(index, []).append(output)
+        if self.waiter is not None:
+            if not self.waiter.done():
+                self.waiter.set_result(None)
+            self.waiter = None
+
+    async def wait(self) -> None:
+        if not self.outputs:
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        if self.first_token is None:
+            self.first_token = time.perf_counter()
 
     async def chunks(self) -> AsyncIterator[list[Chunk]]:
         """What has come since the last time, until all answers are complete."""
-        while not all(stream.finished for stream in self.streams):
-            await self.ready.wait()
-            self.ready.clear()
-            outputs, self.outputs = self.outputs, []
-            chunks: dict[int, Chunk] = {}
-            for index, output in outputs:
+        left = len(self.streams)
+        while left:
+            await self.wait()
+            outputs, self.outputs = self.outputs, {}
+            chunks = []
+            for index, new in outputs.items():
                 stream = self.streams[index]
-                if stream.finished:  # it was generated before the stop sequence was seen
-                    continue
-                if isinstance(output, EngineError):
-                    raise engine_crashed()
-                if isinstance(output, Exception):
-                    raise APIError(500, str(output))
-                stream.add_to(chunks.setdefault(index, Chunk(index)), output)
-                if stream.finished:
-                    self.requests[index].cancel()
-            yield list(chunks.values())
+                if not stream.finished:  # otherwise it was generated before the stop sequence was seen
+                    chunks.append(stream.read(index, new))
+                    if stream.finished:
+                        left -= 1
+                        self.requests[index].cancel()
+            yield chunks
 
     def answers(self, chunks: list[Chunk], samples: int) -> list[list[ScoredText]]:
         """The answers to each prompt; the engine gives them no scores."""
@@ -155,6 +185,7 @@ class BlockingGeneration:
     """Answers that the task computes in a thread, all at once: beam search, labels, long texts in parts."""
 
     prompt_tokens = completion_tokens = 0
+    first_token: float | None = None  # all tokens come at once
 
     def __init__(
         self,
@@ -165,9 +196,15 @@ class BlockingGeneration:
     ):
         self.registry, self.load, self.inputs, self.options = registry, load, inputs, options
         self.scored: list[list[ScoredText]] = []
+        self.texts: list[str] | None = None
+
+    async def wait(self) -> None:
+        self.texts = await self.registry.run_in_thread(self.compute)
 
     async def chunks(self) -> AsyncIterator[list[Chunk]]:
-        texts = await self.registry.run_in_thread(self.compute)
+        if self.texts is None:
+            await self.wait()
+        texts = self.texts or []
         yield [Chunk(i, text, [], "stop") for i, text in enumerate(texts)]
 
     def compute(self) -> list[str]:
@@ -196,13 +233,13 @@ def start_generation(
     inputs: Sequence[Any],
     prompts: Sequence[EncodedPrompt | None],
     options: AnswerRequest,
-    top_logprobs: int = 0,
+    top_logprobs: int | None = None,
     text_at_end: bool = True,
 ) -> Generation:
     """Use the engine if every input is one prompt and nothing is searched; else a thread."""
     encoded = [prompt for prompt in prompts if prompt is not None]
     if options.sampling.num_beams == 1 and len(encoded) == len(inputs) and not options.options:
-        return EngineGeneration(served, registry, encoded, options, top_logprobs, text_at_end)
+        return EngineGeneration(served, encoded, options, top_logprobs, text_at_end)
     if any(isinstance(text, list) and text and type(text[0]) is int for text in inputs):
         raise APIError(400, "prompt: beam search takes no token ids; give num_beams 1 or a text", "prompt")
     return BlockingGeneration(registry, lambda: served.cancellable, inputs, options)
@@ -226,24 +263,17 @@ async def collect(generation: Generation, count: int, info: RequestInfo) -> list
     return answers
 
 
-async def begin(generation: Generation, info: RequestInfo) -> AsyncIterator[list[Chunk]]:
-    """All chunks, once the first is there: what fails until then can still have an HTTP status of its own."""
-    chunks = generation.chunks()
+async def begin(generation: Generation, info: RequestInfo) -> None:
+    """Wait for the first token: what fails until then can still have an HTTP status of its own."""
     try:
-        first = await anext(chunks)
+        await generation.wait()
     except BaseException:
         generation.close()
         raise
     finally:
         count_tokens(generation, info)
 
-    async def with_first() -> AsyncIterator[list[Chunk]]:
-        yield first
-        async for more in chunks:
-            yield more
-
-    return with_first()
-
 
 def count_tokens(generation: Generation, info: RequestInfo) -> None:
     info.prompt_tokens, info.completion_tokens = generation.prompt_tokens, generation.completion_tokens
+    info.first_token = generation.first_token

@@ -29,6 +29,7 @@ class RequestInfo:
     model: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    first_token: float | None = None  # time.perf_counter() at which it came
     started: float = field(default_factory=time.perf_counter)
 
 

@@ -17,7 +17,7 @@ from regard.serve import schema
 from regard.serve.endpoint import DONE, encode_event, json_endpoint, stream_response
 from regard.serve.errors import APIError
 from regard.serve.formats import ChatFormat, CompletionFormat, read_conversation
-from regard.serve.generation import BlockingGeneration, Chunk, Generation, begin, collect, start_generation
+from regard.serve.generation import BlockingGeneration, Generation, begin, collect, start_generation
 from regard.serve.monitoring import RequestInfo
 from regard.serve.protocol import (
     ChatRequest,
@@ -30,6 +30,7 @@ from regard.serve.protocol import (
     Prompt,
     Turn,
     Usage,
+    to_json,
 )
 from regard.serve.registry import (
     ModelRegistry,
@@ -121,7 +122,7 @@ class OpenAIRoutes:
             prompts,
             encoded,
             options,
-            top_logprobs or 0,
+            top_logprobs,
             text_at_end=not streams and top_logprobs is None,
         )
         if isinstance(generation, BlockingGeneration):
@@ -133,10 +134,10 @@ class OpenAIRoutes:
         if not streams:
             choices = [format.choice(answer) for answer in await collect(generation, count, info)]
             return JSONResponse(head | {"choices": choices, "usage": usage(info)})
-        chunks = await begin(generation, info)
+        await begin(generation, info)
         with_usage = (body.get("stream_options") or {}).get("include_usage") or False
         head |= {"object": format.chunk_object} | ({"usage": None} if with_usage else {})
-        events = stream_events(format, head, count, chunks, generation if with_usage else None)
+        events = stream_events(format, head, count, generation, with_usage)
         return stream_response(request, self.registry, generation, events)
 
     async def create_embeddings(self, request: Request, body: EmbeddingRequest) -> Response:
@@ -199,20 +200,19 @@ def check_blocking(
 
 
 async def stream_events(
-    format: Format,
-    head: Json,
-    count: int,
-    chunks: AsyncIterator[list[Chunk]],
-    usage_of: Generation | None,
+    format: Format, head: Json, count: int, generation: Generation, with_usage: bool
 ) -> AsyncIterator[bytes]:
-    """Server-sent events of a stream; the last may have the usage of a generation."""
-    first = [format.first_event(index) for index in range(count)]
-    yield b"".join(encode_event(head | {"choices": [event]}) for event in first if event)
-    async for group in chunks:
-        events = [event for chunk in group for event in format.events(chunk)]
-        if events:
-            yield b"".join(encode_event(head | {"choices": [event]}) for event in events)
-    last = encode_event(head | {"choices": [], "usage": usage(usage_of)}) if usage_of is not None else b""
+    """Server-sent events of a stream; the last may have the usage of the generation."""
+    before, after = f'data: {to_json(head)[:-1]},"choices":[', "]}\n\n"
+
+    def encode(choices: list[str]) -> bytes:
+        return "".join([before + choice + after for choice in choices]).encode()
+
+    yield encode([to_json(event) for index in range(count) if (event := format.first_event(index))])
+    async for chunks in generation.chunks():
+        if choices := [choice for chunk in chunks for choice in format.choices(chunk)]:
+            yield encode(choices)
+    last = encode_event(head | {"choices": [], "usage": usage(generation)}) if with_usage else b""
     yield last + DONE
 
 

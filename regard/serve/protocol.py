@@ -3,10 +3,13 @@
 Requests are checked against schema.py before they get these types. Optional fields may be null.
 """
 
+import json
+from collections.abc import Callable
 from typing import Any, Literal, NotRequired, Required, TypedDict
 
 Json = dict[str, Any]
 Prompt = str | list[int]
+to_json: Callable[[object], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class SamplingFields(TypedDict, total=False):

@@ -15,6 +15,7 @@ from regard.decode.prompts import Source
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.model import Model
+from regard.serve.batch import Outputs
 from regard.serve.engine import Engine
 from regard.serve.errors import APIError
 from regard.serve.monitoring import Labels, Metric, Metrics
@@ -69,7 +70,7 @@ class EncodedPrompt:
 class ServedModel:
     """A model, its name, and its engine if it generates text."""
 
-    def __init__(self, name: str, model: Model, limits: ServerLimits):
+    def __init__(self, name: str, model: Model, limits: ServerLimits, hand_over: Callable[[Outputs], None]):
         self.name, self.model, self.limits = name, model, limits
         self.engine: Engine | None = None
         if model.task.streams:
@@ -80,6 +81,7 @@ class ServedModel:
                 places=limits.places,
                 queue=limits.queue,
                 step_timeout=limits.timeout,  # nobody waits longer for an answer, so not for a step
+                hand_over=hand_over,
             )
 
     @cached_property
@@ -151,7 +153,9 @@ class ModelRegistry:
 
     def __init__(self, models: dict[str, Model], limits: ServerLimits):
         self.limits, self.metrics, self.bridge = limits, Metrics(), ThreadBridge()
-        self.models = {name: ServedModel(name, model, limits) for name, model in models.items()}
+        self.models = {
+            name: ServedModel(name, model, limits, self.bridge.put) for name, model in models.items()
+        }
         self.long_work = WorkerThreads(WORKERS, limits.timeout)
         self.short_work = WorkerThreads(WORKERS, limits.timeout)
         self.probing: asyncio.Task[str | None] | None = None

@@ -34,7 +34,7 @@ SEND_BUFFER = 2**18  # bytes of a response that the system keeps for a client th
 MAX_FILES = 8192  # open files that are asked for; few systems allow less, but many begin with 1024
 RESERVED_FILES = 64  # those that are no connections
 DRAIN = 10  # seconds beyond the timeout of an answer, after which a server that got a signal is ended
-SWITCH_INTERVAL = 0.001  # seconds until the event loop's thread and the engines' threads take turns
+SWITCH_INTERVAL = 0.0002  # seconds until the event loop's thread and the engines' threads take turns
 
 
 def bind_socket(port: int, host: str = "127.0.0.1", exact: bool = False) -> socket.socket:

@@ -3,15 +3,17 @@
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
 from regard.decode.cancel import cancelled_by
-from regard.serve.batch import Output, OutputCallback, describe_error
+from regard.serve.batch import Outputs, deliver_outputs
 
 T = TypeVar("T")
+MAX_REST = 0.02  # seconds that outputs wait at most for an event loop that is behind
 log = logging.getLogger(__name__)
 
 
@@ -76,27 +78,49 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) 
 
 
 class ThreadBridge:
-    """Passes outputs of engine threads to the event loop, all that have gathered in one call."""
+    """Passes outputs of engine threads to the event loop, all that have gathered in one call.
+
+    What receives them works on them right after that call. If that takes the loop longer than the engines
+    take for more outputs, the loop is behind: it then rests for as long as it worked, so that the engines and
+    other requests have their turn, and outputs gather. Otherwise outputs are delivered at once.
+    """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.outputs: deque[tuple[OutputCallback, Output]] = deque()
+        self.batches: deque[Outputs] = deque()
         self.scheduled = False
+        self.began = 0.0  # processor time of the loop's thread when the last delivery began
+        self.rests_until = 0.0  # time of the loop
 
-    def put(self, callback: OutputCallback, output: Output) -> None:
-        """Called in an engine's thread: have the event loop call `callback` with an output."""
-        self.outputs.append((callback, output))
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Deliver in this event loop from now on."""
+        if loop is not self.loop:
+            self.loop, self.scheduled = loop, False
+
+    def put(self, outputs: Outputs) -> None:
+        """Called in an engine's thread: have the event loop deliver outputs."""
+        self.batches.append(outputs)
         if not self.scheduled and self.loop is not None:
             self.scheduled = True
             if not call_in_loop(self.loop, self.deliver):
                 self.scheduled = False
-                self.outputs.clear()
+                self.batches.clear()
 
     def deliver(self) -> None:
-        self.scheduled = False  # before the outputs are read, so that none is left behind
-        while self.outputs:
-            callback, output = self.outputs.popleft()
-            try:
-                callback(output)
-            except Exception as error:  # the others still get their outputs
-                log.error("an output is lost, its callback failed: %s", describe_error(error))
+        assert self.loop is not None
+        if (rest := self.rests_until - self.loop.time()) > 0:
+            self.loop.call_later(rest, self.deliver)
+            return
+        self.began = time.thread_time()
+        while self.batches:
+            deliver_outputs(self.batches.popleft())
+        self.loop.call_soon(self.rest)  # after all that wait for these outputs
+
+    def rest(self) -> None:
+        """Note how long the outputs took. Those that came meanwhile are delivered after as much time."""
+        assert self.loop is not None
+        self.rests_until = self.loop.time() + min(time.thread_time() - self.began, MAX_REST)
+        self.scheduled = False  # before the outputs are counted, so that none is left behind
+        if self.batches:
+            self.scheduled = True
+            self.deliver()

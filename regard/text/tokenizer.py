@@ -1,5 +1,6 @@
 """A tokenizer: texts to token ids and back, saved as Hugging Face's `tokenizer.json`."""
 
+import codecs
 import contextlib
 import hashlib
 import json
@@ -203,7 +204,12 @@ class Tokenizer:
 
     def decoder(self, prefix: Sequence[int] = ()) -> "Decoder":
         """Return a streaming decoder that continues after the ids of a prefix."""
-        return Decoder(self, prefix)
+        by_bytes = not prefix and isinstance(self.inner.decoder, tokenizers.decoders.ByteLevel)
+        return ByteDecoder(self) if by_bytes else Decoder(self, prefix)
+
+    @cached_property
+    def token_bytes(self) -> "TokenBytes":
+        return TokenBytes(self.inner)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return a readable piece for every id: its text, or its bytes if they are part of a character."""
@@ -236,9 +242,51 @@ class Decoder:
         self.context, self.pending = (self.pending if text else self.context), []
         return text
 
+    def push_all(self, ids: Sequence[int]) -> str:
+        """Return the text that these ids complete."""
+        return "".join(map(self.push, ids))
+
     def finish(self) -> str:
         """Return the text that is still pending."""
         return self.tokenizer.decode(self.context + self.pending)[len(self.tokenizer.decode(self.context)) :]
+
+
+class ByteDecoder(Decoder):
+    """Decodes ids of a byte-level tokenizer by a table, in constant time for each."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.bytes, self.utf8 = tokenizer.token_bytes, codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, id: int) -> str:
+        return self.utf8.decode(self.bytes[id])
+
+    def push_all(self, ids: Sequence[int]) -> str:
+        return self.utf8.decode(b"".join(map(self.bytes.__getitem__, ids)))
+
+    def finish(self) -> str:
+        return self.utf8.decode(b"", final=True)
+
+
+class TokenBytes(dict[int, bytes]):
+    """The bytes of each token of a byte-level tokenizer, looked up when they are first needed; none if it is
+    special."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        self.inner = inner
+        added = inner.get_added_tokens_decoder().values()
+        self.specials = {token.content for token in added if token.special}
+
+    def __missing__(self, id: int) -> bytes:
+        token = self.inner.id_to_token(id)
+        if token is None or token in self.specials:
+            data = b""
+        elif all(symbol in BYTES for symbol in token):
+            data = bytes(BYTES[symbol] for symbol in token)
+        else:  # an added token that is not written in these symbols
+            data = token.encode()
+        self[id] = data
+        return data
 
 
 def sandbox_for(text: str, file: Path) -> TokenizerSandbox | None:

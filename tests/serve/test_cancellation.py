@@ -17,7 +17,7 @@ from helpers.serving import serve_models, serve_session
 from regard.decode.cancel import CancellableLock, Cancelled, cancelled_by, check_cancelled, make_cancellable
 from regard.serve import endpoint
 from regard.serve.registry import ServerLimits
-from regard.serve.threads import ThreadBridge, WorkerThreads
+from regard.serve.threads import WorkerThreads
 from regard.viewer.session import Session
 
 WORDS = "the quick brown fox"
@@ -235,25 +235,3 @@ def test_work_cancelled_before_its_turn_never_runs():
         assert ran == []
 
     asyncio.run(main())
-
-
-def test_bridge_delivers_after_a_callback_failed_and_after_a_loop_was_closed(caplog):
-    bridge, outputs = ThreadBridge(), []
-
-    def fail(output):
-        raise RuntimeError("no\nspace")
-
-    async def deliver():
-        bridge.loop = asyncio.get_running_loop()
-        bridge.put(fail, "stop")
-        bridge.put(outputs.append, "length")
-        while not outputs:
-            await asyncio.sleep(0.001)
-
-    asyncio.run(deliver())
-    (record,) = caplog.records
-    assert "RuntimeError: no space" in record.message
-    bridge.put(outputs.append, "lost")  # the loop is closed
-    outputs.clear()
-    asyncio.run(deliver())
-    assert outputs == ["length"]

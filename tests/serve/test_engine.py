@@ -87,7 +87,7 @@ class Listener:
 
     def __call__(self, output):
         assert self.end is None, "nothing comes after the end"
-        if isinstance(output, TokenOutput):
+        if isinstance(output, int | TokenOutput):
             self.tokens.append(output)
         else:
             self.end = output
@@ -99,7 +99,7 @@ class Listener:
 
     @property
     def ids(self):
-        return [token.id for token in self.tokens]
+        return [token if isinstance(token, int) else token.id for token in self.tokens]
 
     def wait(self):
         assert self.over.wait(30), "the request does not end"

@@ -10,7 +10,7 @@ from regard.decode.generate import Sampling, generate
 from regard.models import GPT, GPTConfig
 from regard.serve import engine as engines
 from regard.serve import registry as registries
-from regard.serve.batch import Batch, EngineError, TokenOutput
+from regard.serve.batch import Batch, EngineError
 from regard.serve.engine import Engine
 from regard.serve.registry import ServerLimits
 
@@ -26,12 +26,12 @@ class Outputs:
 
     def receive(self, output):
         self.all.append(output)
-        if not isinstance(output, TokenOutput):
+        if not isinstance(output, int):
             self.over.set()
 
     def wait(self):
         assert self.over.wait(20)
-        return [output.id for output in self.all[:-1]], self.all[-1]
+        return self.all[:-1], self.all[-1]
 
 
 def answer(model, prompt):

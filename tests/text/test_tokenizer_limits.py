@@ -9,7 +9,7 @@ import tokenizers
 from helpers.errors import user_error
 from regard.convert.gguf.tokenizer import LLAMA_PATTERN
 from regard.text import tokenizer_sandbox
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Decoder, Tokenizer
 from regard.text.tokenizer_kinds import KINDS, WORDS, train_tokenizer
 from regard.text.tokenizer_limits import PATTERNS
 
@@ -171,7 +171,7 @@ def test_decoded_texts_are_bounded(monkeypatch):
 def test_tokens_without_text_do_not_pile_up():
     """Decoding all of them anew for each one takes quadratic time."""
     tokenizer = train_tokenizer("byte", [], 1, ["<s>"])
-    decoder, ids = tokenizer.decoder(), [0] * 500 + [1 + 0x80] * 500 + [1 + ord("a")]
+    decoder, ids = Decoder(tokenizer), [0] * 500 + [1 + 0x80] * 500 + [1 + ord("a")]
     assert "".join([*map(decoder.push, ids), decoder.finish()]) == tokenizer.decode(ids)
     assert len(decoder.pending) + len(decoder.context) < 200
 
