@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,16 @@ class Runner:
             return count
         size = 2 * layers * math.prod(shape) * self.dtype.itemsize
         return min(count, int(MEMORY * torch.cuda.mem_get_info(self.device)[0]) // size)
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Capture the graphs of the usual steps, while there are no texts yet."""
+        slots = len(self.buffers.tables)
+        for R in {n for n in ROWS if n <= slots} | {slots}:
+            for kind in range(3):
+                self._replay(("step", R, kind), partial(self._generate, R, kind))
+        for R in READ:
+            self._replay_part(np.zeros((3, 0), np.int32), R)
 
     # Texts
 
@@ -256,20 +267,23 @@ class Runner:
                 read.append(text)
         rows = np.concatenate(parts, axis=1).astype(np.int32) if parts else np.zeros((3, 0))
         if rows.shape[1]:
-            R = next(n for n in READ if n >= rows.shape[1])
-            padded = np.zeros((3, R), np.int32)
-            padded[1] = -1
-            padded[:, : rows.shape[1]] = rows
-            if R not in self.read_rows:
-                self.read_rows[R] = torch.zeros(3, R, dtype=torch.int32, device=self.device)
-            self.read_rows[R].copy_(self.buffers.send(padded))
-            self._replay(("read", R), lambda: self._read_part(self.read_rows[R]))
+            self._replay_part(rows, next(n for n in READ if n >= rows.shape[1]))
         if read:
             self.buffers.place(read)
             if sampled := [t for t in read if t.kind]:
                 self.buffers.write_draws(sampled)
             for text in read if not self.has_source else ():
                 self.pool.remember(text.ids[text.begin : text.begin + text.cached], text.pages)
+
+    def _replay_part(self, rows: np.ndarray, R: int) -> None:
+        """Read rows (3, up to R) of ids, positions and slots."""
+        padded = np.zeros((3, R), np.int32)
+        padded[1] = -1
+        padded[:, : rows.shape[1]] = rows
+        if R not in self.read_rows:
+            self.read_rows[R] = torch.zeros(3, R, dtype=torch.int32, device=self.device)
+        self.read_rows[R].copy_(self.buffers.send(padded))
+        self._replay(("read", R), lambda: self._read_part(self.read_rows[R]))
 
     def _read_part(self, numbers: Tensor) -> None:
         """Write the keys and values of some tokens: their ids, positions and slots (3, R)."""

@@ -28,6 +28,7 @@ from regard.serve.batch import (
     describe_error,
     end_requests,
 )
+from regard.serve.paged import PagedBatch, writes_by_runner
 
 WATCH_INTERVAL = 1.0  # seconds between two looks at the engine's thread
 log = logging.getLogger(__name__)
@@ -159,7 +160,8 @@ class Engine:
     # The engine's thread, and its replacement
 
     def _start_thread(self) -> None:
-        self._batch = Batch(self.model, self.stop_ids, self._changed, self._counts, self.hand_over)
+        how = self.model, self.stop_ids, self._changed, self._counts, self.hand_over
+        self._batch = PagedBatch(self.places, *how) if writes_by_runner(self.model) else Batch(*how)
         self._thread = threading.Thread(target=self._run, args=(self._batch,), name="engine", daemon=True)
         self._thread.start()
 

@@ -1,0 +1,82 @@
+"""The batch of a model that writes on a GPU: its requests are texts of a `Runner`."""
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import nn
+
+from regard.decode.blocks import find_decoder
+from regard.decode.buffers import Text
+from regard.decode.runner import Runner
+from regard.decode.runners import can_run, make_runner
+from regard.serve.batch import Batch, GenerationRequest, TokenOutput
+
+
+def writes_by_runner(model: nn.Module) -> bool:
+    return can_run(model) and find_decoder(model) is not None
+
+
+class PagedBatch(Batch):
+    """Requests join and leave at every step. A token comes one step after it was begun."""
+
+    def __init__(self, slots: int, *args: Any):
+        super().__init__(*args)
+        self.slots, self.texts = slots, dict[GenerationRequest, Text]()
+        self.runner: Runner | None = None
+
+    def warm_up(self) -> None:
+        """Make the runner and its graphs, so that no request waits for them."""
+        self.runner = make_runner(self.model, self.slots)
+        if self.runner is None:
+            raise RuntimeError("the model changed since it was loaded: it can't write over pages any more")
+        self.runner.warm_up()
+
+    def drop_running(self) -> list[GenerationRequest]:
+        """After a failed step, drop all requests that run, and start again with a new runner."""
+        self.runner, self.texts = None, {}
+        return super().drop_running()
+
+    def remove_finished(self) -> None:
+        finished = [request for request in self.running if request.finished]
+        self._remove(finished)
+        with self.lock:
+            self.running = [request for request in self.running if not request.finished]
+            self.admitted = [request for request in self.admitted if not request.finished]
+
+    def _remove(self, requests: Collection[GenerationRequest]) -> None:
+        for request in requests:
+            text = self.texts.pop(request, None)
+            if text is not None and self.runner is not None:
+                self.runner.remove(text)
+
+    def _generate_tokens(self) -> None:
+        if self.runner is None:
+            self.warm_up()
+        assert self.runner is not None
+        for request in self.admitted:
+            if request.remaining < 1:  # a target prefix that is longer than the context
+                self._end(request, "length")
+                continue
+            s = request
+            text = Text(list(s.ids), s.sampling, s.rng, s.remaining, s.source, s.top_logprobs or 0)
+            self.texts[request] = text
+            self.runner.add(text)
+        with self.lock:
+            self.running, self.admitted = self.running + self.admitted, []
+        requests = {text: request for request, text in self.texts.items()}
+        outputs = self.runner.step()
+        self.counts["steps"] += bool(outputs)
+        for output in outputs:
+            request = requests[output.text]
+            if request.finished:
+                continue
+            if output.token < 0:
+                self._end(
+                    request, ValueError("the model's weights gave NaN or infinite logits for this text")
+                )
+            elif request.top_logprobs is None:
+                self._append(request, output.token)
+            else:
+                self._append(request, TokenOutput(output.token, output.logprob, output.top))
+            if request.finished:
+                self._remove([request])
