@@ -136,4 +136,5 @@ def paged_attention(
         scores = scores + bias.T[distance.clamp(0, bias.shape[1] - 1)].permute(0, 2, 1)
     allowed = distance >= 0 if window is None else (distance >= 0) & (distance <= window)
     weights = masked_softmax(scores.masked_fill(~allowed[:, None], -math.inf))
+    v = v.masked_fill(~allowed[:, None, :, None], 0.0)  # a page may hold anything of those who had it before
     return (weights[:, :, None] @ v)[:, :, 0].to(q.dtype)
