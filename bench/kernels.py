@@ -85,15 +85,23 @@ def make_pages(R: int, tokens: int, dtype: torch.dtype) -> tuple[list[tuple[Tens
     return pages, tables, torch.full((R,), tokens, dtype=torch.int32, device="cuda")
 
 
-def time_attention(ops: object, R: int, tokens: int, dtype: torch.dtype) -> tuple[float, float, int]:
-    """Microseconds of paged_attention and of write_pages, and the bytes of the keys and values."""
+def time_attention(ops: object, R: int, tokens: int, dtype: torch.dtype) -> tuple[list[float], int]:
+    """Microseconds of paged_attention, write_pages and write_and_attend, and the bytes of the keys and values."""
     pages, tables, lengths = make_pages(R, tokens, dtype)
     qkv = torch.randn(R, 3 * D, device="cuda").to(dtype)
     q = qkv[:, :D].unflatten(-1, (H, -1)).contiguous()
     calls = pages * max(1, 64 // len(pages))
     attend = [partial(ops.paged_attention, q, k, v, tables, lengths) for k, v in calls]  # type: ignore[attr-defined]
-    write = [partial(ops.write_pages, qkv, k, v, tables, lengths - 1) for k, v in calls]  # type: ignore[attr-defined]
-    return time_graph(attend), time_graph(write), 2 * R * tokens * D * dtype.itemsize
+    positions = lengths - 1
+    write = [partial(ops.write_pages, qkv, k, v, tables, positions) for k, v in calls]  # type: ignore[attr-defined]
+    both = [partial(ops.write_and_attend, qkv, k, v, tables, positions) for k, v in calls]  # type: ignore[attr-defined]
+    return [time_graph(each) for each in (attend, write, both)], 2 * R * tokens * D * dtype.itemsize
+
+
+def time_sampling(ops: object, R: int) -> float:
+    logits = [torch.randn(R, VOCAB, device="cuda") for _ in range(min(64, int(CACHE / (4 * VOCAB * R))))]
+    temperature, uniform = torch.ones(R, device="cuda"), torch.rand(R, 3, device="cuda")
+    return time_graph([partial(ops.sample, t, temperature, uniform) for t in logits * (64 // len(logits))])  # type: ignore[attr-defined]
 
 
 def time_token(ops: object, R: int, tokens: int, dtype: torch.dtype) -> tuple[float, int]:
@@ -115,8 +123,7 @@ def time_token(ops: object, R: int, tokens: int, dtype: torch.dtype) -> tuple[fl
         for i, w in enumerate(layers):
             k, v = pages[i % len(pages)]
             qkv = ops.norm_linear(t, norm, w["qkv"])  # type: ignore[attr-defined]
-            q = ops.write_pages(qkv, k, v, tables, positions)  # type: ignore[attr-defined]
-            heads = ops.paged_attention(q, k, v, tables, lengths)  # type: ignore[attr-defined]
+            heads = ops.write_and_attend(qkv, k, v, tables, positions)  # type: ignore[attr-defined]
             t = ops.linear_residual(heads.flatten(1), w["out"], None, t)  # type: ignore[attr-defined]
             hidden = ops.norm_linear(t, norm, w["up"], activation="gelu_tanh")  # type: ignore[attr-defined]
             t = ops.linear_residual(hidden, w["down"], None, t)  # type: ignore[attr-defined]
@@ -152,9 +159,11 @@ def main() -> None:
         ):  # fmt: skip
             us, cublas, size = time_product(ops, R, M, K, dtype, kind)
             show(f"{name} x {R}", us, size, cublas)
-        us, write, size = time_attention(ops, R, args.tokens, dtype)
-        show(f"paged_attention x {R}", us, size)
+        (attend, write, both), size = time_attention(ops, R, args.tokens, dtype)
+        show(f"paged_attention x {R}", attend, size)
         show(f"write_pages x {R}", write, 0)
+        show(f"write_and_attend x {R}", both, size)
+        show(f"sample x {R}", time_sampling(ops, R), 4 * R * VOCAB)
         us, size = time_token(ops, R, args.tokens, dtype)
         show(f"token x {R}", us, size)
     print(json.dumps({"gpu": torch.cuda.get_device_name(), "dtype": args.dtype, "kernels": results}))

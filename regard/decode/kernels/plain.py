@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from regard.core.attention import masked_softmax, repeat_heads
 from regard.core.positions import rotate
+from regard.decode.sampling import GREEDY, sample_tokens
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -138,3 +139,38 @@ def paged_attention(
     weights = masked_softmax(scores.masked_fill(~allowed[:, None], -math.inf))
     v = v.masked_fill(~allowed[:, None, :, None], 0.0)  # a page may hold anything of those who had it before
     return (weights[:, :, None] @ v)[:, :, 0].to(q.dtype)
+
+
+def write_and_attend(
+    qkv: Tensor,  # (R, (H + 2 G) d), as of write_pages
+    k_pages: Tensor,
+    v_pages: Tensor,
+    tables: Tensor,
+    positions: Tensor,
+    rotary: tuple[Tensor, Tensor] | None = None,
+    q_norm: Norm | None = None,
+    k_norm: Norm | None = None,
+    bias: Tensor | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """write_pages, then paged_attention up to the row's own token, if no two rows are of one text: (R, H, d)."""
+    q = write_pages(qkv, k_pages, v_pages, tables, positions, rotary, q_norm, k_norm)
+    return paged_attention(q, k_pages, v_pages, tables, positions + 1, bias, window)
+
+
+def sample(
+    logits: Tensor,  # (R, V) float32
+    temperature: Tensor,  # (R,) float32, below GREEDY: always the likeliest token
+    uniform: Tensor,  # (R, LEVELS) float32, from 0 to 1
+) -> tuple[Tensor, Tensor]:
+    """Tokens (R,), and their log-probabilities (R,) before the temperature.
+
+    The token of a row without finite highest logit is -1, and its log-probability is not a number.
+    """
+    highest = logits.amax(-1, keepdim=True)
+    greedy = temperature < GREEDY
+    scaled = (logits - highest) / temperature.masked_fill(greedy, 1.0)[:, None]
+    tokens = torch.where(greedy, logits.argmax(-1), sample_tokens(scaled, uniform))
+    logprobs = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    finite = highest[:, 0].isfinite()
+    return tokens.where(finite, -1), logprobs.where(finite, math.nan)

@@ -1,0 +1,277 @@
+"""Attention over pages as Triton kernels: see `fused`.
+
+Shapes: R rows (tokens, each with its own position), H heads, G key/value heads, d width of a head,
+P pages of L tokens each, N pages of a row.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from regard.decode.kernels.launch import (
+    COUNTERS,
+    LAYER_NORM,
+    NO_NORM,
+    begin_kernel,
+    get_counters,
+    norm_arguments,
+    start_kernel,
+)
+from regard.decode.kernels.plain import Norm
+
+CHUNK = 128  # keys of one program: a row's keys are always split in the same places
+COMBINED = 16  # chunks that are combined at once
+WARPS = 4  # of every kernel here: the sums of a head's norm have one order
+
+
+@triton.jit
+def _normalize(t, mean, scale, weight, bias, i, used):
+    t = (t - mean) * scale
+    gain = tl.load(weight + i, mask=used, other=0.0).to(tl.float32)
+    if bias is None:
+        t = t * gain
+    else:
+        t = tl.fma(t, gain, tl.load(bias + i, mask=used, other=0.0).to(tl.float32))
+    return t
+
+
+@triton.jit
+def _prepare_head(
+    x, weight, bias, cos, sin, eps, position, NORM: tl.constexpr, d: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
+    """A head's query or key (d,), normed and rotated, in x's dtype."""
+    i = tl.arange(0, BLOCK_D)
+    used = i < d
+    HALF: tl.constexpr = d // 2
+    partner = tl.where(i < HALF, i + HALF, i - HALF)
+    t = tl.load(x + i, mask=used, other=0.0)
+    other = tl.load(x + partner, mask=used, other=0.0)
+    dtype: tl.constexpr = x.dtype.element_ty
+    if NORM != NO_NORM:
+        t, other = t.to(tl.float32), other.to(tl.float32)
+        mean = 0.0
+        if NORM == LAYER_NORM:
+            mean = tl.sum(t, 0) / d
+        centered = tl.where(used, t - mean, 0.0)
+        scale = 1.0 / tl.sqrt(tl.sum(centered * centered, 0) / d + eps)
+        t = _normalize(t, mean, scale, weight, bias, i, used).to(dtype)
+        other = _normalize(other, mean, scale, weight, bias, partner, used).to(dtype)
+    if cos is not None:
+        at = position * HALF + tl.where(i < HALF, i, i - HALF)
+        c, s = tl.load(cos + at, mask=used, other=0.0), tl.load(sin + at, mask=used, other=0.0)
+        s = tl.where(i < HALF, -s, s)
+        t = tl.fma(t.to(tl.float32), c, other.to(tl.float32) * s).to(dtype)
+    return t
+
+
+@triton.jit(do_not_specialize=["N"])
+def _write_kernel(
+    qkv, k_pages, v_pages, tables, positions, cos, sin, q_weight, q_bias, k_weight, k_bias, out, N, q_eps, k_eps,
+    H: tl.constexpr, G: tl.constexpr, L: tl.constexpr, d: tl.constexpr, BLOCK_D: tl.constexpr,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One head of one row: a query, a key or a value."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = tl.arange(0, BLOCK_D)
+    begin_kernel(PDL)
+    position = tl.load(positions + row)
+    at = tl.maximum(position, 0)
+    x = qkv + (row * (H + 2 * G) + head) * d
+    if head < H:
+        t = _prepare_head(x, q_weight, q_bias, cos, sin, q_eps, at, Q_NORM, d, BLOCK_D)
+        tl.store(out + (row * H + head) * d + i, t, mask=i < d)
+    else:
+        page = tl.load(tables + row * N + at // L).to(tl.int64)
+        cell = ((page * G + (head - H) % G) * L + at % L) * d + i
+        used = (i < d) & (position >= 0)
+        if head < H + G:
+            t = _prepare_head(x, k_weight, k_bias, cos, sin, k_eps, at, K_NORM, d, BLOCK_D)
+            tl.store(k_pages + cell, t.to(k_pages.dtype.element_ty), mask=used)
+        else:
+            t = tl.load(x + i, mask=used, other=0.0)
+            tl.store(v_pages + cell, t.to(v_pages.dtype.element_ty), mask=used)
+
+
+@triton.jit(do_not_specialize=["N", "chunks", "distances", "window", "added"])
+def _attention_kernel(
+    q, k_pages, v_pages, tables, lengths, cos, sin, q_weight, q_bias, k_weight, k_bias, bias,
+    out, partial, totals, counters, N, chunks, distances, window, added, scale, q_eps, k_eps,
+    H: tl.constexpr, G: tl.constexpr, L: tl.constexpr, d: tl.constexpr, BLOCK_D: tl.constexpr,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, WRITE: tl.constexpr, CHUNK: tl.constexpr, COMBINED: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """One chunk of keys, and all queries of its key/value head. The last program of a row combines its chunks.
+
+    A row attends to its first lengths + added tokens. With WRITE, q has queries, keys and values, and the last
+    of these tokens is the row's own: its key and value are written to their page first.
+    """
+    row, g, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    GROUP: tl.constexpr = H // G
+    i = tl.arange(0, BLOCK_D)
+    inside = i < d
+    if PDL:
+        gdc_launch_dependents()
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    page = tl.load(tables + row * N + at // L, mask=at // L < N, other=0, cache_modifier=".cg").to(tl.int64)
+    length = tl.load(lengths + row, cache_modifier=".cg") + added
+    first = tl.maximum(length - 1 - window, 0) // CHUNK  # the first chunk with keys for this row
+    last = tl.where(length > 0, (length - 1) // CHUNK, -1)
+    distance = length - 1 - at
+    allowed = (distance >= 0) & (distance <= window)
+    stored = (allowed & (distance > 0) if WRITE else allowed)[:, None] & inside[None, :]
+    cell = ((page * G + g) * L + at % L)[:, None] * d + i[None, :]
+    if PDL and not WRITE:
+        gdc_wait()
+    k = tl.load(k_pages + cell, mask=stored, other=0.0)
+    v = tl.load(v_pages + cell, mask=stored, other=0.0)
+    if PDL and WRITE:
+        gdc_wait()
+    head = row * H + g * GROUP
+    if (chunk == 0) & (length <= 0):
+        for j in tl.static_range(GROUP):
+            tl.store(out + (head + j) * d + i, tl.zeros([BLOCK_D], out.dtype.element_ty), mask=inside)
+    if (chunk >= first) & (chunk <= last):
+        q_row = q + head * d
+        if WRITE:
+            x = q + row * (H + 2 * G) * d
+            q_row = x + g * GROUP * d
+            if chunk == last:
+                x += (H + g) * d
+                new_k = _prepare_head(x, k_weight, k_bias, cos, sin, k_eps, length - 1, K_NORM, d, BLOCK_D)
+                new_k = new_k.to(k.dtype)
+                new_v = tl.load(x + G * d + i, mask=inside, other=0.0).to(v.dtype)
+                own = tl.load(tables + row * N + (length - 1) // L).to(tl.int64)
+                own_cell = ((own * G + g) * L + (length - 1) % L) * d + i
+                tl.store(k_pages + own_cell, new_k, mask=inside)
+                tl.store(v_pages + own_cell, new_v, mask=inside)
+                is_own = (distance == 0)[:, None]
+                k = tl.where(is_own, new_k[None, :], k)
+                v = tl.where(is_own, new_v[None, :], v)
+        for j in tl.static_range(GROUP):
+            if WRITE:
+                query = _prepare_head(
+                    q_row + j * d, q_weight, q_bias, cos, sin, q_eps, length - 1, Q_NORM, d, BLOCK_D
+                ).to(tl.float32)
+            else:
+                query = tl.load(q_row + j * d + i, mask=inside, other=0.0).to(tl.float32)
+            s = tl.sum(k.to(tl.float32) * query[None, :], 1) * scale
+            if bias is not None:
+                nearest = tl.minimum(tl.maximum(distance, 0), distances - 1)
+                s += tl.load(bias + (g * GROUP + j) * distances + nearest, mask=allowed, other=0.0)
+            s = tl.where(allowed, s, -float("inf"))
+            highest = tl.max(s, 0)
+            p = tl.exp(s - tl.where(highest == -float("inf"), 0.0, highest))
+            total = tl.sum(p, 0)
+            o = tl.sum(p[:, None] * v.to(tl.float32), 0)
+            if first == last:
+                o = o / tl.where(total == 0, 1.0, total)
+                tl.store(out + (head + j) * d + i, o.to(out.dtype.element_ty), mask=inside)
+            else:
+                place = (head + j) * chunks + chunk
+                tl.store(partial + place * d + i, o, mask=inside)
+                tl.store(totals + place * 2, highest)
+                tl.store(totals + place * 2 + 1, total)
+        if first != last:
+            tl.debug_barrier()  # all of this program's stores come before the count
+            if tl.atomic_add(counters + row * G + g, 1, sem="acq_rel") == last - first:
+                for j in tl.static_range(GROUP):
+                    _combine(partial, totals, out, head + j, first, last, chunks, d, BLOCK_D, COMBINED)
+                tl.store(counters + row * G + g, 0)
+
+
+@triton.jit
+def _combine(
+    partial, totals, out, head, first, last, chunks, d: tl.constexpr, BLOCK_D: tl.constexpr, COMBINED: tl.constexpr
+):  # fmt: skip
+    """The result of a head from those of its chunks."""
+    i = tl.arange(0, BLOCK_D)
+    highest = -float("inf")
+    total = 0.0
+    o = tl.zeros([BLOCK_D], tl.float32)
+    start = first
+    while start <= last:
+        c = start + tl.arange(0, COMBINED)
+        used = c <= last
+        place = head * chunks + c
+        m = tl.load(totals + place * 2, mask=used, other=-float("inf"), cache_modifier=".cg")
+        n = tl.load(totals + place * 2 + 1, mask=used, other=0.0, cache_modifier=".cg")
+        part = tl.load(
+            partial + place[:, None] * d + i[None, :], mask=used[:, None] & (i < d)[None, :], other=0.0,
+            cache_modifier=".cg",
+        )  # fmt: skip
+        new = tl.maximum(highest, tl.max(m, 0))
+        shift = tl.where(new == -float("inf"), 0.0, new)
+        share = tl.exp(m - shift)
+        old = tl.exp(highest - shift)
+        total = total * old + tl.sum(n * share, 0)
+        o = o * old + tl.sum(part * share[:, None], 0)
+        highest = new
+        start += COMBINED
+    o = o / tl.where(total == 0, 1.0, total)
+    tl.store(out + head * d + i, o.to(out.dtype.element_ty), mask=i < d)
+
+
+Rotation = tuple[Tensor, Tensor]
+
+
+def write_pages(
+    qkv: Tensor, k_pages: Tensor, v_pages: Tensor, tables: Tensor, positions: Tensor, rotary: Rotation | None = None,
+    q_norm: Norm | None = None, k_norm: Norm | None = None
+) -> Tensor:  # fmt: skip
+    G, L, d = k_pages.shape[1:]
+    R, heads = qkv.shape[0], qkv.shape[1] // d
+    H = heads - 2 * G
+    q = qkv.new_empty(R, H, d)
+    q_weight, q_bias, q_eps, q_kind = norm_arguments(q_norm)
+    k_weight, k_bias, k_eps, k_kind = norm_arguments(k_norm)
+    start_kernel(
+        _write_kernel, (R, heads), qkv,
+        qkv, k_pages, v_pages, tables, positions, *(rotary or (None, None)), q_weight, q_bias, k_weight, k_bias, q,
+        tables.shape[1], q_eps, k_eps,
+        H=H, G=G, L=L, d=d, BLOCK_D=triton.next_power_of_2(d), Q_NORM=q_kind, K_NORM=k_kind, num_warps=WARPS,
+    )  # fmt: skip
+    return q
+
+
+def _attend(
+    q: Tensor, H: int, k_pages: Tensor, v_pages: Tensor, tables: Tensor, lengths: Tensor, added: int,
+    rotary: Rotation | None, q_norm: Norm | None, k_norm: Norm | None, bias: Tensor | None, window: int | None
+) -> Tensor:  # fmt: skip
+    R, (G, L, d), N = q.shape[0], k_pages.shape[1:], tables.shape[1]
+    if R * G > COUNTERS:
+        raise ValueError(
+            f"attention of {R} rows with {G} key/value heads: at most {COUNTERS} of both at once"
+        )
+    chunks = triton.cdiv(N * L, CHUNK)
+    partial, totals = (torch.empty(R, H, chunks, n, dtype=torch.float32, device=q.device) for n in (d, 2))
+    out = q.new_empty(R, H, d)
+    q_weight, q_bias, q_eps, q_kind = norm_arguments(q_norm)
+    k_weight, k_bias, k_eps, k_kind = norm_arguments(k_norm)
+    start_kernel(
+        _attention_kernel, (R, G, chunks), q,
+        q, k_pages, v_pages, tables, lengths, *(rotary or (None, None)), q_weight, q_bias, k_weight, k_bias, bias,
+        out, partial, totals, get_counters(q.device), N, chunks, 0 if bias is None else bias.shape[1],
+        N * L if window is None else window, added, 1 / math.sqrt(d), q_eps, k_eps,
+        H=H, G=G, L=L, d=d, BLOCK_D=triton.next_power_of_2(d), Q_NORM=q_kind, K_NORM=k_kind, WRITE=added > 0,
+        CHUNK=CHUNK, COMBINED=COMBINED, num_warps=WARPS,
+    )  # fmt: skip
+    return out
+
+
+def paged_attention(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, tables: Tensor, lengths: Tensor, bias: Tensor | None = None,
+    window: int | None = None
+) -> Tensor:  # fmt: skip
+    return _attend(q, q.shape[1], k_pages, v_pages, tables, lengths, 0, None, None, None, bias, window)
+
+
+def write_and_attend(
+    qkv: Tensor, k_pages: Tensor, v_pages: Tensor, tables: Tensor, positions: Tensor, rotary: Rotation | None = None,
+    q_norm: Norm | None = None, k_norm: Norm | None = None, bias: Tensor | None = None, window: int | None = None
+) -> Tensor:  # fmt: skip
+    H = qkv.shape[1] // k_pages.shape[3] - 2 * k_pages.shape[1]
+    return _attend(qkv, H, k_pages, v_pages, tables, positions, 1, rotary, q_norm, k_norm, bias, window)

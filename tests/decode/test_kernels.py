@@ -1,0 +1,272 @@
+"""The operations of a step of generation: the plain ones against the model's modules, the fused ones against the plain.
+
+Triton's interpreter runs the fused ones where there is no GPU.
+"""
+
+import importlib.util
+import math
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.core.attention import Attention
+from regard.core.positions import ALiBi, Rotary
+from regard.decode.kernels import Norm, for_device, plain
+from regard.decode.sampling import sample_tokens
+
+L = 4  # tokens of a page
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(scope="module")
+def fused():
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("needs triton")
+    if DEVICE.type == "cuda":
+        yield for_device(DEVICE)
+        return
+    if "triton" in sys.modules:
+        pytest.skip("triton was imported to compile, not to interpret")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        from regard.decode.kernels import fused
+
+        yield fused
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape).to(DEVICE, dtype)
+
+
+def make_norm(width: int, centered: bool, dtype: torch.dtype = torch.float32) -> Norm:
+    bias = normal(width, dtype=dtype) if centered else None
+    return Norm(normal(width, dtype=dtype), bias, 1e-5, centered)
+
+
+def make_pages(R: int, N: int, G: int, d: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Pages of keys and of values with numbers in them, and tables (R, N) of different pages for each row."""
+    P = R * N + 3
+    tables = torch.randperm(P)[: R * N].view(R, N).int().to(DEVICE)
+    return normal(P, G, L, d, dtype=dtype), normal(P, G, L, d, dtype=dtype), tables
+
+
+def assert_close(a: Tensor, b: Tensor, dtype: torch.dtype) -> None:
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-2
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * max(1.0, b.float().abs().max().item()))
+
+
+def int32(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
+
+
+# The plain ones against the model's modules
+
+
+@pytest.mark.parametrize("centered", [True, False])
+def test_plain_products(centered):
+    D, M = 7, 5
+    norm = make_norm(D, centered)
+    module = torch.nn.LayerNorm(D, norm.eps) if centered else torch.nn.RMSNorm(D, norm.eps)
+    module.load_state_dict({"weight": norm.weight} | ({"bias": norm.bias} if centered else {}))
+    x, w, b, up = normal(3, D), normal(M, D), normal(M), normal(M, D)
+    y = module.to(DEVICE)(x)
+    torch.testing.assert_close(plain.norm_linear(x, norm, w, b), y @ w.T + b)
+    torch.testing.assert_close(plain.norm_linear(x, None, w, None, "gelu"), F.gelu(x @ w.T))
+    gated = plain.norm_linear(x, norm, torch.cat([w, up]), None, "silu", gated=True)
+    torch.testing.assert_close(gated, F.silu(y @ w.T) * (y @ up.T))
+    h, out = normal(3, M), normal(D, M)
+    torch.testing.assert_close(plain.linear_residual(h, out, None, x, norm), y + h @ out.T)
+    torch.testing.assert_close(plain.linear_residual(h, out, x[0], x), x + h @ out.T + x[0])
+
+
+ATTENTIONS = {
+    "plain": {},
+    "grouped": {"kv_heads": 2},
+    "rotary": {"positions": Rotary},
+    "norms": {"qk_norm": 1e-6, "positions": Rotary, "kv_heads": 3},
+    "window": {"window": 4},
+    "bias": {"positions": ALiBi, "kv_heads": 2},
+}
+
+
+@pytest.mark.parametrize("options", ATTENTIONS.values(), ids=ATTENTIONS)
+@pytest.mark.parametrize("parts", [(13,), (1,) * 13, (5, 1, 7)], ids=["at once", "one by one", "in parts"])
+def test_plain_attention_is_that_of_the_model(options, parts):
+    T, H, d = 13, 6, 4
+    D, G = H * d, options.get("kv_heads", H)
+    positions = options.get("positions")
+    modules = {k: v for k, v in options.items() if k in ("window", "qk_norm")}
+    attention = Attention(D, H, G, causal=True, globals=0, **modules).to(DEVICE).eval()
+    table = positions and positions(T, D, H).to(DEVICE)
+    is_rotary, is_bias = positions is Rotary, positions is ALiBi
+    x = normal(1, T, D)
+    pos = torch.arange(T, device=DEVICE)
+    with torch.no_grad():
+        if attention.window is None and "qk_norm" in options:
+            attention.q_norm.weight.copy_(normal(d))
+        expected = attention(
+            x, rotary=table.rotary(pos) if is_rotary else None, bias=table.bias(T, T) if is_bias else None
+        )[0]  # (T, D)
+        qkv = torch.cat([attention.q(x), attention.k(x), attention.v(x)], dim=-1)[0]
+    norms = [
+        Norm(m.weight.detach(), None, m.eps, False) if "qk_norm" in options else None
+        for m in (attention.q_norm, attention.k_norm)
+    ]
+    k_pages, v_pages, tables = make_pages(1, 4, G, d, torch.float32)
+    bias = -table.slopes[:, None] * torch.arange(T, device=DEVICE) if is_bias else None
+    heads = []
+    for start, rows in zip(torch.tensor((0, *parts)).cumsum(0).tolist(), parts, strict=False):
+        at = torch.arange(start, start + rows, device=DEVICE).int()
+        same_text = tables.expand(rows, -1)
+        q = plain.write_pages(
+            qkv[start : start + rows], k_pages, v_pages, same_text, at,
+            (table.cos, table.sin) if is_rotary else None, *norms,
+        )  # fmt: skip
+        heads.append(
+            plain.paged_attention(q, k_pages, v_pages, same_text, at + 1, bias, options.get("window"))
+        )
+    with torch.no_grad():
+        torch.testing.assert_close(attention.out(torch.cat(heads).flatten(1)), expected)
+
+
+def test_plain_pages_by_hand():
+    """Keys and values gathered one by one; pages of other rows, and those of rows that are not used, stay."""
+    R, N, H, G, d = 3, 2, 4, 2, 5
+    k_pages, v_pages, tables = make_pages(R, N, G, d, torch.float32)
+    before = k_pages.clone()
+    qkv, positions = normal(R, (H + 2 * G) * d), int32(6, -1, 3)
+    q = plain.write_pages(qkv, k_pages, v_pages, tables, positions)
+    torch.testing.assert_close(q.flatten(1), qkv[:, : H * d])
+    changed = (k_pages != before).any(-1).any(1).nonzero().tolist()
+    assert sorted(changed) == sorted([[tables[0, 1].item(), 2], [tables[2, 0].item(), 3]])
+    out = plain.paged_attention(q, k_pages, v_pages, tables, positions + 1)
+    assert (out[1] == 0).all()
+    for r, h in ((0, 0), (0, 3), (2, 1)):
+        cells = [(tables[r, t // L], h // 2, t % L) for t in range(positions[r] + 1)]
+        k, v = (torch.stack([pages[cell] for cell in cells]) for pages in (k_pages, v_pages))
+        torch.testing.assert_close(out[r, h], (k @ q[r, h] / math.sqrt(d)).softmax(0) @ v)
+
+
+def test_plain_sample():
+    logits, u = normal(4, 29), torch.rand(4, 3, device=DEVICE)
+    temperature = torch.tensor([1.0, 0.0, 0.5, 1.0], device=DEVICE)
+    logits[3, 2] = math.nan
+    tokens, logprobs = plain.sample(logits, temperature, u)
+    expected = sample_tokens(logits[[0, 2]] / temperature[[0, 2], None], u[[0, 2]])
+    assert tokens.tolist() == [expected[0], logits[1].argmax(), expected[1], -1]
+    rows = torch.arange(3, device=DEVICE)
+    torch.testing.assert_close(logprobs[:3], logits.log_softmax(-1)[rows, tokens[:3]])
+    assert logprobs[3].isnan()
+
+
+# The fused ones against the plain
+
+DTYPES = [torch.float16, torch.float32]  # the interpreter's products of bfloat16 are wrong
+CASES = [  # D, M, activation, gated, layer norm
+    (45, 38, None, False, True),
+    (45, 38, "gelu_tanh", False, None),
+    (272, 9, "gelu", False, False),
+    (45, 19, "silu", True, False),
+    (2100, 3, "relu", False, True),  # more than one block of the norm
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("D", "M", "activation", "gated", "centered"), CASES)
+def test_norm_linear(fused, dtype, D, M, activation, gated, centered):
+    x = 2 * normal(19, D) + 1
+    norm = None if centered is None else make_norm(D, centered, dtype)
+    w, b = normal(M * (1 + gated), D, dtype=dtype) / D**0.5, normal(M * (1 + gated), dtype=dtype)
+    args = norm, w, b, activation, gated
+    result = fused.norm_linear(x, *args)
+    assert_close(result, plain.norm_linear(x, *args), dtype)
+    for rows in ([0], [18, 3], list(range(5, 18))):
+        assert torch.equal(fused.norm_linear(x[rows], *args), result[rows]), "a row depends on the others"
+
+
+def test_norm_linear_with_many_outputs(fused, monkeypatch):
+    monkeypatch.setattr(fused, "LARGE", 64)
+    x, norm, w = normal(19, 45), make_norm(45, True, torch.float16), normal(131, 45, dtype=torch.float16)
+    result = fused.norm_linear(x, norm, w, out_dtype=torch.float32)
+    assert_close(result, plain.norm_linear(x, norm, w, out_dtype=torch.float32), torch.float16)
+    assert torch.equal(fused.norm_linear(x[[7]], norm, w, out_dtype=torch.float32), result[[7]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("centered", [None, True, False])
+def test_linear_residual(fused, dtype, centered):
+    K, D = 300, 21
+    x, w, b = normal(19, K, dtype=dtype), normal(D, K, dtype=dtype) / K**0.5, normal(D, dtype=dtype)
+    residual, norm = normal(19, D), None if centered is None else make_norm(D, centered, dtype)
+    result = fused.linear_residual(x, w, b, residual, norm)
+    assert_close(result, plain.linear_residual(x, w, b, residual, norm), dtype)
+    assert torch.equal(fused.linear_residual(x[[9]], w, b, residual[[9]], norm), result[[9]])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *DTYPES], ids=str)
+@pytest.mark.parametrize("options", [{}, {"window": 50}, {"bias": 23}], ids=str)
+@pytest.mark.parametrize(("H", "G", "d"), [(2, 2, 6), (6, 2, 8)])
+def test_attention(fused, dtype, options, H, G, d):
+    R, N = 4, 90  # up to 360 keys: three chunks
+    k_pages, v_pages, tables = make_pages(R, N, G, d, dtype)
+    qkv, angle = normal(R, (H + 2 * G) * d, dtype=dtype), normal(N * L, d // 2)
+    positions = int32(301, -1, 7, 128)
+    writing = (angle.cos(), angle.sin()), make_norm(d, False, dtype), make_norm(d, True, dtype)
+    options = {k: normal(H, v) if k == "bias" else v for k, v in options.items()}
+
+    def run(ops: ModuleType, rows: list[int]) -> tuple[Tensor, ...]:
+        k, v = k_pages.clone(), v_pages.clone()
+        q = ops.write_pages(qkv[rows], k, v, tables[rows], positions[rows], *writing)
+        return ops.paged_attention(q, k, v, tables[rows], positions[rows] + 1, **options), q, k, v
+
+    result = run(fused, [0, 1, 2, 3])
+    for a, b in zip(result, run(plain, [0, 1, 2, 3]), strict=True):
+        assert_close(a, b, dtype)
+    assert torch.equal(run(fused, [0])[0], result[0][[0]]), "a row depends on the others"
+
+    k, v = k_pages.clone(), v_pages.clone()
+    together = fused.write_and_attend(qkv, k, v, tables, positions, *writing, **options)
+    for a, b in zip((together, k, v), (result[0], *result[2:]), strict=True):
+        assert torch.equal(a, b), "not as by two kernels"
+    k, v = k_pages.clone(), v_pages.clone()
+    assert_close(plain.write_and_attend(qkv, k, v, tables, positions, *writing, **options), together, dtype)
+
+
+def test_attention_reads_no_unused_pages(fused):
+    k_pages, v_pages, tables = make_pages(1, 8, 1, 8, torch.float32)
+    q, lengths = normal(1, 2, 8), int32(5)
+    expected = plain.paged_attention(q, k_pages, v_pages, tables, lengths)
+    for pages in (k_pages, v_pages):
+        pages[tables[0, 2:].long()] = math.nan
+    tables[0, 2:] = tables[0, 7]
+    torch.testing.assert_close(fused.paged_attention(q, k_pages, v_pages, tables, lengths), expected)
+
+
+def test_sample(fused):
+    V = 1000
+    logits, u = 4 * normal(11, V), torch.rand(11, 3).to(DEVICE)
+    temperature = torch.tensor([1.0, 0.5, 1.7, 0.0, 1.0, 0.3, 0.0, 1.0, 1.0, 0.0, 1.0], device=DEVICE)
+    logits[3, [17, 400]] = 50.0  # of equals, the first
+    logits[4, 1:-1] = -math.inf
+    logits[5, ::2] = -math.inf
+    logits[6, 5], logits[7, 5], logits[8] = math.nan, math.inf, -math.inf
+    u[0], u[1] = 0.0, 1.0
+    tokens, logprobs = fused.sample(logits, temperature, u)
+    expected, expected_logprobs = plain.sample(logits, temperature, u)
+    assert tokens.tolist() == expected.tolist()
+    assert tokens[[3, 6, 7, 8]].tolist() == [17, -1, -1, -1]
+    torch.testing.assert_close(logprobs, expected_logprobs, equal_nan=True)
+    again = fused.sample(logits[[10]], temperature[[10]], u[[10]])
+    assert (again[0] == tokens[10]).all()
+    assert (again[1] == logprobs[10]).all()
