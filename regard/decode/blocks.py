@@ -29,6 +29,7 @@ class Rows:
     tables: Tensor  # (R, N) int32: the pages of its text
     source_tables: Tensor  # (R, M) int32: those of its source
     source_lengths: Tensor  # (R,) int32
+    distinct: bool  # no two rows are of one text
 
 
 def find_decoder(model: nn.Module) -> Stack | None:
@@ -131,11 +132,13 @@ class SelfAttention(Branch):
         self, x: Tensor, pending: Norm | None, keys: Tensor, values: Tensor, rows: Rows
     ) -> tuple[Tensor, Norm | None]:
         qkv = self.project(x, pending, self.weight, self.bias)
-        rotated = self.rotary, self.q_norm, self.k_norm
-        q = self.kernels.write_pages(qkv, keys, values, rows.tables, rows.positions, *rotated)
-        y = self.kernels.paged_attention(
-            q, keys, values, rows.tables, rows.lengths, self.score_bias, self.window
-        )
+        read = keys, values, rows.tables
+        rotated, limits = (self.rotary, self.q_norm, self.k_norm), (self.score_bias, self.window)
+        if rows.distinct:
+            y = self.kernels.write_and_attend(qkv, *read, rows.positions, *rotated, *limits)
+        else:
+            q = self.kernels.write_pages(qkv, *read, rows.positions, *rotated)
+            y = self.kernels.paged_attention(q, *read, rows.lengths, *limits)
         return self.add(x, pending, y.flatten(1), self.out)
 
 

@@ -289,9 +289,8 @@ class Runner:
         """Write the keys and values of some tokens: their ids, positions and slots (3, R)."""
         ids, positions, slots = numbers
         b = self.buffers
-        rows = Rows(
-            positions, positions + 1, b.tables[slots], b.source_tables[slots], b.source_lengths[slots]
-        )
+        source = b.source_tables[slots], b.source_lengths[slots]
+        rows = Rows(positions, positions + 1, b.tables[slots], *source, distinct=False)
         self._hidden(ids, rows)
 
     # The computation, which a graph repeats
@@ -313,7 +312,8 @@ class Runner:
         b = self.buffers
         positions = b.numbers[1, :R]
         source = b.source_tables[:R], b.source_lengths[:R]
-        hidden = self._hidden(b.numbers[0, :R], Rows(positions, positions + 1, b.tables[:R], *source))
+        rows = Rows(positions, positions + 1, b.tables[:R], *source, distinct=True)
+        hidden = self._hidden(b.numbers[0, :R], rows)
         bias = self.model.output_bias
         return self.kernels.norm_linear(hidden, None, self.model.output, bias, out_dtype=torch.float32)
 
@@ -325,17 +325,16 @@ class Runner:
     def _generate(self, R: int, kind: int) -> Tensor:
         """A step: the next tokens and the bits of their log-probabilities (2, R). They are the next ids."""
         b, logits = self.buffers, self._logits(R)
-        if kind:
-            numbers, floats = b.numbers[:, :R], b.numbers.view(torch.float32)[:, :R]
-            options = RowOptions(floats[3], numbers[4].long(), floats[5], floats[6])
-            uniform = b.draws[torch.arange(R, device=self.device), numbers[2] % DRAWS]
-            tokens = choose_by_row(logits, options, uniform, kind == 2)
+        numbers, floats = b.numbers[:, :R], b.numbers.view(torch.float32)[:, :R]
+        uniform = b.draws[torch.arange(R, device=self.device), numbers[2] % DRAWS]
+        if kind < 2:
+            tokens, logprobs = self.kernels.sample(logits, floats[3], uniform)
         else:
-            highest, tokens = logits.max(-1)
-            tokens = tokens.where(highest.isfinite(), -1)
-        chosen = tokens.clamp(min=0)
-        logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
-        b.numbers[0, :R] = chosen
+            options = RowOptions(floats[3], numbers[4].long(), floats[5], floats[6])
+            tokens = choose_by_row(logits, options, uniform)
+            chosen = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
+            logprobs = chosen - logits.logsumexp(-1)
+        numbers[0] = tokens.clamp(min=0)
         self._advance(R)
         return torch.stack([tokens.int(), logprobs.view(torch.int32)])
 

@@ -216,17 +216,12 @@ class RowOptions:
     min_p: Tensor
 
 
-def choose_by_row(logits: Tensor, options: RowOptions, uniform: Tensor, filtered: bool) -> Tensor:
-    """`choose` on the device, for rows (R, V) with their own options: (R,); -1 where logits are not finite.
-
-    Without `filtered`, no row has top_k, top_p or min_p, and nothing is sorted.
-    """
+def choose_by_row(logits: Tensor, options: RowOptions, uniform: Tensor) -> Tensor:
+    """`choose` on the device, for rows (R, V) with their own options: (R,); -1 where one is not finite."""
     highest = logits.amax(-1, keepdim=True)
     greedy = options.temperature < GREEDY
     scaled = (logits - highest) / options.temperature.where(~greedy, 1.0)[:, None]
-    if filtered:
-        scaled = filter_by_row(scaled, options)
-    ids = logits.argmax(-1).where(greedy, sample_tokens(scaled, uniform))
+    ids = logits.argmax(-1).where(greedy, sample_tokens(filter_by_row(scaled, options), uniform))
     return ids.where(highest[:, 0].isfinite(), -1)
 
 

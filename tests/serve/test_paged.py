@@ -52,11 +52,12 @@ class Listener:
     def __init__(self) -> None:
         self.tokens: list[Any] = []
         self.end: Any = None
-        self.over = threading.Event()
+        self.begun, self.over = threading.Event(), threading.Event()
 
     def __call__(self, output: Any) -> None:
         if isinstance(output, int | TokenOutput):
             self.tokens.append(output)
+            self.begun.set()
         else:
             self.end = output
             self.over.set()
@@ -110,8 +111,7 @@ def test_cancelled_requests_leave(on_gpu: None) -> None:
     engine, listener, other = Engine(build("gpt"), places=1), Listener(), Listener()
     request = engine.submit([3], Sampling(max_new_tokens=10_000, temperature=0), listener)
     waiting = engine.submit([4], Sampling(max_new_tokens=3, temperature=0), other)
-    while not listener.tokens:
-        pass
+    assert listener.begun.wait(30)
     request.cancel()
     other.wait()
     assert not listener.over.is_set()
