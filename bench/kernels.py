@@ -9,8 +9,9 @@ and that of cuBLAS for the product alone; then those of all kernels of a token. 
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ CACHE = 150e6  # bytes of weights or pages that the calls of one graph go throug
 Call = Callable[[], object]
 
 
-def time_graph(calls: list[Call], replays: int = 5) -> float:
+def time_graph(calls: Sequence[Call], replays: int = 5) -> float:
     """Microseconds per call: the best of some replays of a graph with all of them."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -44,8 +45,13 @@ def time_graph(calls: list[Call], replays: int = 5) -> float:
     return min(times)
 
 
+def make_norm(width: int, dtype: torch.dtype) -> Norm:
+    weight = torch.ones(width, device="cuda", dtype=dtype)
+    return Norm(weight, torch.zeros_like(weight), 1e-5, True)
+
+
 def time_product(
-    ops: object, R: int, M: int, K: int, dtype: torch.dtype, kind: str
+    ops: ModuleType, R: int, M: int, K: int, dtype: torch.dtype, kind: str
 ) -> tuple[float, float, int]:
     """Microseconds of the kernel and of cuBLAS, and the bytes of the weights."""
     size = M * K * dtype.itemsize
@@ -57,54 +63,49 @@ def time_product(
     norm = Norm(
         torch.ones(K, device="cuda", dtype=dtype), torch.zeros(K, device="cuda", dtype=dtype), 1e-5, True
     )
-    own: list[Call]
     if kind == "residual":
         residual = torch.randn(R, M, device="cuda")
-        own = [partial(ops.linear_residual, half, w, bias, residual) for w in calls]  # type: ignore[attr-defined]
+        own = [partial(ops.linear_residual, half, w, bias, residual) for w in calls]
+    elif kind == "output":
+        own = [partial(ops.norm_linear, x, norm, w, out_dtype=torch.float32) for w in calls]
     else:
-        options = {"out_dtype": torch.float32} if kind == "output" else {"bias": bias}
-        if kind == "up":
-            options["activation"] = "gelu_tanh"
-        own = [partial(ops.norm_linear, x, norm, w, **options) for w in calls]  # type: ignore[attr-defined]
+        own = [
+            partial(ops.norm_linear, x, norm, w, bias, "gelu_tanh" if kind == "up" else None) for w in calls
+        ]
     return time_graph(own), time_graph([partial(F.linear, half, w) for w in calls]), size
 
 
-def make_pages(R: int, tokens: int, dtype: torch.dtype) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
+def make_pages(R: int, tokens: int, dtype: torch.dtype) -> tuple[list[tuple[Tensor, ...]], Tensor, Tensor]:
     """Pages of some layers, the tables (R, 32), and the lengths (R,)."""
     N, used = max(32, -(-tokens // PAGE)), -(-tokens // PAGE)
     layers = max(2, int(CACHE / (2 * R * tokens * D * dtype.itemsize)))
-    pages = [
-        (
-            torch.randn(R * used, H, PAGE, D // H, device="cuda", dtype=dtype),
-            torch.randn(R * used, H, PAGE, D // H, device="cuda", dtype=dtype),
-        )
-        for _ in range(min(layers, 64))
-    ]
+    shape = 2, R * used, H, PAGE, D // H
+    pages = [tuple(torch.randn(shape, device="cuda", dtype=dtype)) for _ in range(min(layers, 64))]
     tables = torch.zeros(R, N, dtype=torch.int32, device="cuda")
     tables[:, :used] = torch.randperm(R * used, device="cuda").view(R, used)
     return pages, tables, torch.full((R,), tokens, dtype=torch.int32, device="cuda")
 
 
-def time_attention(ops: object, R: int, tokens: int, dtype: torch.dtype) -> tuple[list[float], int]:
-    """Microseconds of paged_attention, write_pages and write_and_attend, and the bytes of the keys and values."""
+def time_attention(ops: ModuleType, R: int, tokens: int, dtype: torch.dtype) -> tuple[list[float], int]:
+    """Microseconds of paged_attention, write_pages and write_and_attend; the bytes of keys and values."""
     pages, tables, lengths = make_pages(R, tokens, dtype)
     qkv = torch.randn(R, 3 * D, device="cuda").to(dtype)
     q = qkv[:, :D].unflatten(-1, (H, -1)).contiguous()
     calls = pages * max(1, 64 // len(pages))
-    attend = [partial(ops.paged_attention, q, k, v, tables, lengths) for k, v in calls]  # type: ignore[attr-defined]
+    attend = [partial(ops.paged_attention, q, k, v, tables, lengths) for k, v in calls]
     positions = lengths - 1
-    write = [partial(ops.write_pages, qkv, k, v, tables, positions) for k, v in calls]  # type: ignore[attr-defined]
-    both = [partial(ops.write_and_attend, qkv, k, v, tables, positions) for k, v in calls]  # type: ignore[attr-defined]
+    write = [partial(ops.write_pages, qkv, k, v, tables, positions) for k, v in calls]
+    both = [partial(ops.write_and_attend, qkv, k, v, tables, positions) for k, v in calls]
     return [time_graph(each) for each in (attend, write, both)], 2 * R * tokens * D * dtype.itemsize
 
 
-def time_sampling(ops: object, R: int) -> float:
+def time_sampling(ops: ModuleType, R: int) -> float:
     logits = [torch.randn(R, VOCAB, device="cuda") for _ in range(min(64, int(CACHE / (4 * VOCAB * R))))]
     temperature, uniform = torch.ones(R, device="cuda"), torch.rand(R, 3, device="cuda")
-    return time_graph([partial(ops.sample, t, temperature, uniform) for t in logits * (64 // len(logits))])  # type: ignore[attr-defined]
+    return time_graph([partial(ops.sample, t, temperature, uniform) for t in logits * (64 // len(logits))])
 
 
-def time_token(ops: object, R: int, tokens: int, dtype: torch.dtype) -> tuple[float, int]:
+def time_token(ops: ModuleType, R: int, tokens: int, dtype: torch.dtype) -> tuple[float, int]:
     """Microseconds of all kernels of a step of GPT-2, and the bytes of the weights, keys and values."""
     shapes = {"qkv": (3 * D, D), "out": (D, D), "up": (HIDDEN, D), "down": (D, HIDDEN)}
     layers = [
@@ -122,12 +123,12 @@ def time_token(ops: object, R: int, tokens: int, dtype: torch.dtype) -> tuple[fl
         t = x
         for i, w in enumerate(layers):
             k, v = pages[i % len(pages)]
-            qkv = ops.norm_linear(t, norm, w["qkv"])  # type: ignore[attr-defined]
-            heads = ops.write_and_attend(qkv, k, v, tables, positions)  # type: ignore[attr-defined]
-            t = ops.linear_residual(heads.flatten(1), w["out"], None, t)  # type: ignore[attr-defined]
-            hidden = ops.norm_linear(t, norm, w["up"], activation="gelu_tanh")  # type: ignore[attr-defined]
-            t = ops.linear_residual(hidden, w["down"], None, t)  # type: ignore[attr-defined]
-        return ops.norm_linear(t, norm, output, out_dtype=torch.float32)  # type: ignore[attr-defined,no-any-return]
+            qkv = ops.norm_linear(t, norm, w["qkv"])
+            heads = ops.write_and_attend(qkv, k, v, tables, positions)
+            t = ops.linear_residual(heads.flatten(1), w["out"], None, t)
+            hidden = ops.norm_linear(t, norm, w["up"], activation="gelu_tanh")
+            t = ops.linear_residual(hidden, w["down"], None, t)
+        return ops.norm_linear(t, norm, output, out_dtype=torch.float32)
 
     weights = DEPTH * sum(a * b for a, b in shapes.values()) + VOCAB * D
     return time_graph([step] * 4), dtype.itemsize * (weights + 2 * R * tokens * D * DEPTH)

@@ -1,12 +1,12 @@
 """The operations of `plain` as Triton kernels for a step that is captured in a CUDA graph.
 
-A row's result has the same bits whatever the other rows are: every product is a chain of 16 x 8 x 16 tensor core
-products along K, in segments whose number depends on the weights alone, and every row is attended to in fixed
-chunks of keys. Grids depend on shapes only.
+A row's result has the same bits whatever the other rows are: every product is a chain of tensor core products
+of 16 numbers along K, in segments whose number depends on the weights alone; a row is normed by itself, and
+it attends to fixed chunks of keys. Grids depend on shapes only.
 
-On Hopper, a kernel starts while the ones ahead still run, loads what none of them writes, then waits for their end.
-That is weights, tables, positions and lengths; and in write_and_attend the keys and values of earlier steps. So
-there must be some other kernel between two steps, such as one of torch's.
+On Hopper, a kernel starts while the ones ahead still run, loads what none of them writes, then waits for
+their end. That is weights, tables, positions and lengths; in write_and_attend also the keys and values of
+earlier steps. So there must be some other kernel between two steps, such as one of torch's.
 
 Shapes: R rows (tokens, each with its own position), D width, H heads, G key/value heads, d width of a head,
 P pages of L tokens each, N pages of a row.
@@ -31,7 +31,7 @@ WARPS = 4  # of all products that norm a row, and of the norm: it has the same b
 
 @triton.jit
 def _row_stats(x, eps, NORM: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Mean (0 for RMSNorm) and 1 / deviation of one row. Its order depends on D, and on the warps of a kernel."""
+    """Mean (0 for RMSNorm) and 1 / deviation of one row, in an order that depends on D and warps alone."""
     i = tl.arange(0, BLOCK_D)
     t = tl.load(x + i, mask=i < D, other=0.0).to(tl.float32)
     mean = 0.0
@@ -73,8 +73,8 @@ def _load_weights(weight, row, used, k, K: tl.constexpr, start):
 
 @triton.jit
 def _pin(w):
-    """w, which must be in registers here: else the compiler moves it to shared memory as soon as each load ends,
-    and the next load waits for that."""
+    """w, in registers until here: else the compiler moves it to shared memory as soon as a load ends, and the
+    next load waits for that."""
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [w], dtype=w.dtype, is_pure=False, pack=2)
 
 
@@ -88,7 +88,8 @@ def _add_product(y, a, w, S: tl.constexpr):
 def _linear_kernel(
     x, norm_weight, norm_bias, weight, bias, residual, out, R, M, eps, K: tl.constexpr, NORM: tl.constexpr,
     BLOCK_D: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, S: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ONE_ROW: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ONE_ROW: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile (BLOCK_M, BLOCK_N) of x Wᵀ: K in S segments, one for each warp, unless S is 1.
 
@@ -114,7 +115,7 @@ def _linear_kernel(
     if PDL:
         gdc_launch_dependents()
     if ONE_ROW:
-        blocks, parts = (), ()
+        blocks, parts = tl.tuple([]), tl.tuple([])
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
             blocks = blocks + (_load_weights(weight, w_row, w_used, k, K, start),)
             if GATED:
@@ -181,21 +182,18 @@ def _norm_kernel(
 
 
 def choose_tiles(R: int, M: int, K: int, dtype: torch.dtype, gated: bool = False) -> dict[str, int]:
-    """Tiles of `_linear_kernel`. What the order of a sum depends on, S, does not depend on the number of rows."""
+    """Tiles of `_linear_kernel`. S, on which the order of a sum depends, does not depend on the rows."""
     half = dtype != torch.float32
     if M >= LARGE:
-        rows = 16 if R <= 16 else 32
-        return dict(
-            S=1, BLOCK_M=rows, BLOCK_N=64, BLOCK_K=128 if half else 16, ONE_ROW=0, num_warps=4, num_stages=4
-        )
-    block_k = 64 if half else 16
-    if R == 1 and half:
+        rows, k = 16 if R <= 16 else 32, 128 if half else 16
+        tiles = {"S": 1, "BLOCK_M": rows, "BLOCK_N": 64, "BLOCK_K": k, "ONE_ROW": 0, "num_stages": 4}
+    elif R == 1 and half:
         cols = 8 if M * (1 + gated) < 2048 else 16
-        return dict(S=4, BLOCK_M=16, BLOCK_N=cols, BLOCK_K=64, ONE_ROW=1, num_warps=WARPS, num_stages=1)
-    rows, cols = (16, 16) if R <= 16 else (32, 32)
-    return dict(
-        S=4, BLOCK_M=rows, BLOCK_N=cols if half else 16, BLOCK_K=block_k, ONE_ROW=0, num_warps=4, num_stages=4
-    )  # fmt: skip
+        tiles = {"S": 4, "BLOCK_M": 16, "BLOCK_N": cols, "BLOCK_K": 64, "ONE_ROW": 1, "num_stages": 1}
+    else:
+        rows, cols, k = 16 if R <= 16 else 32, 32 if R > 16 and half else 16, 64 if half else 16
+        tiles = {"S": 4, "BLOCK_M": rows, "BLOCK_N": cols, "BLOCK_K": k, "ONE_ROW": 0, "num_stages": 4}
+    return tiles | {"num_warps": WARPS}
 
 
 def _normalize_rows(x: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor:
@@ -209,8 +207,8 @@ def _normalize_rows(x: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor:
 
 
 def _multiply(
-    x: Tensor, norm: Norm | None, weight: Tensor, bias: Tensor | None, out: Tensor, activation: str | None = None,
-    gated: bool = False, residual: Tensor | None = None
+    x: Tensor, norm: Norm | None, weight: Tensor, bias: Tensor | None, out: Tensor,
+    activation: str | None = None, gated: bool = False, residual: Tensor | None = None
 ) -> Tensor:  # fmt: skip
     (R, K), M = x.shape, out.shape[1]
     tiles = choose_tiles(R, M, K, weight.dtype, gated)

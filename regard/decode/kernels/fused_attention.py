@@ -70,7 +70,8 @@ def _prepare_head(
 
 @triton.jit(do_not_specialize=["N"])
 def _write_kernel(
-    qkv, k_pages, v_pages, tables, positions, cos, sin, q_weight, q_bias, k_weight, k_bias, out, N, q_eps, k_eps,
+    qkv, k_pages, v_pages, tables, positions, cos, sin, q_weight, q_bias, k_weight, k_bias, out, N,
+    q_eps, k_eps,
     H: tl.constexpr, G: tl.constexpr, L: tl.constexpr, d: tl.constexpr, BLOCK_D: tl.constexpr,
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -101,13 +102,13 @@ def _attention_kernel(
     q, k_pages, v_pages, tables, lengths, cos, sin, q_weight, q_bias, k_weight, k_bias, bias,
     out, partial, totals, counters, N, chunks, distances, window, added, scale, q_eps, k_eps,
     H: tl.constexpr, G: tl.constexpr, L: tl.constexpr, d: tl.constexpr, BLOCK_D: tl.constexpr,
-    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, WRITE: tl.constexpr, CHUNK: tl.constexpr, COMBINED: tl.constexpr,
-    PDL: tl.constexpr,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, WRITE: tl.constexpr, CHUNK: tl.constexpr,
+    COMBINED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of keys, and all queries of its key/value head. The last program of a row combines its chunks.
+    """One chunk of keys, all queries of its key/value head. The last program of a row combines its chunks.
 
-    A row attends to its first lengths + added tokens. With WRITE, q has queries, keys and values, and the last
-    of these tokens is the row's own: its key and value are written to their page first.
+    A row attends to its first lengths + added tokens. With WRITE, q has queries, keys and values, and the
+    last of these tokens is the row's own: its key and value are written to their page first.
     """
     row, g, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = H // G
@@ -185,7 +186,8 @@ def _attention_kernel(
 
 @triton.jit
 def _combine(
-    partial, totals, out, head, first, last, chunks, d: tl.constexpr, BLOCK_D: tl.constexpr, COMBINED: tl.constexpr
+    partial, totals, out, head, first, last, chunks, d: tl.constexpr, BLOCK_D: tl.constexpr,
+    COMBINED: tl.constexpr,
 ):  # fmt: skip
     """The result of a head from those of its chunks."""
     i = tl.arange(0, BLOCK_D)
@@ -219,8 +221,8 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def write_pages(
-    qkv: Tensor, k_pages: Tensor, v_pages: Tensor, tables: Tensor, positions: Tensor, rotary: Rotation | None = None,
-    q_norm: Norm | None = None, k_norm: Norm | None = None
+    qkv: Tensor, k_pages: Tensor, v_pages: Tensor, tables: Tensor, positions: Tensor,
+    rotary: Rotation | None = None, q_norm: Norm | None = None, k_norm: Norm | None = None
 ) -> Tensor:  # fmt: skip
     G, L, d = k_pages.shape[1:]
     R, heads = qkv.shape[0], qkv.shape[1] // d
@@ -230,8 +232,8 @@ def write_pages(
     k_weight, k_bias, k_eps, k_kind = norm_arguments(k_norm)
     start_kernel(
         _write_kernel, (R, heads), qkv,
-        qkv, k_pages, v_pages, tables, positions, *(rotary or (None, None)), q_weight, q_bias, k_weight, k_bias, q,
-        tables.shape[1], q_eps, k_eps,
+        qkv, k_pages, v_pages, tables, positions, *(rotary or (None, None)), q_weight, q_bias, k_weight,
+        k_bias, q, tables.shape[1], q_eps, k_eps,
         H=H, G=G, L=L, d=d, BLOCK_D=triton.next_power_of_2(d), Q_NORM=q_kind, K_NORM=k_kind, num_warps=WARPS,
     )  # fmt: skip
     return q
@@ -253,8 +255,8 @@ def _attend(
     k_weight, k_bias, k_eps, k_kind = norm_arguments(k_norm)
     start_kernel(
         _attention_kernel, (R, G, chunks), q,
-        q, k_pages, v_pages, tables, lengths, *(rotary or (None, None)), q_weight, q_bias, k_weight, k_bias, bias,
-        out, partial, totals, get_counters(q.device), N, chunks, 0 if bias is None else bias.shape[1],
+        q, k_pages, v_pages, tables, lengths, *(rotary or (None, None)), q_weight, q_bias, k_weight, k_bias,
+        bias, out, partial, totals, get_counters(q.device), N, chunks, 0 if bias is None else bias.shape[1],
         N * L if window is None else window, added, 1 / math.sqrt(d), q_eps, k_eps,
         H=H, G=G, L=L, d=d, BLOCK_D=triton.next_power_of_2(d), Q_NORM=q_kind, K_NORM=k_kind, WRITE=added > 0,
         CHUNK=CHUNK, COMBINED=COMBINED, num_warps=WARPS,
@@ -270,8 +272,9 @@ def paged_attention(
 
 
 def write_and_attend(
-    qkv: Tensor, k_pages: Tensor, v_pages: Tensor, tables: Tensor, positions: Tensor, rotary: Rotation | None = None,
-    q_norm: Norm | None = None, k_norm: Norm | None = None, bias: Tensor | None = None, window: int | None = None
+    qkv: Tensor, k_pages: Tensor, v_pages: Tensor, tables: Tensor, positions: Tensor,
+    rotary: Rotation | None = None, q_norm: Norm | None = None, k_norm: Norm | None = None,
+    bias: Tensor | None = None, window: int | None = None
 ) -> Tensor:  # fmt: skip
     H = qkv.shape[1] // k_pages.shape[3] - 2 * k_pages.shape[1]
     return _attend(qkv, H, k_pages, v_pages, tables, positions, 1, rotary, q_norm, k_norm, bias, window)

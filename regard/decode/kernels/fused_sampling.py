@@ -16,7 +16,7 @@ from regard.decode.sampling import GREEDY, LEVELS
 
 @triton.jit
 def _choose_group(groups, i, u):
-    """The first group at which the cumulative probability exceeds the share u of all; never one without any."""
+    """The first group at which the cumulative probability exceeds the share u; never one without any."""
     below = tl.where(groups > 0, tl.cumsum(groups, 0), 0.0)
     return tl.min(tl.where(below > u * tl.max(below, 0), i, 1 << 30), 0)
 
@@ -93,7 +93,7 @@ def sample(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tensor
     start_kernel(
         _sample_kernel, (R, width), logits,
         logits, temperature, uniform, tokens, logprobs, parts, get_counters(logits.device), V,
-        WIDTH=width, BLOCK=triton.next_power_of_2(width), BLOCK_V=triton.next_power_of_2(width**2), GREEDY=GREEDY,
-        num_warps=4,
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), BLOCK_V=triton.next_power_of_2(width**2),
+        GREEDY=GREEDY, num_warps=4,
     )  # fmt: skip
     return tokens, logprobs

@@ -153,7 +153,7 @@ def write_and_attend(
     bias: Tensor | None = None,
     window: int | None = None,
 ) -> Tensor:
-    """write_pages, then paged_attention up to the row's own token, if no two rows are of one text: (R, H, d)."""
+    """write_pages, then paged_attention up to the row's own token: (R, H, d). No two rows are of one text."""
     q = write_pages(qkv, k_pages, v_pages, tables, positions, rotary, q_norm, k_norm)
     return paged_attention(q, k_pages, v_pages, tables, positions + 1, bias, window)
 
