@@ -42,14 +42,9 @@ def _row_stats(x, eps, NORM: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexp
 
 
 @triton.jit
-def _normalize(t, mean, scale, weight, bias, at, used):
+def _normalize(t, mean, scale, gain, bias):
     t = (t.to(tl.float32) - mean) * scale
-    gain = tl.load(weight + at, mask=used, other=0.0).to(tl.float32)
-    if bias is None:
-        t = t * gain
-    else:
-        t = tl.fma(t, gain, tl.load(bias + at, mask=used, other=0.0).to(tl.float32))
-    return t
+    return t * gain.to(tl.float32) if bias is None else tl.fma(t, gain.to(tl.float32), bias.to(tl.float32))
 
 
 @triton.jit
@@ -112,16 +107,26 @@ def _linear_kernel(
     up = y
     at = row[:, None] * M + col[None, :]
     used = row_used[:, None] & col_used[None, :]
-    if PDL:
+    if PDL == 1:
         gdc_launch_dependents()
+    if bias is not None:
+        y_bias = tl.load(bias + col, mask=col_used, other=0.0).to(tl.float32)
+        if GATED:
+            up_bias = tl.load(bias + M + col, mask=col_used, other=0.0).to(tl.float32)
     if ONE_ROW:
-        blocks, parts = tl.tuple([]), tl.tuple([])
+        blocks, parts, gains, shifts = tl.tuple([]), tl.tuple([]), tl.tuple([]), tl.tuple([])
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
             blocks = blocks + (_load_weights(weight, w_row, w_used, k, K, start),)
             if GATED:
                 blocks = blocks + (_load_weights(weight, w_row + M, w_used, k, K, start),)
+            if norm_weight is not None:
+                gains = gains + (tl.load(norm_weight + k + start, mask=k + start < K, other=0.0),)
+            if norm_bias is not None:
+                shifts = shifts + (tl.load(norm_bias + k + start, mask=k + start < K, other=0.0),)
         if PDL:
             gdc_wait()
+        if PDL == 2:
+            gdc_launch_dependents()
         if residual is not None:
             before = tl.load(residual + at, mask=used, other=0.0)
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
@@ -131,7 +136,8 @@ def _linear_kernel(
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
             a = parts[start // BLOCK_K]
             if NORM != NO_NORM:
-                a = _normalize(a, mean, scale, norm_weight, norm_bias, k + start, k + start < K)
+                shift = None if norm_bias is None else shifts[start // BLOCK_K]
+                a = _normalize(a, mean, scale, gains[start // BLOCK_K], shift)
             a = tl.where(x_used, a, 0.0).to(weight.dtype.element_ty)
             w = blocks[start // BLOCK_K * (1 + GATED)]
             y = _add_product(y, a, _pin(w) if PDL else w, S)
@@ -141,6 +147,8 @@ def _linear_kernel(
     else:
         if PDL:
             gdc_wait()
+        if PDL == 2:
+            gdc_launch_dependents()
         if residual is not None:
             before = tl.load(residual + at, mask=used, other=0.0)
         for start in range(0, SEGMENT, BLOCK_K):
@@ -150,15 +158,16 @@ def _linear_kernel(
             y = _add_product(y, a, _load_weights(weight, w_row, w_used, k, K, start), S)
             if GATED:
                 up = _add_product(up, a, _load_weights(weight, w_row + M, w_used, k, K, start), S)
+    if PDL == 3:
+        gdc_launch_dependents()
     if S != 1:
         y = tl.sum(y, 0)
         if GATED:
             up = tl.sum(up, 0)
-
     if bias is not None:
-        y += tl.load(bias + col, mask=col_used, other=0.0).to(tl.float32)[None, :]
+        y += y_bias[None, :]
         if GATED:
-            up += tl.load(bias + M + col, mask=col_used, other=0.0).to(tl.float32)[None, :]
+            up += up_bias[None, :]
     y = _activate(y, ACTIVATION)
     if GATED:
         y *= up
@@ -177,7 +186,8 @@ def _norm_kernel(
     mean, scale = _row_stats(x + row, eps, NORM, D, BLOCK_D)
     i = tl.arange(0, BLOCK_D)
     t = tl.load(x + row + i, mask=i < D, other=0.0)
-    t = _normalize(t, mean, scale, weight, bias, i, i < D)
+    gain = tl.load(weight + i, mask=i < D, other=0.0)
+    t = _normalize(t, mean, scale, gain, None if bias is None else tl.load(bias + i, mask=i < D, other=0.0))
     tl.store(out + row + i, t.to(out.dtype.element_ty), mask=i < D)
 
 

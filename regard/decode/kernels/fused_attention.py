@@ -24,6 +24,7 @@ from regard.decode.kernels.launch import (
 from regard.decode.kernels.plain import Norm
 
 CHUNK = 128  # keys of one program: a row's keys are always split in the same places
+FEW = 4  # rows up to which registers are plenty
 COMBINED = 16  # chunks that are combined at once
 WARPS = 4  # of every kernel here: the sums of a head's norm have one order
 
@@ -102,72 +103,80 @@ def _attention_kernel(
     q, k_pages, v_pages, tables, lengths, cos, sin, q_weight, q_bias, k_weight, k_bias, bias,
     out, partial, totals, counters, N, chunks, distances, window, added, scale, q_eps, k_eps,
     H: tl.constexpr, G: tl.constexpr, L: tl.constexpr, d: tl.constexpr, BLOCK_D: tl.constexpr,
-    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, WRITE: tl.constexpr, CHUNK: tl.constexpr,
-    COMBINED: tl.constexpr, PDL: tl.constexpr,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, WRITE: tl.constexpr, EARLY: tl.constexpr,
+    CHUNK: tl.constexpr, COMBINED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One chunk of keys, all queries of its key/value head. The last program of a row combines its chunks.
 
     A row attends to its first lengths + added tokens. With WRITE, q has queries, keys and values, and the
-    last of these tokens is the row's own: its key and value are written to their page first.
+    last of these tokens is the row's own: its key and value are written to their page first. With EARLY,
+    the other ones are loaded before the kernel ahead has ended, which takes registers.
     """
     row, g, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = H // G
     i = tl.arange(0, BLOCK_D)
     inside = i < d
-    if PDL:
+    if PDL == 1:
         gdc_launch_dependents()
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     page = tl.load(tables + row * N + at // L, mask=at // L < N, other=0, cache_modifier=".cg").to(tl.int64)
     length = tl.load(lengths + row, cache_modifier=".cg") + added
-    first = tl.maximum(length - 1 - window, 0) // CHUNK  # the first chunk with keys for this row
-    last = tl.where(length > 0, (length - 1) // CHUNK, -1)
-    distance = length - 1 - at
-    allowed = (distance >= 0) & (distance <= window)
-    stored = (allowed & (distance > 0) if WRITE else allowed)[:, None] & inside[None, :]
+    own = tl.maximum(length - 1, 0)  # the last token, whose key is apart: with WRITE, it is in no page yet
+    first, last = tl.maximum(own - window, 0) // CHUNK, own // CHUNK  # the chunks with keys for this row
+    distance = own - at
+    earlier = (distance > 0) & (distance <= window)
+    used = earlier[:, None] & inside[None, :]
     cell = ((page * G + g) * L + at % L)[:, None] * d + i[None, :]
-    if PDL and not WRITE:
+    if EARLY:
+        k = tl.load(k_pages + cell, mask=used, other=0.0)
+        v = tl.load(v_pages + cell, mask=used, other=0.0)
+    if PDL:
         gdc_wait()
-    k = tl.load(k_pages + cell, mask=stored, other=0.0)
-    v = tl.load(v_pages + cell, mask=stored, other=0.0)
-    if PDL and WRITE:
-        gdc_wait()
+    if PDL == 2:
+        gdc_launch_dependents()
     head = row * H + g * GROUP
     if (chunk == 0) & (length <= 0):
         for j in tl.static_range(GROUP):
             tl.store(out + (head + j) * d + i, tl.zeros([BLOCK_D], out.dtype.element_ty), mask=inside)
-    if (chunk >= first) & (chunk <= last):
-        q_row = q + head * d
+    if (chunk >= first) & (chunk <= last) & (length > 0):
+        own_page = tl.load(tables + row * N + own // L).to(tl.int64)
+        own_cell = ((own_page * G + g) * L + own % L) * d + i
         if WRITE:
             x = q + row * (H + 2 * G) * d
+            own_k = x + (H + g) * d
+            own_v = tl.load(own_k + G * d + i, mask=inside, other=0.0).to(v_pages.dtype.element_ty)
+            own_k = _prepare_head(own_k, k_weight, k_bias, cos, sin, k_eps, own, K_NORM, d, BLOCK_D)
+            own_k = own_k.to(k_pages.dtype.element_ty)
+            tl.store(k_pages + own_cell, own_k, mask=inside & (chunk == last))
+            tl.store(v_pages + own_cell, own_v, mask=inside & (chunk == last))
             q_row = x + g * GROUP * d
-            if chunk == last:
-                x += (H + g) * d
-                new_k = _prepare_head(x, k_weight, k_bias, cos, sin, k_eps, length - 1, K_NORM, d, BLOCK_D)
-                new_k = new_k.to(k.dtype)
-                new_v = tl.load(x + G * d + i, mask=inside, other=0.0).to(v.dtype)
-                own = tl.load(tables + row * N + (length - 1) // L).to(tl.int64)
-                own_cell = ((own * G + g) * L + (length - 1) % L) * d + i
-                tl.store(k_pages + own_cell, new_k, mask=inside)
-                tl.store(v_pages + own_cell, new_v, mask=inside)
-                is_own = (distance == 0)[:, None]
-                k = tl.where(is_own, new_k[None, :], k)
-                v = tl.where(is_own, new_v[None, :], v)
+        else:
+            own_k = tl.load(k_pages + own_cell, mask=inside, other=0.0)
+            own_v = tl.load(v_pages + own_cell, mask=inside, other=0.0)
+            q_row = q + head * d
+        if not EARLY:
+            k = tl.load(k_pages + cell, mask=used, other=0.0)
+            v = tl.load(v_pages + cell, mask=used, other=0.0)
         for j in tl.static_range(GROUP):
             if WRITE:
                 query = _prepare_head(
-                    q_row + j * d, q_weight, q_bias, cos, sin, q_eps, length - 1, Q_NORM, d, BLOCK_D
+                    q_row + j * d, q_weight, q_bias, cos, sin, q_eps, own, Q_NORM, d, BLOCK_D
                 ).to(tl.float32)
             else:
                 query = tl.load(q_row + j * d + i, mask=inside, other=0.0).to(tl.float32)
             s = tl.sum(k.to(tl.float32) * query[None, :], 1) * scale
+            own_s = tl.sum(own_k.to(tl.float32) * query, 0) * scale
             if bias is not None:
-                nearest = tl.minimum(tl.maximum(distance, 0), distances - 1)
-                s += tl.load(bias + (g * GROUP + j) * distances + nearest, mask=allowed, other=0.0)
-            s = tl.where(allowed, s, -float("inf"))
-            highest = tl.max(s, 0)
-            p = tl.exp(s - tl.where(highest == -float("inf"), 0.0, highest))
-            total = tl.sum(p, 0)
-            o = tl.sum(p[:, None] * v.to(tl.float32), 0)
+                by_distance = bias + (g * GROUP + j) * distances
+                s += tl.load(by_distance + tl.minimum(distance, distances - 1), mask=earlier, other=0.0)
+                own_s += tl.load(by_distance)
+            s = tl.where(earlier, s, -float("inf"))
+            own_s = tl.where(chunk == last, own_s, -float("inf"))
+            highest = tl.maximum(tl.max(s, 0), own_s)
+            shift = tl.where(highest == -float("inf"), 0.0, highest)
+            p, own_p = tl.exp(s - shift), tl.exp(own_s - shift)
+            total = tl.sum(p, 0) + own_p
+            o = tl.sum(p[:, None] * v.to(tl.float32), 0) + own_p * own_v.to(tl.float32)
             if first == last:
                 o = o / tl.where(total == 0, 1.0, total)
                 tl.store(out + (head + j) * d + i, o.to(out.dtype.element_ty), mask=inside)
@@ -176,6 +185,8 @@ def _attention_kernel(
                 tl.store(partial + place * d + i, o, mask=inside)
                 tl.store(totals + place * 2, highest)
                 tl.store(totals + place * 2 + 1, total)
+        if PDL == 3:
+            gdc_launch_dependents()
         if first != last:
             tl.debug_barrier()  # all of this program's stores come before the count
             if tl.atomic_add(counters + row * G + g, 1, sem="acq_rel") == last - first:
@@ -259,7 +270,7 @@ def _attend(
         bias, out, partial, totals, get_counters(q.device), N, chunks, 0 if bias is None else bias.shape[1],
         N * L if window is None else window, added, 1 / math.sqrt(d), q_eps, k_eps,
         H=H, G=G, L=L, d=d, BLOCK_D=triton.next_power_of_2(d), Q_NORM=q_kind, K_NORM=k_kind, WRITE=added > 0,
-        CHUNK=CHUNK, COMBINED=COMBINED, num_warps=WARPS,
+        EARLY=added > 0 and R <= FEW, CHUNK=CHUNK, COMBINED=COMBINED, num_warps=WARPS,
     )  # fmt: skip
     return out
 

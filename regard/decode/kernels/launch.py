@@ -10,6 +10,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from regard.decode.kernels.plain import Norm
 
+MODES: dict[str, int] = {}
 COUNTERS = 1 << 20  # of programs that work on one result together, in one kernel
 
 NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(i) for i in range(3))
@@ -18,9 +19,12 @@ NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(i) for i in range(3))
 @triton.jit
 def begin_kernel(PDL: tl.constexpr):
     """Let the next kernel start, and wait for the end of the one before."""
-    if PDL:
+    if PDL == 1:
         gdc_launch_dependents()
+    if PDL:
         gdc_wait()
+    if PDL > 1:
+        gdc_launch_dependents()
 
 
 @functools.cache
@@ -39,7 +43,11 @@ def start_kernel(
     kernel: triton.JITFunction, grid: tuple[int, ...], like: Tensor, *args: object, **options: object
 ) -> None:
     """Start a kernel on the device of `like`."""
-    pdl = can_overlap(like.device)
+    pdl = (
+        MODES.get(kernel.fn.__name__ + ("1" if options.get("ONE_ROW") or options.get("EARLY") else ""), 2)
+        if can_overlap(like.device)
+        else 0
+    )
     with torch.cuda.device_of(like):
         kernel[grid](*args, **options, PDL=pdl, **({"launch_pdl": True} if pdl else {}))
 
