@@ -55,8 +55,7 @@ class Launched:
     """A step whose tokens have not come yet."""
 
     rows: list[tuple[Text, int]]  # and their slots
-    tokens: Tensor  # (2, R) int32: the tokens, and the bits of their log-probabilities
-    event: Any  # None: they are there
+    tokens: Callable[[], Tensor]  # (2, R) int32: the tokens, and the bits of their log-probabilities
 
 
 class Runner:
@@ -97,6 +96,7 @@ class Runner:
         self.read_rows: dict[int, Tensor] = {}  # by their number: what a part of prompts is, (3, R)
         self.captured: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self.graph_pool: Any = None
+        self.searches: dict[tuple[Any, ...], Any] = {}  # the last beam search, with its tensors
 
     def _affordable(self, count: int, layers: int, shape: tuple[int, int, int]) -> int:
         """So many pages, or as many as the memory has room for."""
@@ -111,7 +111,7 @@ class Runner:
         slots = len(self.buffers.tables)
         for R in {n for n in ROWS if n <= slots} | {slots}:
             for kind in range(3):
-                self._replay(("step", R, kind), partial(self._generate, R, kind))
+                self.replay(("step", R, kind), partial(self._generate, R, kind))
         for R in READ:
             self._replay_part(np.zeros((3, 0), np.int32), R)
 
@@ -211,7 +211,7 @@ class Runner:
             text = self.waiting[0]
             window = fit_context(text.ids, self.context)
             shared = [] if self.has_source else self.pool.lookup(window[:-1])
-            text.source_length = self._source_length(text.source)
+            text.source_length = self.source_length(text.source)
             own, source = -(-len(window) // PAGE) - len(shared), -(-text.source_length // PAGE)
             # Others need a page now and then: it is no use to take a text in and have it wait again at once.
             room = own + source + len(self.texts) <= self.pool.free or not self.texts
@@ -228,16 +228,16 @@ class Runner:
         if new:
             self.buffers.write_tables(new)
             if self.has_source:
-                self._read_sources(new)
+                self.read_sources(new)
 
-    def _source_length(self, source: Source | None) -> int:
+    def source_length(self, source: Source | None) -> int:
         if source is None:
             return 0
         return int(self.model.config.side) ** 2 if isinstance(source, Tensor) else len(source)
 
     # Reading
 
-    def _read_sources(self, texts: Sequence[Text]) -> None:
+    def read_sources(self, texts: Sequence[Text]) -> None:
         """Encode sources, and write their keys and values for each layer."""
         sources, mask = collate_sources([t.source for t in texts if t.source is not None], self.device)
         encoded = self.model.begin(sources, mask).encoded  # (B, S, D)
@@ -283,7 +283,7 @@ class Runner:
         if R not in self.read_rows:
             self.read_rows[R] = torch.zeros(3, R, dtype=torch.int32, device=self.device)
         self.read_rows[R].copy_(self.buffers.send(padded))
-        self._replay(("read", R), lambda: self._read_part(self.read_rows[R]))
+        self.replay(("read", R), lambda: self._read_part(self.read_rows[R]))
 
     def _read_part(self, numbers: Tensor) -> None:
         """Write the keys and values of some tokens: their ids, positions and slots (3, R)."""
@@ -291,11 +291,11 @@ class Runner:
         b = self.buffers
         source = b.source_tables[slots], b.source_lengths[slots]
         rows = Rows(positions, positions + 1, b.tables[slots], *source, distinct=False)
-        self._hidden(ids, rows)
+        self.hidden(ids, rows)
 
     # The computation, which a graph repeats
 
-    def _hidden(self, ids: Tensor, rows: Rows) -> Tensor:
+    def hidden(self, ids: Tensor, rows: Rows) -> Tensor:
         """The hidden states (R, D) of rows; their keys and values are written."""
 
         def run(stack: Stack, x: Tensor, positions: Positions | None) -> Tensor:
@@ -313,9 +313,13 @@ class Runner:
         positions = b.numbers[1, :R]
         source = b.source_tables[:R], b.source_lengths[:R]
         rows = Rows(positions, positions + 1, b.tables[:R], *source, distinct=True)
-        hidden = self._hidden(b.numbers[0, :R], rows)
-        bias = self.model.output_bias
-        return self.kernels.norm_linear(hidden, None, self.model.output, bias, out_dtype=torch.float32)
+        hidden = self.hidden(b.numbers[0, :R], rows)
+        return self.output_logits(hidden)
+
+    def output_logits(self, hidden: Tensor) -> Tensor:
+        """The logits (R, V) of hidden states (R, D), in float32."""
+        weight, bias = self.model.output, self.model.output_bias
+        return self.kernels.norm_linear(hidden, None, weight, bias, out_dtype=torch.float32)
 
     def _advance(self, R: int) -> None:
         positions = self.buffers.numbers[1, :R]
@@ -343,14 +347,19 @@ class Runner:
         self._advance(R)
         return logits
 
-    def _replay(self, key: tuple[Any, ...], body: Callable[[], Any]) -> Any:
-        """Run a step: by its graph, captured at the first time, where there are graphs."""
+    def replay(self, key: tuple[Any, ...], body: Callable[[], Any], *changed: Tensor) -> Any:
+        """Run a step: by its graph, captured at the first time, where there are graphs.
+
+        `changed` are tensors that a step changes and reads; those of the slots are among them.
+        """
         if not self.graphs:
             return body()
         if key not in self.captured:
-            before = self.buffers.numbers.clone()
+            tensors = [self.buffers.numbers, *changed]
+            before = [t.clone() for t in tensors]
             body()  # compiles kernels; what it writes to pages is what the graph will write
-            self.buffers.numbers.copy_(before)
+            for t, old in zip(tensors, before, strict=True):
+                t.copy_(old)
             torch.cuda.synchronize(self.device)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.graph_pool):
@@ -360,6 +369,21 @@ class Runner:
         graph, result = self.captured[key]
         graph.replay()
         return result
+
+    def fetch(self, result: Tensor) -> Callable[[], Tensor]:
+        """Begin to copy a result to the host; the function returned waits for it."""
+        if self.device.type != "cuda":
+            return result.clone
+        host = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+        host.copy_(result, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+
+        def wait() -> Tensor:
+            event.synchronize()
+            return host
+
+        return wait
 
     # Tokens
 
@@ -383,13 +407,8 @@ class Runner:
 
     def _launch(self, texts: Sequence[Text]) -> None:
         R, kind = self._begin(texts), max(text.kind for text in texts)
-        result, event = self._replay(("step", R, kind), lambda: self._generate(R, kind)), None
-        if self.device.type == "cuda":
-            host = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
-            result = host.copy_(result, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-        self.launched.append(Launched([(text, text.slot or 0) for text in texts], result, event))
+        result = self.fetch(self.replay(("step", R, kind), lambda: self._generate(R, kind)))
+        self.launched.append(Launched([(text, text.slot or 0) for text in texts], result))
         self._stop(texts)
 
     def _collect(self) -> list[Output]:
@@ -397,9 +416,8 @@ class Runner:
         if not self.launched:
             return []
         step = self.launched.popleft()
-        if step.event is not None:
-            step.event.synchronize()
-        tokens, logprobs = step.tokens[0].tolist(), step.tokens[1].view(torch.float32).tolist()
+        result = step.tokens()
+        tokens, logprobs = result[0].tolist(), result[1].view(torch.float32).tolist()
         return [self._output(t, tokens[slot], logprobs[slot]) for t, slot in step.rows if not t.done]
 
     def _output(self, text: Text, token: int, logprob: float, top: TopLogprobs = ()) -> Output:
@@ -415,7 +433,7 @@ class Runner:
         R = self._begin(texts)
         slots = [text.slot or 0 for text in texts]
         at = self.buffers.send(np.array(slots))
-        logits = self._replay(("logits", R), lambda: self._generate_logits(R))[at]
+        logits = self.replay(("logits", R), lambda: self._generate_logits(R))[at]
         finite = logits.amax(-1).isfinite().tolist()
         logprobs = logits.log_softmax(-1)
         tokens = [-1] * len(texts)

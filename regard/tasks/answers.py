@@ -1,13 +1,16 @@
 """From tokens to answers, for every task that writes."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from regard.decode.beam import NO_TOKEN, Hypothesis, beam_search
 from regard.decode.generate import Stopper, generate
+from regard.decode.paged_beam import search_by_runner
 from regard.decode.prompts import Source, Writer, read_rows
+from regard.decode.runners import borrow_runner
 from regard.decode.sampling import Sampling, beam_processor
 from regard.errors import UserError
 from regard.text.tokenizer import Tokenizer
@@ -80,6 +83,12 @@ def search_beams(
     longest = sampling.max_new_tokens
     if sources is not None:  # as in `generate`, an answer ends when the context is full
         longest = min(longest, 1 + model.config.context - len(prompts[0]))
+    process = beam_processor(sampling, prompts)
+    with borrow_runner(model, len(prompts) * beams) if process is None else nullcontext() as runner:
+        if runner is not None:
+            ends = [end] if isinstance(end, int) else list(end or ())
+            best = search_by_runner(runner, prompts, sampling, ends, longest, sources)
+            return [several[:samples] for several in best]
     with torch.inference_mode():
         logits, state = read_rows(model, prompts, sources)
     hypotheses = beam_search(
@@ -90,7 +99,7 @@ def search_beams(
         end=NO_TOKEN if end is None else end,
         max_new_tokens=longest,
         length_penalty=sampling.length_penalty,
-        process=beam_processor(sampling, prompts),
+        process=process,
     )
     return [several[:samples] for several in hypotheses]
 

@@ -1,0 +1,255 @@
+"""Beam search over pages: steps of fixed shapes, whose choices are made on the device.
+
+It gives what `beam_search` gives. Beams are reordered by their tables of pages; only the page that a beam
+writes to is its own, copied from the beam that it continues. A finished sentence makes room for another.
+
+Shapes: B sentences searched at once, K beams, C candidates, V vocabulary, T the most tokens of an answer,
+N pages of a beam, L tokens of a page.
+"""
+
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.decode.beam import NO_TOKEN, Hypothesis, make_hypotheses, penalize_length
+from regard.decode.blocks import Rows
+from regard.decode.buffers import Text
+from regard.decode.prompts import Source
+from regard.decode.runner import PAGE, READ, ROWS, Runner
+from regard.decode.sampling import NOT_FINITE, Sampling, row_generator
+from regard.errors import UserError
+
+LAG = 2  # steps that are begun before the end of one is looked at
+REFILL = 4  # new sentences are read once one in so many of the places is free
+
+
+class PagedBeams:
+    """The search of B sentences at once with a runner, which nobody else uses meanwhile."""
+
+    def __init__(
+        self, runner: Runner, B: int, K: int, longest: int, new: int, ends: Collection[int], penalty: float
+    ):
+        self.runner, self.B, self.K, self.T = runner, B, K, new
+        self.N, device = -(-(longest + new) // PAGE), runner.device
+        self.ends = sorted(ends)
+        self.end_ids = torch.tensor(self.ends, dtype=torch.long, device=device)
+        lengths = [penalize_length(max(1, t), penalty) for t in range(new + 2)]
+        self.penalties = torch.tensor(lengths, device=device)
+        # Sums only fall: at best, a beam keeps its sum until the length at which its score is highest.
+        self.bounds = torch.tensor([lengths[new]] * (new + 1) if penalty > 0 else lengths[1:], device=device)
+        source_width = runner.buffers.source_tables.shape[1]
+        self.own = torch.zeros(B * K, self.N, dtype=torch.int32, device=device)
+        self.tables = torch.zeros_like(self.own)
+        self.source_pages = np.zeros((B, source_width), np.int32)
+        self.source_tables = torch.zeros(B * K, source_width, dtype=torch.int32, device=device)
+        self.source_lengths = torch.zeros(B * K, dtype=torch.int32, device=device)
+        self.ids = torch.zeros(B * K, dtype=torch.int32, device=device)
+        self.positions = torch.full((B * K,), -1, dtype=torch.int32, device=device)
+        self.sums, self.scores = (torch.full((B, K), -math.inf, device=device) for _ in range(2))
+        self.texts, self.finished = (
+            torch.full((B, K, new), NO_TOKEN, dtype=torch.int32, device=device) for _ in range(2)
+        )
+        self.steps = torch.zeros(B, dtype=torch.long, device=device)  # tokens written
+        self.over = torch.ones(B, dtype=torch.bool, device=device)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """What a step changes."""
+        state = [self.tables, self.ids, self.positions, self.sums, self.scores, self.texts, self.finished]
+        return [*state, self.steps, self.over]
+
+    # On the device
+
+    def step(self) -> Tensor:
+        """One more token of every beam; whether each sentence is over (B,)."""
+        source = self.source_tables, self.source_lengths
+        rows = Rows(self.positions, self.positions + 1, self.tables, *source, distinct=True)
+        log_p = self.runner.output_logits(self.runner.hidden(self.ids, rows)).log_softmax(-1)
+        top, parents, tokens = self.best_candidates(log_p.unflatten(0, (self.B, self.K)))  # (B, C)
+        K, t = self.K, self.steps + 1  # (B,)
+        ended = torch.isin(tokens, self.end_ids) | (t == self.T)[:, None]  # (B, C)
+        candidates = self.texts.gather(1, parents[..., None].expand(-1, -1, self.T))  # (B, C, T)
+        at = self.steps.clamp(max=self.T - 1)[:, None, None].expand(-1, tokens.shape[1], 1)
+        candidates = candidates.scatter(2, at, tokens[..., None].int())
+
+        new_scores = (top / self.penalties[t][:, None]).masked_fill(~ended, -math.inf)  # (B, C)
+        new_scores[:, K:] = -math.inf  # the spare candidates may continue, but not finish
+        scores, best = torch.cat([self.scores, new_scores], dim=1).topk(K)  # (B, K)
+        finished = torch.cat([self.finished, candidates], dim=1)
+        finished = finished.gather(1, best[..., None].expand(-1, -1, self.T))
+
+        sums, live = top.masked_fill(ended, -math.inf).topk(K)  # (B, K)
+        over = (sums[:, 0] / self.bounds[t.clamp(max=self.T)] <= scores[:, -1]) | (t >= self.T) | self.over
+        kept = self.over[:, None]  # sentences that were over before stay as they are
+        self.scores.copy_(self.scores.where(kept, scores))
+        self.finished.copy_(self.finished.where(kept[..., None], finished))
+        self.texts.copy_(candidates.gather(1, live[..., None].expand(-1, -1, self.T)))
+        self.sums.copy_(sums)
+        self.ids.copy_(tokens.gather(1, live).flatten())
+        self.continue_beams(parents.gather(1, live))
+        self.steps.add_((~over).long())
+        self.over.copy_(over)
+        self.positions.copy_(torch.where(over.repeat_interleave(K), -1, self.positions + 1))
+        return over
+
+    def best_candidates(self, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The sums, beams and new tokens (B, C) of the likeliest texts with one more token.
+
+        Those of each beam first: no beam has more than C of them.
+        """
+        K, V = log_p.shape[1:]
+        C = min(2 * K, K * V)
+        each, tokens = log_p.topk(min(C, V))  # (B, K, C)
+        top, index = (self.sums[..., None] + each).flatten(1).topk(C)  # (B, C)
+        return top, index // each.shape[-1], tokens.flatten(1).gather(1, index)
+
+    def continue_beams(self, parents: Tensor) -> None:
+        """Beam k of a sentence continues from what its beam parents[k] was, (B, K)."""
+        first = self.K * torch.arange(self.B, device=parents.device)[:, None]
+        flat = (first + parents).flatten()  # (B * K,)
+        full = ((self.positions + 1).clamp(min=0) // PAGE).clamp(max=self.N - 1).long()[:, None]
+        source, target = self.tables[flat].gather(1, full)[:, 0], self.own.gather(1, full)[:, 0]
+        for pages in (self.runner.keys, self.runner.values):
+            pages[:, target.long()] = pages[:, source.long()]
+        whole = torch.arange(self.N, device=parents.device) < full
+        self.tables.copy_(torch.where(whole, self.tables[flat], self.own))
+
+    # On the host
+
+    def acquire(self) -> None:
+        """Take pages, which are given back by `release`."""
+        pages = self.runner.pool.take(self.own.numel())
+        sources = self.runner.pool.take(self.source_pages.size)
+        if pages is None or sources is None:
+            raise UserError(
+                f"{self.B} sentences with {self.K} beams don't fit into memory; ask for fewer at once"
+            )
+        self.source_pages = np.array(sources, np.int32).reshape(self.B, -1)
+        send = self.runner.buffers.send
+        self.own.copy_(send(np.array(pages, np.int32).reshape(self.own.shape)))
+        self.source_tables.copy_(send(self.source_pages.repeat(self.K, 0)))
+        self.tables.copy_(self.own)
+        self.over.fill_(True)
+        self.positions.fill_(-1)
+
+    def place(self, places: Sequence[int], texts: Sequence[Text]) -> None:
+        """Begin the search of sentences."""
+        for b, text in zip(places, texts, strict=True):
+            text.source_length = self.runner.source_length(text.source)
+            text.source_pages = self.source_pages[b].tolist()
+        if self.runner.has_source:
+            self.runner.read_sources(texts)
+        send, K = self.runner.buffers.send, self.K
+        beams = np.concatenate([np.arange(b * K, b * K + K) for b in places])
+        at, first, several = send(np.array(places)), send(np.array(places) * K), send(beams)
+        lengths = np.array([len(text.ids) - 1 for text in texts], np.int32)
+        self.tables[several] = self.own[several]
+        self.source_lengths[several] = send(
+            np.repeat([text.source_length for text in texts], K).astype(np.int32)
+        )
+        self.read(places, texts)
+        self.ids[several] = send(np.repeat([text.ids[-1] for text in texts], K).astype(np.int32))
+        self.positions[first] = send(lengths) - 1
+        self.copy_first(several, send(np.repeat(np.array(places) * K, K)), send(np.repeat(lengths, K)))
+        self.sums[at], self.scores[at] = -math.inf, -math.inf
+        self.sums[at, 0] = 0.0  # at first, all beams are the same
+        self.texts[at], self.finished[at] = NO_TOKEN, NO_TOKEN
+        self.steps[at], self.over[at] = 0, False
+
+    def copy_first(self, beams: Tensor, first: Tensor, lengths: Tensor) -> None:
+        """All beams of a sentence begin with the prompt that its first one has read."""
+        full = (lengths // PAGE).long()[:, None]
+        source, target = self.tables[first].gather(1, full)[:, 0], self.own[beams].gather(1, full)[:, 0]
+        for pages in (self.runner.keys, self.runner.values):
+            pages[:, target.long()] = pages[:, source.long()]
+        whole = torch.arange(self.N, device=beams.device) < full
+        self.tables[beams] = torch.where(whole, self.tables[first], self.own[beams])
+        self.positions[beams] = lengths
+
+    def read(self, places: Sequence[int], texts: Sequence[Text]) -> None:
+        """Read prompts but for their last tokens into the pages of each sentence's first beam."""
+        parts = [
+            np.stack([text.ids[:-1], np.arange(len(text.ids) - 1), np.full(len(text.ids) - 1, b * self.K)])
+            for b, text in zip(places, texts, strict=True)
+        ]
+        numbers = np.concatenate(parts, axis=1).astype(np.int32)
+        for i in range(0, numbers.shape[1], READ[-1]):
+            ids, positions, beams = self.runner.buffers.send(numbers[:, i : i + READ[-1]].copy())
+            source = self.source_tables[beams], self.source_lengths[beams]
+            self.runner.hidden(
+                ids, Rows(positions, positions + 1, self.tables[beams], *source, distinct=False)
+            )
+
+    def result(self, places: Sequence[int]) -> list[list[Hypothesis]]:
+        at = self.runner.buffers.send(np.array(places))
+        finished, scores = self.finished[at].cpu(), self.scores[at].cpu()
+        return [make_hypotheses(f, s, self.ends) for f, s in zip(finished, scores, strict=True)]
+
+    def release(self) -> None:
+        self.runner.pool.release(self.own.flatten().tolist())
+        self.runner.pool.release(self.source_pages.flatten().tolist())
+
+
+@torch.inference_mode()
+def search_by_runner(
+    runner: Runner,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    ends: Collection[int],
+    max_new_tokens: int,
+    sources: Sequence[Source] | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses for each prompt, best first."""
+    rng = row_generator(0, 0, [])
+    texts = [
+        Text(list(prompt), sampling, rng, max_new_tokens, None if sources is None else sources[i])
+        for i, prompt in enumerate(prompts)
+    ]
+    K, longest = sampling.num_beams, max(map(len, prompts))
+    per_sentence = K * -(-(longest + max_new_tokens) // PAGE) + runner.buffers.source_tables.shape[1]
+    B = max(
+        1,
+        min(
+            next((n for n in ROWS if n >= len(texts)), ROWS[-1]),
+            ROWS[-1] // K,
+            runner.pool.free // per_sentence,
+        ),
+    )
+    key = "beams", B, K, longest, max_new_tokens, tuple(ends), sampling.length_penalty
+    beams = runner.searches.get(key)
+    if beams is None:
+        beams = PagedBeams(runner, B, K, longest, max_new_tokens, ends, sampling.length_penalty)
+        runner.searches = {key: beams}  # a search with other options has other graphs
+        runner.captured = {k: v for k, v in runner.captured.items() if k[0] != "beams"}
+    beams.acquire()
+    waiting, results = deque(range(len(texts))), dict[int, list[Hypothesis]]()
+    places: list[int | None] = [None] * B  # the sentence of each place
+    begun: deque[tuple[list[int | None], Any]] = deque()
+    try:
+        while waiting or any(n is not None for n in places):
+            free = [b for b, n in enumerate(places) if n is None]
+            if waiting and (len(free) * REFILL >= B or len(free) == B):
+                chosen = [(b, waiting.popleft()) for b in free[: len(waiting)]]
+                beams.place([b for b, _ in chosen], [texts[n] for _, n in chosen])
+                for b, n in chosen:
+                    places[b] = n
+            over = runner.replay(key, beams.step, *beams.state)
+            begun.append((list(places), runner.fetch(over)))
+            if len(begun) > LAG:
+                sentences, fetched = begun.popleft()
+                ended = fetched().tolist()
+                done = [b for b, n in enumerate(places) if n is not None and ended[b] and sentences[b] == n]
+                if done:
+                    for b, hypotheses in zip(done, beams.result(done), strict=True):
+                        results[places[b] or 0] = hypotheses
+                        places[b] = None
+    finally:
+        beams.release()
+    if not all(results.values()):
+        raise UserError(NOT_FINITE)
+    return [results[n] for n in range(len(texts))]
