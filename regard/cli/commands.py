@@ -48,7 +48,7 @@ def load_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     from regard.runs.ensemble import ensemble
     from regard.runs.load import load
 
-    model = load(options.model)
+    model = load(options.model, dtype=options.dtype)
     if options.ensemble:
         model = ensemble([model, *map(load, options.ensemble)])
     if options.words:
@@ -247,7 +247,8 @@ def serve(options: argparse.Namespace) -> None:
         key=key,
     )
     models = {
-        name: load(folder) for name, folder in zip(model_names(options.model), options.model, strict=True)
+        name: load(folder, dtype=options.dtype)
+        for name, folder in zip(model_names(options.model), options.model, strict=True)
     }
     serve_models(models, security, limits, options.port, options.log == "json")
 

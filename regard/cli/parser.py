@@ -97,6 +97,11 @@ def add_ask_options(p: argparse.ArgumentParser) -> None:
     add_answer_options(p)
 
 
+def add_dtype_option(p: argparse.ArgumentParser) -> None:
+    about = "the precision in which text is generated on a GPU (default: auto, bfloat16)"
+    p.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help=about)
+
+
 def add_score_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL")
     p.add_argument("data", nargs="+", metavar="DATA")
@@ -113,6 +118,7 @@ def add_answer_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--with", **REPEATED, dest="ensemble", metavar="MODEL", help=ensemble)
     for name, settings in ANSWER_OPTIONS.items():
         p.add_argument("--" + name.replace("_", "-"), **settings)
+    add_dtype_option(p)
     p.add_argument("--words", action="store_true", help="use the model's word vectors instead of the model")
 
 
@@ -136,6 +142,7 @@ def add_serve_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--port", **INTEGER, help="the port (default: 7447, or the next free one)")
     p.add_argument("--name", **REPEATED, metavar="NAME", help="another accepted host name (repeatable)")
     p.add_argument("--api-key", metavar="KEY", help="require this key from clients (or set REGARD_API_KEY)")
+    add_dtype_option(p)
     p.add_argument("--places", **INTEGER, help="answers generated at once, per model (default: 32)")
     p.add_argument("--queue", **INTEGER, help="requests that may wait (default: 128)")
     p.add_argument("--max-tokens", **INTEGER, help="limit for one answer (default: 4096)")

@@ -15,6 +15,7 @@ from regard.decode.blocks import find_decoder
 from regard.decode.cancel import check_cancelled
 from regard.decode.runner import ROWS, Runner
 
+DTYPES = torch.float32, torch.bfloat16  # in which a model can write on a GPU
 Weights = tuple[tuple[int, int], ...]
 
 
@@ -34,6 +35,11 @@ def set_dtype(model: nn.Module, dtype: torch.dtype) -> None:
     _dtypes[model] = dtype
 
 
+def writing_dtype(model: nn.Module) -> torch.dtype:
+    """The precision in which a model writes on a GPU."""
+    return _dtypes.get(model, torch.bfloat16)
+
+
 def make_runner(model: Any, slots: int) -> Runner | None:
     """A runner with a copy of the model's weights in the precision for writing; None: it writes plainly.
 
@@ -44,7 +50,7 @@ def make_runner(model: Any, slots: int) -> Runner | None:
         return None
     if find_decoder(model) is None:
         return None
-    writer = copy.deepcopy(model).to(_dtypes.get(model, torch.bfloat16))
+    writer = copy.deepcopy(model).to(writing_dtype(model))
     for m in writer.modules():
         m._forward_pre_hooks.clear()
     return Runner(writer.requires_grad_(False).eval(), slots)

@@ -11,6 +11,7 @@ from regard.convert.huggingface.family import EmptyWeights, check_tables
 from regard.convert.huggingface.hub import HUB, download
 from regard.convert.huggingface.load import KINDS, is_huggingface
 from regard.data.word_vectors import is_vectors_file
+from regard.decode.runners import DTYPES, set_dtype
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.models import MODELS
@@ -33,9 +34,29 @@ from regard.tasks import TASKS, Task
 from regard.text.tokenizer import Tokenizer
 
 
-def load(folder: str | Path, device: str | torch.device | None = None) -> Model:
+def load(
+    folder: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype = "auto"
+) -> Model:
     """The trained model of a run's folder, or of one in Hugging Face's layout; hf:OWNER/NAME is one of
-    theirs on the hub. Or that of a GGUF file, or word vectors in a file of GloVe or word2vec."""
+    theirs on the hub. Or that of a GGUF file, or word vectors in a file of GloVe or word2vec.
+
+    `dtype` is the precision in which it writes on a GPU: auto is bfloat16. All else is computed in float32.
+    """
+    model = load_model(folder, device)
+    if dtype != "auto":
+        set_dtype(model.model, parse_dtype(dtype))
+    return model
+
+
+def parse_dtype(name: str | torch.dtype) -> torch.dtype:
+    """The dtype of this name."""
+    names = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+    if (dtype := names.get(str(name).removeprefix("torch."))) is None:
+        raise UserError(f"dtype={name}: give one of auto, {', '.join(names)}")
+    return dtype
+
+
+def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
     folder = download(str(folder)) if str(folder).startswith(HUB) else Path(folder)
     if folder.is_file() and is_vectors_file(folder.name):
         return load_vectors(folder, device)

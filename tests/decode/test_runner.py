@@ -279,3 +279,14 @@ def test_watched_changed_and_trained_models_write_plainly(on_gpu: None) -> None:
 
 def test_models_on_a_cpu_write_plainly() -> None:
     assert not runners.can_run(make_gpt("llama"))
+
+
+def test_models_write_in_bfloat16_unless_told_otherwise(on_gpu: None) -> None:
+    for dtype in (None, torch.float32):
+        model = make_gpt("llama")
+        if dtype is not None:
+            runners.set_dtype(model, dtype)
+        with runners.borrow_runner(model, 1) as runner:
+            assert runner is not None
+            assert runner.dtype == (dtype or torch.bfloat16)
+        assert next(model.parameters()).dtype == torch.float32  # what else is computed with it stays exact

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertModel
 
 from helpers.errors import user_error
+from regard.decode.runners import writing_dtype
 from regard.files.tensors import read_tensors, write_tensors
 from regard.models import GPT, GPTConfig
 from regard.runs import recipe
@@ -339,3 +340,13 @@ def test_score_of_too_little(model: Model, tmp_path: Path) -> None:
     user_error(lambda: model.score(str(tmp_path / "a.txt")), tmp_path / "a.txt", "too few")
     user_error(lambda: model.score(), "nothing to score on")
     user_error(lambda: model.score(str(tmp_path / "none.txt")), tmp_path / "none.txt", "no such file")
+
+
+def test_the_dtype_is_that_of_writing(tmp_path: Path) -> None:
+    model, task = parts()
+    begin(tmp_path / "run", model, task, SECTIONS)
+    write_tensors(tmp_path / "run" / WEIGHTS, dict(model.state_dict()))
+    loaded = load(tmp_path / "run", "cpu", dtype="float32")
+    assert writing_dtype(loaded.model) == torch.float32
+    assert writing_dtype(load(tmp_path / "run", "cpu").model) == torch.bfloat16
+    user_error(lambda: load(tmp_path / "run", "cpu", dtype="int3"), "dtype=int3", "bfloat16")
