@@ -8,6 +8,7 @@ Shapes: B unfinished rows, T tokens, V vocabulary.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 
@@ -93,16 +94,21 @@ def _generate_by_runner(
         runner.add(text)
     while not runner.idle:
         check_cancelled()
-        new: list[int | None] = [None] * len(texts)
+        steps: list[list[int | None]] = []  # more than one where guesses were right
+        begun = Counter[Text]()
         for output in runner.step():
             if output.token < 0:
                 raise UserError(NOT_FINITE)
+            if output.text.done:
+                continue
             if output.token not in ends:
-                new[rows[output.text]] = output.token
+                if begun[output.text] == len(steps):
+                    steps.append([None] * len(texts))
+                steps[begun[output.text]][rows[output.text]] = output.token
+                begun[output.text] += 1
             if output.token in ends or output.last:
                 runner.remove(output.text)
-        if any(token is not None for token in new):
-            yield new
+        yield from steps
 
 
 def _generate_plainly(

@@ -20,8 +20,9 @@ from regard.decode.beam import NO_TOKEN, Hypothesis, make_hypotheses, penalize_l
 from regard.decode.blocks import Rows
 from regard.decode.buffers import Text
 from regard.decode.prompts import Source
-from regard.decode.runner import PAGE, READ, ROWS, Runner
+from regard.decode.runner import READ, ROWS, Runner
 from regard.decode.sampling import NOT_FINITE, Sampling, row_generator
+from regard.decode.steps import PAGE
 from regard.errors import UserError
 
 LAG = 2  # steps that are begun before the end of one is looked at
@@ -35,7 +36,7 @@ class PagedBeams:
         self, runner: Runner, B: int, K: int, longest: int, new: int, ends: Collection[int], penalty: float
     ):
         self.runner, self.B, self.K, self.T = runner, B, K, new
-        self.N, device = -(-(longest + new) // PAGE), runner.device
+        self.N, device = -(-(longest + new) // PAGE), runner.steps.device
         self.ends = sorted(ends)
         self.end_ids = torch.tensor(self.ends, dtype=torch.long, device=device)
         lengths = [penalize_length(max(1, t), penalty) for t in range(new + 2)]
@@ -69,7 +70,7 @@ class PagedBeams:
         """One more token of every beam; whether each sentence is over (B,)."""
         source = self.source_tables, self.source_lengths
         rows = Rows(self.positions, self.positions + 1, self.tables, *source, distinct=True)
-        log_p = self.runner.output_logits(self.runner.hidden(self.ids, rows)).log_softmax(-1)
+        log_p = self.runner.steps.output_logits(self.runner.steps.hidden(self.ids, rows)).log_softmax(-1)
         top, parents, tokens = self.best_candidates(log_p.unflatten(0, (self.B, self.K)))  # (B, C)
         K, t = self.K, self.steps + 1  # (B,)
         ended = torch.isin(tokens, self.end_ids) | (t == self.T)[:, None]  # (B, C)
@@ -114,7 +115,7 @@ class PagedBeams:
         flat = (first + parents).flatten()  # (B * K,)
         full = ((self.positions + 1).clamp(min=0) // PAGE).clamp(max=self.N - 1).long()[:, None]
         source, target = self.tables[flat].gather(1, full)[:, 0], self.own.gather(1, full)[:, 0]
-        for pages in (self.runner.keys, self.runner.values):
+        for pages in (self.runner.steps.keys, self.runner.steps.values):
             pages[:, target.long()] = pages[:, source.long()]
         whole = torch.arange(self.N, device=parents.device) < full
         self.tables.copy_(torch.where(whole, self.tables[flat], self.own))
@@ -143,7 +144,7 @@ class PagedBeams:
             text.source_length = self.runner.source_length(text.source)
             text.source_pages = self.source_pages[b].tolist()
         if self.runner.has_source:
-            self.runner.read_sources(texts)
+            self.runner.steps.read_sources(texts)
         send, K = self.runner.buffers.send, self.K
         beams = np.concatenate([np.arange(b * K, b * K + K) for b in places])
         at, first, several = send(np.array(places)), send(np.array(places) * K), send(beams)
@@ -165,7 +166,7 @@ class PagedBeams:
         """All beams of a sentence begin with the prompt that its first one has read."""
         full = (lengths // PAGE).long()[:, None]
         source, target = self.tables[first].gather(1, full)[:, 0], self.own[beams].gather(1, full)[:, 0]
-        for pages in (self.runner.keys, self.runner.values):
+        for pages in (self.runner.steps.keys, self.runner.steps.values):
             pages[:, target.long()] = pages[:, source.long()]
         whole = torch.arange(self.N, device=beams.device) < full
         self.tables[beams] = torch.where(whole, self.tables[first], self.own[beams])
@@ -181,7 +182,7 @@ class PagedBeams:
         for i in range(0, numbers.shape[1], READ[-1]):
             ids, positions, beams = self.runner.buffers.send(numbers[:, i : i + READ[-1]].copy())
             source = self.source_tables[beams], self.source_lengths[beams]
-            self.runner.hidden(
+            self.runner.steps.hidden(
                 ids, Rows(positions, positions + 1, self.tables[beams], *source, distinct=False)
             )
 
@@ -225,7 +226,7 @@ def search_by_runner(
     if beams is None:
         beams = PagedBeams(runner, B, K, longest, max_new_tokens, ends, sampling.length_penalty)
         runner.searches = {key: beams}  # a search with other options has other graphs
-        runner.captured = {k: v for k, v in runner.captured.items() if k[0] != "beams"}
+        runner.steps.captured = {k: v for k, v in runner.steps.captured.items() if k[0] != "beams"}
     beams.acquire()
     waiting, results = deque(range(len(texts))), dict[int, list[Hypothesis]]()
     places: list[int | None] = [None] * B  # the sentence of each place
@@ -238,8 +239,8 @@ def search_by_runner(
                 beams.place([b for b, _ in chosen], [texts[n] for _, n in chosen])
                 for b, n in chosen:
                     places[b] = n
-            over = runner.replay(key, beams.step, *beams.state)
-            begun.append((list(places), runner.fetch(over)))
+            over = runner.steps.replay(key, beams.step, *beams.state)
+            begun.append((list(places), runner.steps.fetch(over)))
             if len(begun) > LAG:
                 sentences, fetched = begun.popleft()
                 ended = fetched().tolist()

@@ -43,6 +43,7 @@ class Sampling:
     num_beams: int = 1  # more than 1: beam search, without sampling
     length_penalty: float = 1.0  # of beam search: above 0 favours long answers, below 0 short ones
     suppress_tokens: Sequence[int] = ()  # tokens that are never generated
+    prompt_lookup_num_tokens: int = 0  # on a GPU: guesses from the text so far, checked at once; 0 is off
 
     def __post_init__(self) -> None:
         for name, fits, need in (
@@ -74,6 +75,11 @@ class Sampling:
                 "num_beams",
                 _is_whole(self.num_beams, 1) and self.num_beams <= 1024,
                 "a whole number from 1 to 1024",
+            ),
+            (
+                "prompt_lookup_num_tokens",
+                _is_whole(self.prompt_lookup_num_tokens, 0) and self.prompt_lookup_num_tokens <= 32,
+                "a whole number from 1 to 32, or 0 for off",
             ),
             ("length_penalty", _is_number(self.length_penalty, -100, 100), "a number from -100 to 100"),
             (

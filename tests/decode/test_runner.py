@@ -1,5 +1,6 @@
 """The runner writes what `generate` writes plainly, whatever the company, the pages and the order."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from regard.decode import runners
 from regard.decode.buffers import Text
 from regard.decode.cancel import make_cancellable
 from regard.decode.generate import generate
-from regard.decode.runner import PAGE, Output, Runner
+from regard.decode.runner import Output, Runner
 from regard.decode.sampling import Sampling, row_generator
+from regard.decode.steps import PAGE
 from regard.errors import UserError
 from regard.models import GPT, Captioner, CaptionerConfig, GPTConfig, Transformer, TransformerConfig
 from regard.models.t5 import T5Config
@@ -154,8 +156,8 @@ def test_shared_beginnings_are_read_once() -> None:
     expected = write_plainly(model, prompts, sampling)
     runner = Runner(model, slots=1)
     read: list[int] = []
-    plain = runner._read_part
-    runner._read_part = lambda numbers: (read.append(int((numbers[1] >= 0).sum())), plain(numbers))[1]  # type: ignore[method-assign]
+    plain = runner.steps.read
+    runner.steps.read = lambda rows, R: (read.append(rows.shape[1]), plain(rows, R))[1]  # type: ignore[method-assign]
     assert tokens(write(runner, make_texts(prompts, sampling))) == expected
     assert read == [PAGE + 5, 5, 5, 5]
 
@@ -170,6 +172,29 @@ def test_a_finished_text_is_known() -> None:
     (first,) = make_texts([[9, 10]], sampling)
     write(runner, [first])
     assert len(runner.pool.lookup(first.ids)) == 1
+
+
+@pytest.mark.parametrize("options", ["greedy", "sampled", "filtered"])
+def test_guesses_change_nothing(options: str) -> None:
+    model, prompts = make_gpt("gpt2"), [[9, 10, 11] * 8, *make_prompts(3)]
+    plain = replace(OPTIONS[options], max_new_tokens=90)
+    expected = tokens(write(Runner(model, slots=3), make_texts(prompts, plain)))
+    steps: list[int] = []
+    runner = Runner(model, slots=3)
+    check = runner.steps.check
+    runner.steps.check = lambda *rows: (steps.append(1), check(*rows))[1]  # type: ignore[method-assign]
+    sampling = replace(plain, prompt_lookup_num_tokens=5)
+    assert tokens(write(runner, make_texts(prompts, sampling))) == expected
+    assert steps
+
+
+def test_right_guesses_save_steps() -> None:
+    model, sampling = make_gpt("no positions"), replace(GREEDY, prompt_lookup_num_tokens=5)
+    runner, steps = Runner(model, slots=1), []
+    check = runner.steps.check
+    runner.steps.check = lambda *rows: (steps.append(1), check(*rows))[1]  # type: ignore[method-assign, func-returns-value]
+    (row,) = tokens(write(runner, make_texts([[9, 10, 11] * 4], sampling)))
+    assert len(steps) < 0.7 * len(row)
 
 
 def test_removed_texts_leave_the_others_alone() -> None:
@@ -288,5 +313,5 @@ def test_models_write_in_bfloat16_unless_told_otherwise(on_gpu: None) -> None:
             runners.set_dtype(model, dtype)
         with runners.borrow_runner(model, 1) as runner:
             assert runner is not None
-            assert runner.dtype == (dtype or torch.bfloat16)
+            assert runner.steps.dtype == (dtype or torch.bfloat16)
         assert next(model.parameters()).dtype == torch.float32  # what else is computed with it stays exact

@@ -1,0 +1,216 @@
+"""The computation of steps on the device, captured as CUDA graphs for some numbers of rows.
+
+Shapes: R rows, P pages of L tokens, G key/value heads, d width of a head, V vocabulary, S source tokens.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.core.attention import Attention, split
+from regard.core.cache import State
+from regard.core.layers import Stack
+from regard.core.positions import Positions
+from regard.decode import kernels
+from regard.decode.blocks import FusedStack, Rows, attentions
+from regard.decode.buffers import DRAWS, Buffers, Text
+from regard.decode.prompts import collate_sources
+from regard.decode.sampling import RowOptions, choose_by_row
+
+PAGE = 32  # tokens
+MEMORY = 0.8  # the share of the free memory that pages may take
+
+
+class Steps:
+    """What a `Runner` computes with its model: the keys and values of all pages, and steps over them."""
+
+    def __init__(self, model: Any, decoder: Stack, slots: int, pages: int | None, graphs: bool | None):
+        self.model, self.decoder, self.context = model, decoder, int(model.config.context)
+        attn = next(attentions(decoder))
+        self.device, self.dtype = attn.q.weight.device, attn.q.weight.dtype
+        self.kernels = kernels.for_device(self.device)
+        self.graphs = self.device.type == "cuda" if graphs is None else graphs
+        self.has_source = bool(decoder[0].cross)
+        width = -(-self.context // PAGE)
+        regions = getattr(model.config, "side", 0) ** 2  # of an image
+        source_width = -(-max(regions, self.context) // PAGE) if self.has_source else 0
+        needed = width + source_width  # by one text, at most
+        shape = attn.kv_heads, PAGE, attn.k.out_features // attn.kv_heads
+        count = max(needed, self._affordable(slots * needed, shape) if pages is None else pages)
+        self.keys, self.values = (
+            torch.zeros(len(decoder), count, *shape, device=self.device, dtype=self.dtype) for _ in "kv"
+        )
+        self.buffers = Buffers(slots, width, source_width, self.device)
+        self.fused: FusedStack | None = None  # made at the first step, which names the positions
+        self.inputs: dict[tuple[int, int], Tensor] = {}  # rows that the host sends, by their shape
+        self.captured: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        self.graph_pool: Any = None
+
+    def _affordable(self, count: int, shape: tuple[int, int, int]) -> int:
+        """So many pages, or as many as the memory has room for."""
+        if self.device.type != "cuda":
+            return count
+        size = 2 * len(self.decoder) * math.prod(shape) * self.dtype.itemsize
+        return min(count, int(MEMORY * torch.cuda.mem_get_info(self.device)[0]) // size)
+
+    # Rows
+
+    def hidden(self, ids: Tensor, rows: Rows) -> Tensor:
+        """The hidden states (R, D) of rows; their keys and values are written."""
+
+        def run(stack: Stack, x: Tensor, positions: Positions | None) -> Tensor:
+            if self.fused is None:
+                self.fused = FusedStack(stack, positions, self.context, self.kernels)
+            return self.fused(x[:, 0], self.keys, self.values, rows)[:, None]
+
+        state = State([], positions=rows.positions.clamp(min=0)[:, None], run=run)
+        hidden: Tensor = self.model.decode(ids[:, None], state)
+        return hidden[:, 0]
+
+    def output_logits(self, hidden: Tensor) -> Tensor:
+        """The logits (R, V) of hidden states (R, D), in float32."""
+        weight, bias = self.model.output, self.model.output_bias
+        return self.kernels.norm_linear(hidden, None, weight, bias, out_dtype=torch.float32)
+
+    def choose(self, logits: Tensor, numbers: Tensor, uniform: Tensor, kind: int) -> Tensor:
+        """The next tokens of rows with these numbers, and the bits of their log-probabilities, (2, R)."""
+        floats = numbers.view(torch.float32)
+        if kind < 2:
+            tokens, logprobs = self.kernels.sample(logits, floats[3], uniform)
+        else:
+            options = RowOptions(floats[3], numbers[4].long(), floats[5], floats[6])
+            tokens = choose_by_row(logits, options, uniform)
+            logprobs = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logits.logsumexp(-1)
+        return torch.stack([tokens.int(), logprobs.view(torch.int32)])
+
+    # Steps
+
+    def generate(self, R: int, kind: int) -> Tensor:
+        """The next tokens of the first R slots, which then are their last ones: (2, R) as of `choose`."""
+
+        def step() -> Tensor:
+            logits, b = self._logits(R), self.buffers
+            uniform = b.draws[torch.arange(R, device=self.device), b.numbers[2, :R] % DRAWS]
+            result = self.choose(logits, b.numbers[:, :R], uniform, kind)
+            b.numbers[0, :R] = result[0].clamp(min=0)
+            self._advance(R)
+            return result
+
+        result: Tensor = self.replay(("generate", R, kind), step)
+        return result
+
+    def logits(self, R: int) -> Tensor:
+        """The logits (R, V) of the first R slots, whose next tokens the host chooses."""
+
+        def step() -> Tensor:
+            logits = self._logits(R)
+            self._advance(R)
+            return logits
+
+        result: Tensor = self.replay(("logits", R), step)
+        return result
+
+    def _logits(self, R: int) -> Tensor:
+        b = self.buffers
+        positions = b.numbers[1, :R]
+        source = b.source_tables[:R], b.source_lengths[:R]
+        rows = Rows(positions, positions + 1, b.tables[:R], *source, distinct=True)
+        return self.output_logits(self.hidden(b.numbers[0, :R], rows))
+
+    def _advance(self, R: int) -> None:
+        positions = self.buffers.numbers[1, :R]
+        positions.add_((positions >= 0).int())
+        self.buffers.numbers[2, :R].add_(1)
+
+    def read(self, rows: np.ndarray, R: int) -> None:
+        """Write the keys and values of up to R tokens (3, R): their ids, positions and slots."""
+        numbers = self._send_rows(rows, R)
+        self.replay(("read", R), lambda: self._hidden_of_slots(*numbers))
+
+    def check(self, rows: np.ndarray, R: int, kind: int) -> Tensor:
+        """What follows each of up to R tokens (4, R), as of `choose`: their ids, positions, slots, and by how
+        many steps they are ahead of their text."""
+        numbers, b = self._send_rows(rows, R), self.buffers
+
+        def step() -> Tensor:
+            ids, positions, slots, ahead = numbers
+            logits = self.output_logits(self._hidden_of_slots(ids, positions, slots))
+            of_slots = b.numbers[:, slots]
+            uniform = b.draws[slots, (of_slots[2] + ahead) % DRAWS]
+            return self.choose(logits, of_slots, uniform, kind)
+
+        result: Tensor = self.replay(("check", R, kind), step)
+        return result
+
+    def _hidden_of_slots(self, ids: Tensor, positions: Tensor, slots: Tensor) -> Tensor:
+        b = self.buffers
+        source = b.source_tables[slots], b.source_lengths[slots]
+        return self.hidden(ids, Rows(positions, positions + 1, b.tables[slots], *source, distinct=False))
+
+    def _send_rows(self, rows: np.ndarray, R: int) -> Tensor:
+        """Rows in a tensor that graphs read, filled up with unused ones."""
+        padded = np.zeros((len(rows), R), np.int32)
+        padded[1] = -1
+        padded[:, : rows.shape[1]] = rows
+        if padded.shape not in self.inputs:
+            self.inputs[padded.shape] = torch.zeros(padded.shape, dtype=torch.int32, device=self.device)
+        return self.inputs[padded.shape].copy_(self.buffers.send(padded))
+
+    def read_sources(self, texts: Sequence[Text]) -> None:
+        """Encode sources, and write their keys and values for each layer."""
+        sources, mask = collate_sources([t.source for t in texts if t.source is not None], self.device)
+        encoded = self.model.begin(sources, mask).encoded  # (B, S, D)
+        lengths = np.array([t.source_length for t in texts])
+        row = np.repeat(np.arange(len(texts)), lengths)
+        column = np.concatenate([np.arange(n) for n in lengths])
+        page = np.concatenate([np.repeat(t.source_pages, PAGE)[: t.source_length] for t in texts])
+        at, cell, of, token = (self.buffers.send(x) for x in (page, column % PAGE, row, column))
+        for i, block in enumerate(self.decoder):
+            attn: Attention = block.cross.f  # type: ignore[union-attr, assignment]
+            k, v = split(attn.k(encoded), attn.kv_heads), split(attn.v(encoded), attn.kv_heads)
+            for pages, new in ((self.keys, attn.k_norm(k)), (self.values, v)):
+                pages[i][at, :, cell] = new[of, :, token].to(pages.dtype)
+
+    # Graphs
+
+    def replay(self, key: tuple[Any, ...], body: Callable[[], Any], *changed: Tensor) -> Any:
+        """Run a step: by its graph, captured at the first time, where there are graphs.
+
+        `changed` are tensors that a step changes and reads; those of the slots are among them.
+        """
+        if not self.graphs:
+            return body()
+        if key not in self.captured:
+            tensors = [self.buffers.numbers, *changed]
+            before = [t.clone() for t in tensors]
+            body()  # compiles kernels; what it writes to pages is what the graph will write
+            for t, old in zip(tensors, before, strict=True):
+                t.copy_(old)
+            torch.cuda.synchronize(self.device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.graph_pool):
+                result = body()
+            self.graph_pool = self.graph_pool or graph.pool()
+            self.captured[key] = graph, result
+        graph, result = self.captured[key]
+        graph.replay()
+        return result
+
+    def fetch(self, result: Tensor) -> Callable[[], Tensor]:
+        """Begin to copy a result to the host; the function returned waits for it."""
+        if self.device.type != "cuda":
+            return result.clone
+        host = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+        host.copy_(result, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+
+        def wait() -> Tensor:
+            event.synchronize()
+            return host
+
+        return wait
