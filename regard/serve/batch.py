@@ -118,7 +118,8 @@ def end_requests(
     """End requests that no step ends."""
     for request in requests:
         request.finished = True
-    hand_over([(request, reason) for request in requests])
+    if requests:
+        hand_over([(request, reason) for request in requests])
 
 
 class Batch:

@@ -13,7 +13,8 @@ from regard.decode.cancel import cancelled_by
 from regard.serve.batch import Outputs, deliver_outputs
 
 T = TypeVar("T")
-MAX_REST = 0.02  # seconds that outputs wait at most for an event loop that is behind
+MIN_REST = 0.0005  # seconds of work after which the event loop rests: its timers are hardly more precise
+MAX_REST = 0.02  # seconds that outputs wait at most while it rests
 log = logging.getLogger(__name__)
 
 
@@ -80,9 +81,9 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) 
 class ThreadBridge:
     """Passes outputs of engine threads to the event loop, all that have gathered in one call.
 
-    What receives them works on them right after that call. If that takes the loop longer than the engines
-    take for more outputs, the loop is behind: it then rests for as long as it worked, so that the engines and
-    other requests have their turn, and outputs gather. Otherwise outputs are delivered at once.
+    What receives them works on them right after that call. The next ones are delivered at once, unless that
+    work took long and they come before as much time has passed again: then the loop is behind, and they
+    gather until then, so that the engines and other requests have their turn.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,9 @@ class ThreadBridge:
     def rest(self) -> None:
         """Note how long the outputs took. Those that came meanwhile are delivered after as much time."""
         assert self.loop is not None
-        self.rests_until = self.loop.time() + min(time.thread_time() - self.began, MAX_REST)
+        worked = time.thread_time() - self.began
+        if worked > MIN_REST:
+            self.rests_until = self.loop.time() + min(worked, MAX_REST)
         self.scheduled = False  # before the outputs are counted, so that none is left behind
         if self.batches:
             self.scheduled = True

@@ -1,6 +1,8 @@
 """Clients that send slowly, read slowly or not at all, hold connections open, or send ambiguous requests."""
 
 import asyncio
+import http.client
+import io
 import resource
 import socket
 import threading
@@ -20,14 +22,24 @@ from regard.serve.server import allow_connections, run_in_thread
 from regard.viewer.session import Session
 
 STARTED = []  # requests to /never
+SENT = []  # parts of a response to /events
 LARGE = 64 * PART  # more than the system's buffers hold
 GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 async def echo(scope, receive, send):
-    """An application that answers with the body, with a large response at /large, and never at /never."""
+    """An application that answers with the body, with a large response at /large, with many small parts at
+    /events, and never at /never."""
     if scope["path"] == "/large":
         await PlainTextResponse("x" * LARGE)(scope, receive, send)
+        return
+    if scope["path"].startswith("/events"):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for n in range(3 if scope["path"] == "/events" else 9999):
+            SENT.append(n)
+            await send({"type": "http.response.body", "body": b"event %d " % n * 999, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"end"})
         return
     if scope["path"] == "/never":
         STARTED.append(scope)
@@ -38,6 +50,14 @@ async def echo(scope, receive, send):
             return
         body, more = body + message["body"], message["more_body"]
     await JSONResponse({"body": body.decode()})(scope, receive, send)
+
+
+class FakeSocket:
+    def __init__(self, data):
+        self.data = data
+
+    def makefile(self, mode):
+        return io.BytesIO(self.data)
 
 
 @contextmanager
@@ -221,6 +241,40 @@ def test_responses_are_not_buffered(protocols):
         with connect(server, get, receive_buffer=4096):
             until(lambda: protocols and protocols[0].flow.write_paused)
             assert protocols[0].transport.get_write_buffer_size() <= 3 * PART
+
+
+def test_streams_that_nobody_reads_wait(protocols):
+    """The application goes no further than the system's buffers reach."""
+    with serve_echo() as server:
+        SENT.clear()
+        get = b"GET /events/many HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        with connect(server, get, receive_buffer=4096) as line:
+            until(lambda: protocols and protocols[0].flow.write_paused)
+            sent = len(SENT)
+            time.sleep(0.05)
+            assert len(SENT) == sent < 9999
+            assert protocols[0].transport.get_write_buffer_size() <= 3 * PART
+            while len(SENT) == sent:  # it goes on when the client does
+                assert line.recv(PART)
+        until(lambda: not protocols[0].connections)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_streams_are_framed_as_the_client_knows(echoing, version, method):
+    head = f"{method} /events HTTP/{version}\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    headers, _, body = exchange(echoing, head.encode()).partition(b"\r\n\r\n")
+    text = b"".join(b"event %d " % n * 999 for n in range(3)) + b"end"
+    assert headers.startswith(b"HTTP/1.1 200 ")
+    if method == "HEAD":
+        assert body == b""
+    elif version == "1.0":
+        assert body == text
+    else:
+        assert b"transfer-encoding: chunked" in headers.lower()
+        reader = http.client.HTTPResponse(FakeSocket(headers + b"\r\n\r\n" + body))
+        reader.begin()
+        assert reader.read() == text
 
 
 # Numbers

@@ -57,7 +57,8 @@ def test_bridge_of_a_loop_that_ended_in_the_middle_goes_on_in_another():
 
 @pytest.mark.parametrize("work", [0.0, 0.003])
 def test_outputs_gather_only_while_the_loop_is_behind(work, monkeypatch):
-    """A receiver takes `work` seconds of processor time; outputs come 20 times as often, or one by one."""
+    """A receiver takes `work` seconds of processor time for outputs that come all at once; or none, for
+    outputs of which each comes when the last is delivered."""
     bridge, calls, count = ThreadBridge(), [], 40
     deliver = threads.deliver_outputs
     monkeypatch.setattr(threads, "deliver_outputs", lambda outputs: calls[-1].append(deliver(outputs)))
