@@ -144,7 +144,11 @@ def add_serve_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--name", **REPEATED, metavar="NAME", help="another accepted host name (repeatable)")
     p.add_argument("--api-key", metavar="KEY", help="require this key from clients (or set REGARD_API_KEY)")
     add_dtype_option(p)
-    p.add_argument("--places", **INTEGER, help="answers generated at once, per model (default: 32)")
+    p.add_argument(
+        "--places",
+        **INTEGER,
+        help="answers generated at once, per model (default: 32; on a GPU, what its memory holds, up to 512)",
+    )
     p.add_argument("--queue", **INTEGER, help="requests that may wait (default: 128)")
     p.add_argument("--max-tokens", **INTEGER, help="limit for one answer (default: 4096)")
     p.add_argument("--timeout", type=float, metavar="S", help="seconds for one answer (default: 120)")

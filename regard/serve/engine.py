@@ -29,6 +29,7 @@ from regard.serve.batch import (
     end_requests,
 )
 from regard.serve.paged import PagedBatch, writes_by_runner
+from regard.serve.places import places_for
 
 WATCH_INTERVAL = 1.0  # seconds between two looks at the engine's thread
 log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class QueueFull(Exception):
 
 
 class Engine:
-    """A model and a thread that generates with it: `places` requests at once, up to `queue` more wait.
+    """A model and a thread that generates with it: `places` requests at once (None: as many as `places_for`
+    says), up to `queue` more wait.
 
     A step that takes longer than `step_timeout` seconds counts as hanging. `hand_over` gets the outputs of
     each step; unless it is given, the engine's thread delivers them.
@@ -50,14 +52,15 @@ class Engine:
         model: nn.Module,
         *,
         stop_ids: Collection[int] = (),
-        places: int = 32,
+        places: int | None = None,
         queue: int = 128,
         step_timeout: float = math.inf,
         hand_over: Callable[[Outputs], None] = deliver_outputs,
     ) -> None:
         decoder: Any = model.eval()
         self.model, self.context = decoder, int(decoder.config.context)
-        self.stop_ids, self.places, self.queue = frozenset(stop_ids), places, queue
+        self.stop_ids, self.queue = frozenset(stop_ids), queue
+        self.places = places_for(model, next(model.parameters()).device) if places is None else places
         self.step_timeout, self.restarts, self.hand_over = step_timeout, 0, hand_over
         self._counts: Counter[str] = Counter()
         self._waiting: deque[GenerationRequest] = deque()

@@ -162,11 +162,12 @@ def serve_models(
 
     listener = bind_socket(PORT if port is None else port, security.host, port is not None)
     security = replace(security, names={*security.names, listener.getsockname()[0]})
-    busy = limits.requests + limits.page_places + limits.page_queue  # connections not closed for others
-    connections = allow_connections(max(ConnectionLimits.connections, 2 * busy))
     sys.setswitchinterval(SWITCH_INTERVAL)
     with log_in_background() as writer:
         registry = ModelRegistry(models, limits)
+        # Connections that are not closed for others
+        busy = registry.limits.requests + limits.page_places + limits.page_queue
+        connections = allow_connections(max(ConnectionLimits.connections, 2 * busy))
         config = uvicorn_config(
             create_app(registry, security, writer if log else None),
             connections,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from regard.serve import connections, log, page, registry, requests
 from regard.serve.connections import ConnectionLimits
+from regard.serve.places import MAX_PLACES, PLACES
 from regard.serve.registry import ServerLimits
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ LIMITS = {  # the beginning of a row, and the numbers in its second column
     "bytes of all bodies": [ServerLimits.body_memory // MIB],
     "values": [requests.MAX_VALUES],
     "seconds for a client to read": [ConnectionLimits.send_seconds, connections.MIN_RATE // KIB],
-    "requests to the API": [ServerLimits.places, ServerLimits.queue],
+    "requests to the API": [PLACES, ServerLimits.queue, MAX_PLACES],
     "requests of the page": [ServerLimits.page_places, ServerLimits.page_queue],
     "seconds for a whole answer": [ServerLimits.timeout],
     "pixels": [requests.MAX_PIXELS],
@@ -51,7 +52,7 @@ def test_limits_are_those_of_the_code():
         assert numbers(default) == want, what
     serving = {row[0]: numbers(row[1]) for row in rows("docs/serving.md", "## Limits")}
     for begins, want in (
-        ("answers generated", [ServerLimits.places, ServerLimits.queue]),
+        ("answers generated", [PLACES, MAX_PLACES, ServerLimits.queue]),
         ("requests of the page", LIMITS["requests of the page"]),
         ("tokens of an answer", [ServerLimits.tokens]),
         ("seconds for a whole answer", [ServerLimits.timeout]),

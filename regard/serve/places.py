@@ -1,0 +1,36 @@
+"""How many answers a model generates at once, unless the user says it."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.core.layers import Stack
+from regard.decode.blocks import attentions, find_decoder, is_causal
+
+PLACES = 32  # on a CPU, where more of them are hardly faster together
+MAX_PLACES = 512  # the rows of the largest step of a runner
+MEMORY = 0.8  # the share of a GPU's free memory that keys and values may take
+
+
+def places_for(model: nn.Module, device: torch.device) -> int:
+    """As many texts as the keys and values of the full context fit into a GPU's free memory.
+
+    Where texts share pages, there are at least as many places as on a CPU: few texts are that long.
+    """
+    if device.type != "cuda":
+        return PLACES
+    free, size = torch.cuda.mem_get_info(device)[0], cache_bytes(model)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())  # a runner copies them
+    least = 1 if find_decoder(model) is None else PLACES
+    fitting = int(MEMORY * max(0, free - weights)) // size if size else MAX_PLACES
+    return min(max(fitting, least), MAX_PLACES)
+
+
+def cache_bytes(model: nn.Module) -> int:
+    """Bytes of the keys and values of one text that fills the context, and of a source that does."""
+    stacks = [m for m in model.modules() if isinstance(m, Stack) and len(m) and is_causal(m[0])]
+    layers = [attention.k for stack in stacks for attention in attentions(stack)]
+    config: Any = model.config
+    context = int(config.context)
+    return sum(2 * context * k.out_features * k.weight.element_size() for k in layers)
