@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,31 @@ class Metric:
         ]
 
 
+class Histogram:
+    """How many times, in seconds, fell into each bucket, for every value of a label."""
+
+    def __init__(self, name: str, label: str, help: str):
+        self.name, self.label, self.help = name, label, help
+        self.buckets: dict[str, list[int]] = {}
+        self.sums: dict[str, float] = {}
+
+    def add(self, value: str, seconds: float) -> None:
+        buckets = self.buckets.setdefault(value, [0] * (len(BUCKETS) + 1))
+        buckets[bisect_left(BUCKETS, seconds)] += 1
+        self.sums[value] = self.sums.get(value, 0.0) + seconds
+
+    def lines(self) -> list[str]:
+        lines = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} histogram"]
+        for value, buckets in self.buckets.items():
+            label, total = (self.label, value), 0
+            for bound, count in zip((*map(str, BUCKETS), "+Inf"), buckets, strict=True):
+                total += count
+                lines.append(f"{self.name}_bucket{format_labels((label, ('le', bound)))} {total}")
+            lines.append(f"{self.name}_sum{format_labels((label,))} {self.sums[value]:.6f}")
+            lines.append(f"{self.name}_count{format_labels((label,))} {total}")
+        return lines
+
+
 class Metrics:
     """Counters of the server. Only the event loop's thread changes them."""
 
@@ -55,18 +81,22 @@ class Metrics:
         self.tokens: Counter[Labels] = Counter()
         self.queue_full = 0
         self.clients_gone = 0  # clients that left before their answer was complete
-        self.buckets: dict[str, list[int]] = {}  # by route: how many requests fell into each bucket
-        self.seconds: dict[str, float] = {}
+        self.seconds = Histogram(
+            "regard_request_seconds", "route", "From a request to the end of its answer."
+        )
+        self.first_token = Histogram(
+            "regard_first_token_seconds", "model", "From a request to the first token of its answer."
+        )
 
     def count(self, info: RequestInfo, status: int, seconds: float) -> None:
         self.requests[("route", info.route), ("status", str(status))] += 1
-        buckets = self.buckets.setdefault(info.route, [0] * (len(BUCKETS) + 1))
-        buckets[next((i for i, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
-        self.seconds[info.route] = self.seconds.get(info.route, 0.0) + seconds
+        self.seconds.add(info.route, seconds)
         self.queue_full += status == 429
         if info.model is not None:
             self.tokens[("model", info.model), ("kind", "prompt")] += info.prompt_tokens
             self.tokens[("model", info.model), ("kind", "completion")] += info.completion_tokens
+            if info.first_token is not None:
+                self.first_token.add(info.model, info.first_token - info.started)
 
     def text(self, engine_metrics: Iterable[Metric]) -> str:
         """All metrics, with those of the engines."""
@@ -79,18 +109,7 @@ class Metrics:
             ),
         ]
         lines = [line for metric in (*own, *engine_metrics) for line in metric.lines()]
-        return "\n".join(lines + self._histogram("regard_request_seconds")) + "\n"
-
-    def _histogram(self, name: str) -> list[str]:
-        lines = [f"# HELP {name} From a request to the end of its answer.", f"# TYPE {name} histogram"]
-        for route, buckets in self.buckets.items():
-            total = 0
-            for bound, count in zip((*map(str, BUCKETS), "+Inf"), buckets, strict=True):
-                total += count
-                lines.append(f"{name}_bucket{format_labels((('route', route), ('le', bound)))} {total}")
-            lines.append(f"{name}_sum{format_labels((('route', route),))} {self.seconds[route]:.6f}")
-            lines.append(f"{name}_count{format_labels((('route', route),))} {total}")
-        return lines
+        return "\n".join([*lines, *self.seconds.lines(), *self.first_token.lines()]) + "\n"
 
 
 class MonitoringMiddleware:
@@ -140,6 +159,10 @@ class MonitoringMiddleware:
         if info.model is not None:
             line["model"] = info.model
             line["prompt_tokens"], line["completion_tokens"] = info.prompt_tokens, info.completion_tokens
+        if info.first_token is not None:
+            first = info.first_token - info.started
+            line["first_token_ms"] = round(1000 * first, 1)
+            line["tokens_per_second"] = round(info.completion_tokens / max(seconds, 1e-6), 1)
         self.log.write(json.dumps(line))
 
 

@@ -322,11 +322,13 @@ def test_metrics_count(plain):
         'regard_request_seconds_bucket{route="/v1/completions",le="+Inf"}',
         'regard_tokens_total{model="writer",kind="prompt"}',
         'regard_tokens_total{model="writer",kind="completion"}',
+        'regard_generated_tokens_total{model="writer"}',
+        'regard_first_token_seconds_count{model="writer"}',
     )
     before = [value(name) for name in names]
     assert plain.ask("/v1/completions", {"prompt": "the quick", "max_tokens": 5})[0] == 200
     until(lambda: value(names[0]) == before[0] + 1)
-    assert [value(n) - b for n, b in zip(names, before, strict=True)] == [1, 1, 1, 2, 5]
+    assert [value(n) - b for n, b in zip(names, before, strict=True)] == [1, 1, 1, 2, 5, 5, 1]
     text = plain.ask("/metrics")[2].decode()
     for line in text.splitlines():  # Prometheus' text format
         assert re.fullmatch(r'# (HELP|TYPE) \w+ .+|\w+(\{(\w+="[^"]*",?)+\})? [0-9.e+-]+', line), line
@@ -339,7 +341,8 @@ def test_log_has_a_line_for_each_request_without_its_text(capsys):
         server.ask("/api/secret-path?the=quick")
     said = capsys.readouterr().err
     first, second = map(json.loads, said.splitlines())
-    assert first.pop("ms") > 0
+    assert first["ms"] >= first.pop("first_token_ms") > 0
+    assert first.pop("tokens_per_second") == pytest.approx(3000 / first.pop("ms"), rel=0.1)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", first.pop("time"))
     about = {"id": "a.1", "method": "POST", "route": "/v1/completions", "status": 200}
     assert first == about | {"model": "writer", "prompt_tokens": 2, "completion_tokens": 3}
