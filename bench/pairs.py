@@ -27,6 +27,7 @@ from regard.tasks import Translate, TranslateConfig, targets
 from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.config import TrainConfig
 from regard.training.machine import choose_device
+from regard.training.prefetch import to_device
 from regard.training.throughput import synchronize
 from regard.training.trainer import Trainer
 
@@ -78,7 +79,7 @@ def marian(like: Trainer, options: argparse.Namespace, device: torch.device) -> 
 
     def train() -> None:
         (batch,) = like.batches(next(step))
-        source, attention_mask, target, following = like.to_device(batch)
+        source, attention_mask, target, following = to_device(batch, device)
         with like.autocast:
             logits = model(input_ids=source, attention_mask=attention_mask, decoder_input_ids=target).logits
             loss = torch.nn.functional.cross_entropy(

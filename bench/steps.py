@@ -1,13 +1,15 @@
 """Measure whole training steps of several tasks: tokens per second, memory, and where the time goes.
 
-    python bench/steps.py ROW [--pairs FOLDER] [--steps 30] [--profile FILE] [--losses N] [--set KEY=VALUE]...
+    python bench/steps.py ROW [--pairs FOLDER] [--profile FILE] [--losses N] [--without graphs] [--set K=V]
 
 ROW is gpt2, bert, mini, base (a Transformer on pairs) or tiny (the default translator). FOLDER holds Multi30k
 (train.en.gz, train.de.gz). Rates are targets per second, without padding. Prints one JSON line at the end.
 """
 
 import argparse
+import fcntl
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +24,8 @@ from regard.runs import recipe
 from regard.tasks import Fill, FillConfig, Translate, TranslateConfig, Write, WriteConfig
 from regard.tasks.request import DataRequest
 from regard.text.tokenizer_kinds import train_tokenizer
+from regard.training import compilation
+from regard.training import trainer as trainer_module
 from regard.training.config import TrainConfig
 from regard.training.machine import choose_device
 from regard.training.throughput import synchronize
@@ -54,6 +58,7 @@ def make_trainer(row: str, device: torch.device, pairs: Path, changes: dict[str,
         data = recipe.fill("data", sections["data"], PairConfig)
         files = [str(pairs / f"train.{language}.gz") for language in ("en", "de")]
         corpus = Translate.read(DataRequest(files, [], data, config, sizes["context"], []))
+        assert corpus.tokenizer is not None
         task = Translate(config, corpus.tokenizer, sizes["context"])
         model = Transformer(TransformerConfig(vocab=corpus.tokenizer.vocab, **sizes))
     elif name == "fill":
@@ -86,7 +91,13 @@ def measure(trainer: Trainer, steps: int) -> dict[str, float]:
     synchronize(device)
     seconds = time.perf_counter() - start
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-    return {"tokens_per_second": tokens / seconds, "ms": 1000 * seconds / steps, "GiB": memory}
+    read = sum(batch[0].numel() for batch in trainer.batches(0)) * steps  # in GPT and BERT; padding included
+    return {
+        "targets_per_second": tokens / seconds,
+        "read_per_second": read / seconds,
+        "ms": 1000 * seconds / steps,
+        "GiB": memory,
+    }
 
 
 def profile(trainer: Trainer, file: str, steps: int = 5) -> dict[str, float]:
@@ -117,12 +128,17 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=12)
     parser.add_argument("--profile", metavar="FILE")
     parser.add_argument("--losses", type=int, default=0, help="print the losses of so many steps")
+    parser.add_argument("--without", choices=["graphs", "joint"], action="append", default=[])
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
+    if "graphs" in options.without:
+        compilation.use_graphs = lambda *settings: False
+    if "joint" in options.without:
+        trainer_module.join_products = lambda model: None
     device = choose_device("auto")
     begin = time.perf_counter()
     trainer = make_trainer(options.row, device, options.pairs, recipe.assignments(options.set))
-    result: dict[str, Any] = {"row": options.row, "set": options.set}
+    result: dict[str, Any] = {"row": options.row, "set": options.set, "without": options.without}
     losses = [trainer.train_step() for _ in range(options.losses)]
     if losses:
         result["losses"] = [round(float(loss[0]), 4) for loss in losses if loss is not None]
@@ -130,24 +146,28 @@ def main() -> None:
         trainer.train_step()
     synchronize(device)
     result["start_s"] = time.perf_counter() - begin
-    wait_for_turn()
+    turn = wait_for_turn()
     result |= measure(trainer, options.steps)
+    result["notices"] = [line for line, _ in trainer.reporter.pending]
     if options.profile:
         result |= profile(trainer, options.profile)
     print(json.dumps({k: round(v, 2) if isinstance(v, float) else v for k, v in result.items()}), flush=True)
+    del turn
 
 
-def wait_for_turn() -> None:
-    """With STEPS_GATE, a folder: wait until its file `go` is there, and until no other process measures."""
-    import fcntl
-    import os
+def wait_for_turn() -> Any:
+    """With STEPS_GATE, a folder: wait until its file `go` is there, and until no other process measures.
 
+    The lock holds for as long as what is returned.
+    """
     if folder := os.environ.get("STEPS_GATE"):
         (Path(folder) / f"ready-{os.getpid()}").touch()
         while not (Path(folder) / "go").exists():
             time.sleep(0.1)
         lock = open(Path(folder) / "lock", "w")  # noqa: SIM115
         fcntl.flock(lock, fcntl.LOCK_EX)
+        return lock
+    return None
 
 
 if __name__ == "__main__":

@@ -54,11 +54,12 @@ class Buckets:
     def rows(self, step: int) -> np.ndarray:
         """Return the row numbers of this step's batch."""
         epoch, index = divmod(step, self.count)
-        if self.current[0] != epoch:
-            self.current = (epoch, self._order(epoch))
+        current = self.current  # another thread may replace it
+        if current[0] != epoch:
+            self.current = current = (epoch, self._order(epoch))
         key = random_keys(self.seed, np.array([2 * epoch + 1]))
         batch = int(shuffle_index(np.array([index]), self.count, key)[0])
-        return self.current[1][self.cuts[batch] : self.cuts[batch + 1]]
+        return current[1][self.cuts[batch] : self.cuts[batch + 1]]
 
     def _order(self, epoch: int) -> np.ndarray:
         """Return all pairs sorted by bucket, at random within each bucket."""
@@ -69,9 +70,22 @@ class Buckets:
     @cached_property
     def padding(self) -> float:
         """The share of padding among the tokens of both sides, over the first epoch."""
-        order, rows = self._order(0), np.diff(self.cuts)
+        return self._padding(self._widths())
+
+    def count_shapes(self) -> tuple[int, float]:
+        """The number of shapes, and the share of padding, if both sides are as wide as their bucket."""
+        widths = np.array([bucket_width(width) for width in np.maximum(*self._widths()).tolist()])
+        shapes = set(zip(np.diff(self.cuts).tolist(), widths.tolist(), strict=True))
+        return len(shapes), self._padding([widths, widths])
+
+    def _widths(self) -> list[np.ndarray]:
+        """The widths of both sides of all batches, in the first epoch."""
+        order = self._order(0)
+        return [np.maximum.reduceat(side[order], self.cuts[:-1]) + 1 for side in self.lengths]
+
+    def _padding(self, widths: list[np.ndarray]) -> float:
+        rows = np.diff(self.cuts)
         used = sum(int((side + 1).sum()) for side in self.lengths)
-        widths = (np.maximum.reduceat(side[order], self.cuts[:-1]) + 1 for side in self.lengths)
         return 1 - used / sum(int((width * rows).sum()) for width in widths)
 
 
@@ -96,6 +110,11 @@ def _bucket_edges(longest: int) -> np.ndarray:
     while edges[-1] < longest:
         edges.append(max(edges[-1] + 2, edges[-1] * 11 // 10))
     return np.array(edges)
+
+
+def bucket_width(width: int) -> int:
+    """Return the width of a batch with padding up to the longest text of its bucket, and one more token."""
+    return int(_bucket_edges(width - 1)[-1]) + 1
 
 
 def _batch_cuts(lengths: np.ndarray, tokens: int) -> np.ndarray:

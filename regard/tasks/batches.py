@@ -94,6 +94,11 @@ class Bucketed:
     def rows(self, step: int) -> np.ndarray:
         return self.buckets.rows(step)
 
+    def describe_shapes(self) -> str:
+        """What `Task.pad_to_bucket` makes of the batches."""
+        shapes, padding = self.buckets.count_shapes()
+        return f"padded to {shapes} shapes for CUDA graphs, {padding:.1%} of them padding"
+
 
 class Shuffled:
     """All of the data in a new random order every epoch, so many rows a step."""

@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.core.recurrent import CELLS
 from regard.data import Corpus, PairConfig, PairDataset, read_pairs
+from regard.data.bucketing import bucket_width
 from regard.data.encoding import tokenizer_for
 from regard.data.pair_dataset import encode_pairs, filter_pairs
 from regard.data.pairs import Pair, build_histories, split_pairs
@@ -21,7 +23,7 @@ from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
 from regard.tasks import metrics as scoring
 from regard.tasks.batches import Batch, per_token
-from regard.tasks.loss import cross_entropy
+from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.source import SourceTask, with_end
 from regard.text.sentences import split_to_fit
@@ -74,6 +76,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     kinds = ("transformer", "t5", *CELLS)
     data_config = PairConfig
+    few_shapes = True
     cut_sources: ClassVar[bool] = False  # sources that are too long lose their beginning, or are dropped
 
     # Data
@@ -138,6 +141,12 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         source, attention_mask = with_end(data.source_ids, rows, self.context, self.source_end, newest=True)
         sides = (source, attention_mask, *self.collate_targets(data.target_ids, rows))
         return tuple(torch.from_numpy(x) for x in sides)
+
+    def pad_to_bucket(self, batch: Batch) -> Batch:
+        """Both sides as long as the longest text of their bucket."""
+        width = min(self.context, bucket_width(max(side.shape[1] for side in batch)))
+        fills = (0, 0, 0, IGNORED)
+        return tuple(F.pad(t, (0, width - t.shape[1]), value=v) for t, v in zip(batch, fills, strict=True))
 
     # Training
 

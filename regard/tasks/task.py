@@ -46,6 +46,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     builtin: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]  # files to train and evaluate on by default
     inherits: ClassVar[tuple[str, ...]] = ()  # settings taken over from the model that it starts from
     static_shapes: ClassVar[bool] = False  # all batches have one shape, so that compiling pays
+    few_shapes: ClassVar[bool] = False  # or `pad_to_bucket` makes them have a few
     divisible_batches: ClassVar[bool] = True  # the loss of a batch is the sum of the losses of its parts
     best_metric: str | None = None  # the highest is best; None: the lowest loss is
 
@@ -128,6 +129,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def batch(self, samples: Any, rows: np.ndarray) -> Batch:
         """The batch of these rows, to train on."""
         return self.collate(samples.data, rows)
+
+    def pad_to_bucket(self, batch: Batch) -> Batch:
+        """The batch with more padding, so that there are only a few shapes."""
+        raise NotImplementedError
 
     def collate(self, data: Any, rows: Any) -> Batch:
         """Rows of the data as a batch."""

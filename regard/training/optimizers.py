@@ -50,6 +50,8 @@ class Muon(torch.optim.Optimizer):
                 stacked = torch.stack([update for _, update, _ in rows])
                 steps = orthogonalise(stacked.to(self.dtype)).to(stacked.dtype)
                 scale = -0.2 * math.sqrt(longer) * group["lr"]
+                if isinstance(scale, Tensor):  # where CUDA graphs find it
+                    steps, scale = steps * scale, 1.0
                 for step, (w, _, wide) in zip(steps, rows, strict=True):
                     w.add_(distributed.shard_like(step if wide else step.mT, w), alpha=scale)
 
@@ -72,11 +74,13 @@ def make_optimizers(
     beta2: float,
     bf16: bool = False,
     layer_decay: float = 1.0,
+    graphs: bool = False,
 ) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or Muon for the matrices in the blocks and AdamW for the rest.
 
     Vectors (biases and norms) have no weight decay. A group's learning rate is multiplied by its `scale`:
     `layer_decay` to the power of its distance from the top (Howard & Ruder 2018, 3.1; Clark et al. 2020).
+    For CUDA `graphs`, learning rates are tensors.
     """
     blocks = [m for m in model.modules() if isinstance(m, Block)] if name == "muon" else []
     inside = {p for block in blocks for p in block.parameters() if p.ndim == 2}
@@ -91,9 +95,14 @@ def make_optimizers(
         (muon if by_muon else adamw).append(group | {"weight_decay": 0.0 if vectors else weight_decay})
     optimizers: list[torch.optim.Optimizer] = []
     if adamw:
-        optimizers.append(torch.optim.AdamW(adamw, lr=lr, betas=(0.9, beta2), fused=True))
+        betas = (0.9, beta2)
+        optimizers.append(torch.optim.AdamW(adamw, lr=lr, betas=betas, fused=True, capturable=graphs))
     if muon:
         optimizers.append(Muon(muon, lr, weight_decay, bf16))
+    if graphs:
+        for optimizer in optimizers:
+            for g in optimizer.param_groups:
+                g["lr"] = torch.tensor(lr, device=g["params"][0].device)
     return optimizers
 
 

@@ -19,12 +19,15 @@ from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.runs import folder as run_folder
 from regard.tasks import Batch, idle, targets
-from regard.training import distributed, throughput
+from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
+from regard.training.graphs import Caller, Graphs, call_directly, set_value
+from regard.training.joint import join_products
 from regard.training.machine import OUT_OF_MEMORY, catch_signals
 from regard.training.optimizers import lr_factor, make_optimizers
+from regard.training.prefetch import Prefetcher, to_device
 from regard.training.reporter import Reporter, describe
 
 
@@ -69,11 +72,19 @@ class Trainer:
         self.objective = Objective(model, task)
         one_row = task.batch(self.samples, self.samples.rows(0)[:1])
         self.pace = throughput.Pace(throughput.flops(self.objective, one_row), device, bf16)
+        graphs = compilation.use_graphs(model, task, c, self.pace.flops, device)
+        self.few_shapes = graphs and not task.static_shapes
+        if self.few_shapes:
+            self.reporter.notice(self.samples.describe_shapes())
+        if device.type == "cuda" and c.compile != "off":
+            join_products(model)
         self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
         self.compiled = self.compile()  # or `wrapped` itself
         self.optimizers = make_optimizers(
-            model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay
+            model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
+        self.call: Caller = Graphs(self.report_graphs) if graphs else call_directly
+        self.prefetch = Prefetcher(self.padded_batches if self.few_shapes else self.batches, device)
         self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
         saved = model.state_dict().keys()
         self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
@@ -82,7 +93,10 @@ class Trainer:
         self.started = time.monotonic()
         self.first_step = 0  # the step that this process starts with
         self.averaged_step: int | None = None  # the step at which the average was last tried
+        self.loss = torch.zeros((), device=device)  # summed over the last step
         self.norm: Tensor | None = None  # of the gradient of the last step
+        # of the loss, so that its gradient is that of the mean
+        self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0
         self.signal: int | None = None  # that asks to save and stop
 
     @property
@@ -169,42 +183,51 @@ class Trainer:
 
         Return None if a signal interrupted it; then nothing has changed.
         """
-        batches = self.batches(self.step)
-        count = float(distributed.all_sum(torch.tensor(float(sum(map(targets, batches))))))
+        batches, own_count = self.prefetch(self.step)
+        count = float(distributed.all_sum(torch.tensor(float(own_count))))
         first = self.compiled is not self.wrapped and self.step == self.first_step
         compute = self.try_compiled if first else self.compute_gradient
-        result = compute(batches, count)
-        if result is None:
+        if not compute(batches, count):
             self.drop_gradient()
             return None
-        loss, self.norm = result
         lr = self.lr()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr * group["scale"]
-            optimizer.step()
+                group["lr"] = set_value(group["lr"], lr * group["scale"])
+        self.call(self.update)
         for b in self.buffers:  # each process has updated its own
             distributed.all_sum(b).div_(distributed.WORLD)
-        self.zero_grad()
         self.state.step += 1
         self.pace.add(int(count))
-        return loss / count, self.norm
+        assert self.norm is not None
+        return self.loss / count, self.norm
 
-    def compute_gradient(self, batches: list[Batch], count: float) -> tuple[Tensor, Tensor] | None:
-        """Accumulate the gradient of the mean loss. Return the summed loss and the gradient norm."""
-        loss = torch.zeros((), device=self.device)
+    def compute_gradient(self, batches: list[Batch], count: float) -> bool:
+        """Accumulate the gradient of the mean loss. Return False if a signal interrupted it."""
+        self.loss.zero_()
+        # the processes' gradients are averaged: scale, so that this gives the mean over all targets
+        self.scale = set_value(self.scale, distributed.WORLD / count)
         self.buffers_before = [b.clone() for b in self.buffers]
         for i, batch in enumerate(batches):
             if self.signal and distributed.WORLD == 1:
-                return None
+                return False
             self.seed_step(i)
             with distributed.gradient_sync(self.wrapped, last=i == len(batches) - 1):
-                with self.autocast:
-                    part = self.forward(*self.to_device(batch))
-                # the processes' gradients are averaged: scale, so that this gives the mean over all targets
-                (part * (distributed.WORLD / count)).backward()
-            loss += part.detach()
-        return loss, nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float("inf"))
+                self.call(self.add_gradient, *batch)
+        return True
+
+    def add_gradient(self, *batch: Tensor) -> None:
+        with self.autocast:
+            part = self.forward(*batch)
+        (part * self.scale).backward()
+        self.loss += part.detach()
+
+    def update(self) -> None:
+        """Clip the gradient, take a step along it, and clear it."""
+        self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float("inf"))
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.zero_grad()
 
     def batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in as many parts as in every other process."""
@@ -215,10 +238,8 @@ class Trainer:
         batches = [self.task.batch(self.samples, part if len(part) else rows[:1]) for part in parts]
         return [batch if len(part) else idle(batch) for batch, part in zip(batches, parts, strict=True)]
 
-    def to_device(self, batch: Batch) -> Batch:
-        if self.device.type == "cuda":
-            batch = tuple(t.pin_memory() for t in batch)
-        return tuple(t.to(self.device, non_blocking=True) for t in batch)
+    def padded_batches(self, step: int) -> list[Batch]:
+        return [self.task.pad_to_bucket(batch) for batch in self.batches(step)]
 
     def seed_step(self, part: int) -> None:
         """Make random numbers depend on the seed, the step, the part and the process only."""
@@ -239,7 +260,7 @@ class Trainer:
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=self.call is call_directly)  # graphs know where gradients are
 
     def lr(self) -> float:
         c = self.config
@@ -255,34 +276,38 @@ class Trainer:
 
     def compile(self) -> nn.Module:
         """Return the compiled objective where the recipe asks for it or it is likely to pay off."""
-        c = self.config
-        long = (c.steps or 0) >= 1000 or (c.minutes or 0) >= 3
-        pays = long and self.task.static_shapes and (self.device.type == "cuda" or c.precision == "bf16")
-        if c.compile == "off" or (c.compile == "auto" and not pays):
+        if not compilation.pays(self.task, self.config, self.device, self.few_shapes):
             return self.wrapped
         try:
-            return torch.compile(self.wrapped)  # type: ignore[return-value]
+            return compilation.compile_module(self.wrapped, self.device, self.few_shapes)
         except Exception as error:  # torch.compile does not support every platform
-            self.reporter.notice(compile_notice(error), logged_at=0)
+            self.reporter.notice(compilation.notice(error), logged_at=0)
             return self.wrapped
 
-    def try_compiled(self, batches: list[Batch], count: float) -> tuple[Tensor, Tensor] | None:
+    def try_compiled(self, batches: list[Batch], count: float) -> bool:
         """Compute the first gradient, without torch.compile from here on if that fails."""
         problem: object = "the gradient is zero"  # torch 2.11 lost gradients without an error
         try:
-            result = self.compute_gradient(batches, count)
-            if result is None or float(distributed.gather_full(result[1])):
-                return result
+            done = self.compute_gradient(batches, count)
+            if not done or self.has_gradient():
+                return done
         except (UserError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             if any(words in str(error).lower() for words in OUT_OF_MEMORY):
                 raise
             problem = error
-        self.reporter.notice(compile_notice(problem), logged_at=self.step)
+        self.reporter.notice(compilation.notice(problem), logged_at=self.step)
         self.compiled = self.wrapped
         self.drop_gradient()
         return self.compute_gradient(batches, count)
+
+    def has_gradient(self) -> bool:
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return float(distributed.gather_full(nn.utils.get_total_norm(grads))) != 0
+
+    def report_graphs(self, error: Exception) -> None:
+        self.reporter.notice(compilation.notice(error, "CUDA graphs"), logged_at=self.step)
 
     # Evaluation
 
@@ -318,7 +343,7 @@ class Trainer:
                     self.model.train()
                     return None
                 if together or i % distributed.WORLD == distributed.RANK:
-                    sums = sums + self.objective(*self.to_device(batch))
+                    sums = sums + self.objective(*to_device(batch, self.device))
                     count += targets(batch)
         self.model.train()
         if not together:
@@ -370,7 +395,9 @@ class Trainer:
         row = {
             "step": self.step,
             "loss": float(distributed.all_sum(loss)),
-            "lr": max(group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups),
+            "lr": max(
+                float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups
+            ),
             "grad_norm": float(distributed.gather_full(norm)),
             "elapsed": self.elapsed(),
         } | self.pace.rates()
@@ -391,10 +418,3 @@ class Trainer:
         for line in self.checkpointer.save(dataclasses.replace(self.state, elapsed=self.elapsed())):
             self.reporter.notice(line)
             self.pace.start()
-
-
-def compile_notice(problem: object) -> str:
-    """Say in one line that torch.compile failed and why."""
-    lines = str(problem).strip().splitlines() or [""]
-    name = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
-    return f"torch.compile failed ({name}{lines[0]}); continuing without torch.compile"

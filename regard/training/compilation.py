@@ -1,0 +1,58 @@
+"""What is compiled, or replayed as CUDA graphs, and when."""
+
+import contextlib
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.training import distributed
+from regard.training.config import TrainConfig
+
+GRAPHED = 200_000_000  # parameters; the kernels of larger models take longer than their launch
+
+
+def pays(task: Any, c: TrainConfig, device: torch.device, few_shapes: bool) -> bool:
+    """Whether the recipe asks for torch.compile, or a run is so long that compiling likely pays off."""
+    long = (c.steps or 0) >= 1000 or (c.minutes or 0) >= 3
+    steady = task.static_shapes or few_shapes
+    return c.compile == "on" or (
+        c.compile == "auto" and long and steady and (device.type == "cuda" or c.precision == "bf16")
+    )
+
+
+def use_graphs(model: nn.Module, task: Any, c: TrainConfig, flops: float, device: torch.device) -> bool:
+    """Whether steps are replayed as CUDA graphs: their shapes are few, and known without the values."""
+    return (
+        device.type == "cuda"
+        and c.compile != "off"
+        and distributed.WORLD == 1
+        and (task.static_shapes or task.few_shapes)
+        and not math.isnan(flops)
+        and not any(isinstance(m, nn.RNNBase) for m in model.modules())
+        and sum(p.numel() for p in model.parameters()) <= GRAPHED
+    )
+
+
+def compile_module(module: nn.Module, device: torch.device, few_shapes: bool) -> nn.Module:
+    if device.type == "cuda":
+        keep_compiled()
+    return torch.compile(module, dynamic=True) if few_shapes else torch.compile(module)  # type: ignore[return-value]
+
+
+def keep_compiled() -> None:
+    """Keep compiled code in the user's cache, so that the next run starts with it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "regard" / "compiled"
+    with contextlib.suppress(OSError):  # then torch's own folder, which may be gone tomorrow, has to do
+        cache.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+
+
+def notice(problem: object, what: str = "torch.compile") -> str:
+    """Say in one line that something failed and why."""
+    lines = str(problem).strip().splitlines() or [""]
+    name = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
+    return f"{what} failed ({name}{lines[0]}); continuing without {what}"

@@ -1,0 +1,70 @@
+"""Replay what a step does as CUDA graphs: one launch instead of one for each kernel."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+MOST_GRAPHS = 64  # shapes beyond these run as usual
+Function = Callable[..., None]
+
+
+class Caller(Protocol):
+    """Calls a function with tensors; what it computes, the function writes to tensors that stay."""
+
+    def __call__(self, function: Function, *inputs: Tensor) -> None: ...
+
+
+def set_value(old: float | Tensor, value: float) -> float | Tensor:
+    """The value; in the old tensor, if it is one, where a graph finds it."""
+    return old.fill_(value) if isinstance(old, Tensor) else value
+
+
+def call_directly(function: Function, *inputs: Tensor) -> None:
+    """The readable twin of `Graphs`."""
+    function(*inputs)
+
+
+class Graphs:
+    """Calls a function as usual the first time that its inputs have some shapes, and then replays it.
+
+    What differs from call to call must be in the inputs, or in tensors that stay where they are: weights,
+    gradients, learning rates. Random numbers are drawn as usual: a replay begins with the generator's present
+    seed. If a function can't be captured, `report` is called once, and all goes on as usual.
+    """
+
+    def __init__(self, report: Callable[[Exception], None]):
+        self.report, self.enabled = report, True
+        self.calls: Counter[object] = Counter()
+        self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]] = {}
+        self.pool: Any = None  # memory that all graphs share: one runs at a time
+
+    def __call__(self, function: Function, *inputs: Tensor) -> None:
+        key = (function.__name__, *((t.shape, t.dtype) for t in inputs))
+        self.calls[key] += 1
+        if key not in self.graphs and self.calls[key] > 1 and self.enabled:
+            self.capture(key, function, inputs)
+        if key not in self.graphs:
+            function(*inputs)
+            return
+        graph, buffers = self.graphs[key]
+        for buffer, t in zip(buffers, inputs, strict=True):
+            buffer.copy_(t, non_blocking=True)
+        graph.replay()
+
+    def capture(self, key: object, function: Function, inputs: tuple[Tensor, ...]) -> None:
+        if len(self.graphs) >= MOST_GRAPHS:
+            return
+        buffers, graph = tuple(t.clone() for t in inputs), torch.cuda.CUDAGraph()
+        try:
+            # thread_local: other threads, which make the next batches, may use CUDA meanwhile
+            with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
+                function(*buffers)
+        except Exception as error:
+            self.enabled = False
+            self.report(error)
+            return
+        self.pool = graph.pool()
+        self.graphs[key] = graph, buffers

@@ -1,0 +1,59 @@
+"""Make the next batches, and copy them to the GPU, while the GPU works."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from regard.tasks import Batch, targets
+
+AHEAD = 3  # steps whose batches are ready or being made
+
+Share = tuple[list[Batch], int]  # the parts of a step, on the device, and how many targets they have
+
+
+class Prefetcher:
+    """Returns the batches of a step; the next ones are made by a thread, and copied on a stream of its own.
+
+    The batches depend on the step alone, so it does not matter when they are made. On a CPU there is nothing
+    to overlap with: `prepare` is called directly.
+    """
+
+    def __init__(self, make: Callable[[int], Sequence[Batch]], device: torch.device):
+        self.make, self.device = make, device
+        self.executor = ThreadPoolExecutor(1, "prefetch") if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(device) if self.executor else None
+        self.futures: dict[int, Future[tuple[Share, torch.cuda.Event | None]]] = {}
+
+    def __call__(self, step: int) -> Share:
+        if self.executor is None:
+            return self.prepare(step)[0]
+        for skipped in [s for s in self.futures if s < step]:
+            del self.futures[skipped]
+        for s in range(step, step + AHEAD + 1):
+            if s not in self.futures:
+                self.futures[s] = self.executor.submit(self.prepare, s)
+        share, copied = self.futures.pop(step).result()
+        stream = torch.cuda.current_stream()
+        if copied is not None:
+            stream.wait_event(copied)
+        for batch in share[0]:
+            for t in batch:
+                t.record_stream(stream)
+        return share
+
+    def prepare(self, step: int) -> tuple[Share, torch.cuda.Event | None]:
+        """The share of a step, and the event after which it is on the GPU."""
+        batches = self.make(step)
+        count = sum(map(targets, batches))
+        if self.stream is None:
+            return ([to_device(batch, self.device) for batch in batches], count), None
+        with torch.cuda.stream(self.stream):
+            copies = [to_device(batch, self.device) for batch in batches]
+            return (copies, count), self.stream.record_event()
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    if device.type == "cuda":
+        batch = tuple(t.pin_memory() for t in batch)
+    return tuple(t.to(device, non_blocking=True) for t in batch)
