@@ -3,12 +3,17 @@
 Shapes: N positions, V vocabulary, D width.
 """
 
+import importlib.util
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 IGNORED = -100  # a target that does not count
 LOGITS_AT_ONCE = 2**27  # numbers; above this, chunks cost no speed and save gigabytes
+FUSED = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+FUSED_AT_ONCE = 2**28  # of 16 bits
+FUSED_VOCAB = 1024  # words; of fewer, logits are no larger than what the layers below store
 
 
 def cross_entropy(
@@ -27,10 +32,12 @@ def cross_entropy(
     """
     x, targets = x.flatten(0, -2), targets.flatten()  # (N, D), (N,)
     weights = None if weights is None else weights.flatten()  # (N,)
-    if W is not None and len(targets) * len(W) > LOGITS_AT_ONCE:
+    fused = FUSED and x.is_cuda and W is not None and len(W) >= FUSED_VOCAB
+    if W is not None and (fused or len(targets) * len(W) > LOGITS_AT_ONCE):
         # GPU matrix units want round sizes: 50257 words were a tenth slower than 50304
-        rows, multiple = max(1, LOGITS_AT_ONCE // len(W)), 64 if x.is_cuda else 1
-        return chunked_cross_entropy(x, W, targets, rows, multiple, smoothing, bias, weights)
+        at_once, multiple = FUSED_AT_ONCE if fused else LOGITS_AT_ONCE, 128 if x.is_cuda else 1
+        rows = max(1, at_once // len(W))
+        return chunked_cross_entropy(x, W, targets, rows, multiple, smoothing, bias, weights, fused)
     if W is not None and bias is not None:
         # As more columns of W: so sums and gradients round as they did, and old runs resume bit for bit.
         x, W = F.pad(F.pad(x, (0, 1), value=1.0), (0, 7)), torch.cat([W, F.pad(bias[:, None], (0, 7))], dim=1)
@@ -64,11 +71,12 @@ def chunked_cross_entropy(
     smoothing: float = 0.0,
     bias: Tensor | None = None,
     weights: Tensor | None = None,
+    fused: bool = False,
 ) -> Tensor:
     """The same by `rows` positions at a time: only so many rows of logits exist at any moment.
 
     The vocabulary is filled up to a multiple of `multiple` with words that are never likely,
-    and that take no part in the smoothing.
+    and that take no part in the smoothing. If `fused`, a kernel makes the slopes of logits in their place.
     """
     kind = x.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
@@ -77,7 +85,8 @@ def chunked_cross_entropy(
     V = len(W)
     W = F.pad(W, (0, 0, 0, -V % multiple))
     bias = None if bias is None else F.pad(bias, (0, -V % multiple))
-    loss: Tensor = _Chunked.apply(x, W, bias, targets, weights, V, rows, smoothing, torch.is_grad_enabled())
+    function = _Fused if fused else _Chunked
+    loss: Tensor = function.apply(x, W, bias, targets, weights, V, rows, smoothing, torch.is_grad_enabled())
     return loss
 
 
@@ -123,3 +132,20 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx, grad):
         dx, dW, db = (t if t is None else t * grad.to(t.dtype) for t in ctx.saved_tensors)
         return dx, dW, db, None, None, None, None, None, None
+
+
+class _Fused(_Chunked):
+    """The same; each chunk's logits become slopes in place."""
+
+    @staticmethod
+    def forward(ctx, x, W, bias, targets, weights, V, rows, smoothing, learning):
+        from regard.tasks.fused_loss import loss_and_gradients
+
+        counts = (targets != IGNORED).to(torch.float32)
+        counts = counts if weights is None else counts * weights
+        known = targets.where(targets != IGNORED, 0)
+        learning = learning and any(ctx.needs_input_grad)
+        loss, *gradients = loss_and_gradients(x, W, bias, known, counts, V, rows, smoothing, learning)
+        if learning:
+            ctx.save_for_backward(*gradients[:2], None if bias is None else gradients[2])
+        return loss

@@ -51,7 +51,7 @@ def keep_compiled() -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 
 
-def notice(problem: object, what: str = "torch.compile") -> str:
+def notice(what: str, problem: object) -> str:
     """Say in one line that something failed and why."""
     lines = str(problem).strip().splitlines() or [""]
     name = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""

@@ -35,7 +35,7 @@ class Graphs:
     seed. If a function can't be captured, `report` is called once, and all goes on as usual.
     """
 
-    def __init__(self, report: Callable[[Exception], None]):
+    def __init__(self, report: Callable[[str, Exception], None]):
         self.report, self.enabled = report, True
         self.calls: Counter[object] = Counter()
         self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]] = {}
@@ -57,14 +57,15 @@ class Graphs:
     def capture(self, key: object, function: Function, inputs: tuple[Tensor, ...]) -> None:
         if len(self.graphs) >= MOST_GRAPHS:
             return
-        buffers, graph = tuple(t.clone() for t in inputs), torch.cuda.CUDAGraph()
+        buffers = tuple(t.clone() for t in inputs)
         try:
+            graph = torch.cuda.CUDAGraph()
             # thread_local: other threads, which make the next batches, may use CUDA meanwhile
             with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
                 function(*buffers)
         except Exception as error:
             self.enabled = False
-            self.report(error)
+            self.report("CUDA graphs", error)
             return
         self.pool = graph.pool()
         self.graphs[key] = graph, buffers

@@ -7,22 +7,23 @@ import torch
 
 from regard.tasks import Batch, targets
 
-AHEAD = 3  # steps whose batches are ready or being made
-
 Share = tuple[list[Batch], int]  # the parts of a step, on the device, and how many targets they have
 
 
 class Prefetcher:
     """Returns the batches of a step; the next ones are made by a thread, and copied on a stream of its own.
 
-    The batches depend on the step alone, so it does not matter when they are made. On a CPU there is nothing
-    to overlap with: `prepare` is called directly.
+    The batches depend on the step alone, so it does not matter when they are made. With `ahead` = 0, the
+    default on a CPU, which has no time to spare meanwhile, they are made when they are asked for.
     """
 
-    def __init__(self, make: Callable[[int], Sequence[Batch]], device: torch.device):
+    def __init__(
+        self, make: Callable[[int], Sequence[Batch]], device: torch.device, ahead: int | None = None
+    ):
         self.make, self.device = make, device
-        self.executor = ThreadPoolExecutor(1, "prefetch") if device.type == "cuda" else None
-        self.stream = torch.cuda.Stream(device) if self.executor else None
+        self.ahead = (3 if device.type == "cuda" else 0) if ahead is None else ahead
+        self.executor = ThreadPoolExecutor(1, "prefetch") if self.ahead else None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.futures: dict[int, Future[tuple[Share, torch.cuda.Event | None]]] = {}
 
     def __call__(self, step: int) -> Share:
@@ -30,16 +31,15 @@ class Prefetcher:
             return self.prepare(step)[0]
         for skipped in [s for s in self.futures if s < step]:
             del self.futures[skipped]
-        for s in range(step, step + AHEAD + 1):
+        for s in range(step, step + self.ahead + 1):
             if s not in self.futures:
                 self.futures[s] = self.executor.submit(self.prepare, s)
         share, copied = self.futures.pop(step).result()
-        stream = torch.cuda.current_stream()
         if copied is not None:
+            stream = torch.cuda.current_stream()
             stream.wait_event(copied)
-        for batch in share[0]:
-            for t in batch:
-                t.record_stream(stream)
+            for t in (t for batch in share[0] for t in batch):
+                t.record_stream(stream)  # its memory is not used again before that has read it
         return share
 
     def prepare(self, step: int) -> tuple[Share, torch.cuda.Event | None]:

@@ -26,23 +26,10 @@ from regard.training.data_check import DataCheck
 from regard.training.graphs import Caller, Graphs, call_directly, set_value
 from regard.training.joint import join_products
 from regard.training.machine import OUT_OF_MEMORY, catch_signals
+from regard.training.objective import Objective
 from regard.training.optimizers import lr_factor, make_optimizers
 from regard.training.prefetch import Prefetcher, to_device
 from regard.training.reporter import Reporter, describe
-
-
-class Objective(nn.Module):
-    """A model and the loss of its task as one module, to be compiled and parallelised together.
-
-    In eval mode it returns what the task measures: sums over the batch, the loss first.
-    """
-
-    def __init__(self, model: nn.Module, task: Any):
-        super().__init__()
-        self.model, self.loss, self.measure = model, task.loss, task.measure
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        return (self.loss if self.model.training else self.measure)(self.model, *batch)
 
 
 class Trainer:
@@ -59,7 +46,7 @@ class Trainer:
     ):
         c = config
         self.folder, self.task, self.model, self.corpus, self.config = folder, task, model, corpus, c
-        self.device = device
+        self.device, self.state = device, TrainState()
         data_check = DataCheck(folder, corpus)  # begins before anything is read, which need not wait for it
         self.samples = task.samples(corpus.train, c.seed, c.batch, c.tokens)
         self.reporter = Reporter(folder, task, c, describe(model, corpus, device.type))
@@ -73,30 +60,27 @@ class Trainer:
         one_row = task.batch(self.samples, self.samples.rows(0)[:1])
         self.pace = throughput.Pace(throughput.flops(self.objective, one_row), device, bf16)
         graphs = compilation.use_graphs(model, task, c, self.pace.flops, device)
-        self.few_shapes = graphs and not task.static_shapes
-        if self.few_shapes:
+        if few_shapes := graphs and not task.static_shapes:
             self.reporter.notice(self.samples.describe_shapes())
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
         self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
-        self.compiled = self.compile()  # or `wrapped` itself
+        self.compiled = self.compile(few_shapes)  # or `wrapped` itself
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
-        self.call: Caller = Graphs(self.report_graphs) if graphs else call_directly
-        self.prefetch = Prefetcher(self.padded_batches if self.few_shapes else self.batches, device)
+        self.call: Caller = Graphs(self.report_failure) if graphs else call_directly
+        self.prefetch = Prefetcher(self.padded_batches if few_shapes else self.batches, device)
         self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
         saved = model.state_dict().keys()
         self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
         self.buffers_before: list[Tensor] = []  # the last gradient
-        self.state = TrainState()
         self.started = time.monotonic()
         self.first_step = 0  # the step that this process starts with
         self.averaged_step: int | None = None  # the step at which the average was last tried
         self.loss = torch.zeros((), device=device)  # summed over the last step
+        self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0  # that makes it a mean
         self.norm: Tensor | None = None  # of the gradient of the last step
-        # of the loss, so that its gradient is that of the mean
-        self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0
         self.signal: int | None = None  # that asks to save and stop
 
     @property
@@ -274,14 +258,14 @@ class Trainer:
 
     # torch.compile
 
-    def compile(self) -> nn.Module:
+    def compile(self, few_shapes: bool) -> nn.Module:
         """Return the compiled objective where the recipe asks for it or it is likely to pay off."""
-        if not compilation.pays(self.task, self.config, self.device, self.few_shapes):
+        if not compilation.pays(self.task, self.config, self.device, few_shapes):
             return self.wrapped
         try:
-            return compilation.compile_module(self.wrapped, self.device, self.few_shapes)
+            return compilation.compile_module(self.wrapped, self.device, few_shapes)
         except Exception as error:  # torch.compile does not support every platform
-            self.reporter.notice(compilation.notice(error), logged_at=0)
+            self.report_failure("torch.compile", error)
             return self.wrapped
 
     def try_compiled(self, batches: list[Batch], count: float) -> bool:
@@ -297,7 +281,7 @@ class Trainer:
             if any(words in str(error).lower() for words in OUT_OF_MEMORY):
                 raise
             problem = error
-        self.reporter.notice(compilation.notice(problem), logged_at=self.step)
+        self.report_failure("torch.compile", problem)
         self.compiled = self.wrapped
         self.drop_gradient()
         return self.compute_gradient(batches, count)
@@ -306,8 +290,8 @@ class Trainer:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
         return float(distributed.gather_full(nn.utils.get_total_norm(grads))) != 0
 
-    def report_graphs(self, error: Exception) -> None:
-        self.reporter.notice(compilation.notice(error, "CUDA graphs"), logged_at=self.step)
+    def report_failure(self, what: str, problem: object) -> None:
+        self.reporter.notice(compilation.notice(what, problem), logged_at=self.step)
 
     # Evaluation
 

@@ -31,7 +31,8 @@ from regard.files import atomic
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import load
 from regard.training.build import train
-from regard.training.trainer import Objective, Trainer
+from regard.training.objective import Objective
+from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -10,8 +10,8 @@ from regard.tasks import Translate, TranslateConfig, Write, WriteConfig
 from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training import distributed
 from regard.training import throughput as meter
+from regard.training.objective import Objective
 from regard.training.throughput import Pace, flops, peak
-from regard.training.trainer import Objective
 
 B, T, V, D, DEPTH = 3, 11, 29, 12, 2
 

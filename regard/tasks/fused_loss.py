@@ -1,0 +1,97 @@
+"""Cross-entropy and its gradients by a Triton kernel, which turns a chunk of logits into slopes in place.
+
+Shapes: N positions, R positions of a chunk, V vocabulary, C columns (V filled up), D width.
+"""
+
+import torch
+import triton  # type: ignore[import-not-found]
+import triton.language as tl  # type: ignore[import-not-found]
+from torch import Tensor
+
+BLOCK = 8192  # columns at a time
+
+
+@triton.jit
+def slope_kernel(
+    logits, targets, counts, losses, stride, smoothing,
+    V: tl.constexpr, C: tl.constexpr, LEARN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """losses[r] = count (logsumexp - aim); then logits[r] = count (softmax - (1-ε) one-hot), 0 beyond V."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
+    target, count = tl.load(targets + row), tl.load(counts + row)
+    columns = tl.arange(0, BLOCK)
+    largest, total, sum_of_all = -float("inf"), 0.0, 0.0
+    for start in range(0, V, BLOCK):
+        i = start + columns
+        z = tl.load(logits + i, mask=i < V, other=-float("inf")).to(tl.float32)
+        new = tl.maximum(largest, tl.max(z, 0))
+        total = total * tl.exp(largest - new) + tl.sum(tl.exp(z - new), 0)
+        largest = new
+        sum_of_all += tl.sum(tl.where(i < V, z, 0.0), 0)
+    logsumexp = largest + tl.log(total)
+    aim = tl.load(logits + target).to(tl.float32)
+    aim += smoothing * (sum_of_all / V - aim)
+    tl.store(losses + row, (logsumexp - aim) * count)
+    if LEARN:
+        tl.debug_barrier()  # the target's logit is read before it is overwritten
+        for start in range(0, C, BLOCK):
+            i = start + columns
+            z = tl.load(logits + i, mask=i < V, other=-float("inf")).to(tl.float32)
+            slope = tl.exp(z - logsumexp) - tl.where(i == target, 1.0 - smoothing, 0.0)
+            tl.store(logits + i, (slope * count).to(logits.dtype.element_ty), mask=i < C)
+
+
+@torch.library.custom_op("regard::cross_entropy", mutates_args=())
+def loss_and_gradients(
+    x: Tensor,  # (N, D)
+    W: Tensor,  # (C, D), zeros beyond V
+    bias: Tensor | None,  # (C,)
+    targets: Tensor,  # (N,), 0 where they don't count
+    counts: Tensor,  # (N,) float32, by how much each position counts
+    V: int,
+    rows: int,
+    smoothing: float,
+    learning: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The summed loss, and if `learning` its gradients by x, W and bias: as `_Chunked`, which explains it."""
+    N, C = len(x), len(W)
+    losses = torch.empty(N, device=x.device)
+    dx = torch.empty_like(x) if learning else x.new_empty(0)
+    dW = torch.zeros_like(W, dtype=torch.float32) if learning else x.new_empty(0)
+    db = torch.zeros(C, device=x.device) if learning and bias is not None else x.new_empty(0)
+    buffer = x.new_empty(min(rows, N), C)
+    for i in range(0, N, rows):
+        x_ = x[i : i + rows]
+        logits = torch.mm(x_, W.mT, out=buffer[: len(x_)])  # (R, C)
+        if bias is not None:
+            logits += bias
+        chunk = slice(i, i + len(x_))
+        slope_kernel[(len(x_),)](
+            *(logits, targets[chunk], counts[chunk], losses[chunk], logits.stride(0), smoothing),
+            V=V,
+            C=C,
+            LEARN=learning,
+            BLOCK=BLOCK,
+            num_warps=16,
+        )
+        if learning:
+            torch.mm(logits, W, out=dx[chunk])
+            dW += logits.mT @ x_
+            if bias is not None:
+                db += logits.sum(0, dtype=torch.float32)
+    if learning and smoothing:  # ε/V of every word
+        even = smoothing / V
+        dx -= (counts[:, None] * even * W.sum(0, dtype=torch.float32)).to(x.dtype)
+        dW -= even * (counts @ x.float())
+        if bias is not None:
+            db -= even * counts.sum()
+    return losses.sum(), dx, dW.to(W.dtype), db.to(W.dtype)
+
+
+@loss_and_gradients.register_fake
+def _(x, W, bias, targets, counts, V, rows, smoothing, learning):
+    none = x.new_empty(0)
+    db = none if bias is None or not learning else W.new_empty(len(W))
+    gradients = (torch.empty_like(x), torch.empty_like(W)) if learning else (none, W.new_empty(0))
+    return torch.empty((), device=x.device), *gradients, db

@@ -1,0 +1,52 @@
+"""Prefetched batches are those that would be made at once, in any order of steps."""
+
+import threading
+
+import pytest
+import torch
+
+from regard.errors import UserError
+from regard.tasks.loss import IGNORED
+from regard.training.prefetch import Prefetcher
+
+CPU = torch.device("cpu")
+
+
+class Maker:
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.threads: set[str] = set()
+
+    def __call__(self, step: int) -> list[tuple[torch.Tensor, ...]]:
+        self.steps.append(step)
+        self.threads.add(threading.current_thread().name)
+        if step == 7:
+            raise UserError("a damaged file")
+        return [(torch.full((2, 3), step), torch.tensor([step, IGNORED]))] * 2
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_batches_belong_to_their_step(ahead: int) -> None:
+    make = Maker()
+    prefetch = Prefetcher(make, CPU, ahead)
+    for step in (0, 1, 2, 5, 6, 0):  # a run may be continued anywhere
+        batches, count = prefetch(step)
+        assert count == 2
+        assert all(torch.equal(ids, torch.full((2, 3), step)) for ids, _ in batches)
+    with pytest.raises(UserError, match="damaged"):
+        prefetch(7)
+
+
+def test_the_next_ones_are_made_by_a_thread() -> None:
+    make = Maker()
+    prefetch = Prefetcher(make, CPU, ahead=2)
+    prefetch(0)
+    prefetch(1)
+    assert prefetch.executor is not None
+    prefetch.executor.shutdown(wait=True)
+    assert make.steps == [0, 1, 2, 3]  # each once
+    assert threading.current_thread().name not in make.threads
+
+
+def test_a_cpu_has_no_thread_for_it() -> None:
+    assert Prefetcher(Maker(), CPU).executor is None
