@@ -80,8 +80,6 @@ def make_trainer(row: str, device: torch.device, pairs: Path, changes: dict[str,
 def measure(trainer: Trainer, steps: int) -> dict[str, float]:
     """Steps as the loop takes them, with a row of the log every `train.log`."""
     device = trainer.device
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     synchronize(device)
     trainer.pace.start()
     start = time.perf_counter()
@@ -90,6 +88,7 @@ def measure(trainer: Trainer, steps: int) -> dict[str, float]:
     tokens = trainer.pace.tokens
     synchronize(device)
     seconds = time.perf_counter() - start
+    # since the start: what a graph uses counts only while it is captured
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
     read = sum(batch[0].numel() for batch in trainer.batches(0)) * steps  # in GPT and BERT; padding included
     return {

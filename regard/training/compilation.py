@@ -15,13 +15,14 @@ from regard.training.config import TrainConfig
 GRAPHED = 200_000_000  # parameters; the kernels of larger models take longer than their launch
 
 
-def pays(task: Any, c: TrainConfig, device: torch.device, few_shapes: bool) -> bool:
-    """Whether the recipe asks for torch.compile, or a run is so long that compiling likely pays off."""
-    long = (c.steps or 0) >= 1000 or (c.minutes or 0) >= 3
-    steady = task.static_shapes or few_shapes
-    return c.compile == "on" or (
-        c.compile == "auto" and long and steady and (device.type == "cuda" or c.precision == "bf16")
-    )
+def pays(task: Any, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
+    """Whether the recipe asks for torch.compile, or a run is so long that compiling likely pays off.
+
+    With graphs, it takes longer: a minute of compiling saves some milliseconds of a step.
+    """
+    long = (c.steps or 0) >= (5000 if graphs else 1000) or (c.minutes or 0) >= 3
+    steady = (task.static_shapes or graphs) and (device.type == "cuda" or c.precision == "bf16")
+    return c.compile == "on" or (c.compile == "auto" and long and steady)
 
 
 def use_graphs(model: nn.Module, task: Any, c: TrainConfig, flops: float, device: torch.device) -> bool:
@@ -30,6 +31,7 @@ def use_graphs(model: nn.Module, task: Any, c: TrainConfig, flops: float, device
         device.type == "cuda"
         and c.compile != "off"
         and distributed.WORLD == 1
+        and not c.micro
         and (task.static_shapes or task.few_shapes)
         and not math.isnan(flops)
         and not any(isinstance(m, nn.RNNBase) for m in model.modules())

@@ -1,8 +1,8 @@
-"""Replay what a step does as CUDA graphs: one launch instead of one for each kernel."""
+"""Replay a step as a CUDA graph: one launch instead of one for each kernel."""
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,20 +11,9 @@ MOST_GRAPHS = 64  # shapes beyond these run as usual
 Function = Callable[..., None]
 
 
-class Caller(Protocol):
-    """Calls a function with tensors; what it computes, the function writes to tensors that stay."""
-
-    def __call__(self, function: Function, *inputs: Tensor) -> None: ...
-
-
 def set_value(old: float | Tensor, value: float) -> float | Tensor:
     """The value; in the old tensor, if it is one, where a graph finds it."""
     return old.fill_(value) if isinstance(old, Tensor) else value
-
-
-def call_directly(function: Function, *inputs: Tensor) -> None:
-    """The readable twin of `Graphs`."""
-    function(*inputs)
 
 
 class Graphs:

@@ -23,7 +23,7 @@ from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
-from regard.training.graphs import Caller, Graphs, call_directly, set_value
+from regard.training.graphs import Graphs, set_value
 from regard.training.joint import join_products
 from regard.training.machine import OUT_OF_MEMORY, catch_signals
 from regard.training.objective import Objective
@@ -65,11 +65,11 @@ class Trainer:
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
         self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
-        self.compiled = self.compile(few_shapes)  # or `wrapped` itself
+        self.compiled = self.compile(graphs, few_shapes)  # or `wrapped` itself
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
-        self.call: Caller = Graphs(self.report_failure) if graphs else call_directly
+        self.graphs = Graphs(self.report_failure) if graphs else None
         self.prefetch = Prefetcher(self.padded_batches if few_shapes else self.batches, device)
         self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
         saved = model.state_dict().keys()
@@ -81,6 +81,7 @@ class Trainer:
         self.loss = torch.zeros((), device=device)  # summed over the last step
         self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0  # that makes it a mean
         self.norm: Tensor | None = None  # of the gradient of the last step
+        self.norm_of_graphs = torch.zeros((), device=device)
         self.signal: int | None = None  # that asks to save and stop
 
     @property
@@ -169,16 +170,24 @@ class Trainer:
         """
         batches, own_count = self.prefetch(self.step)
         count = float(distributed.all_sum(torch.tensor(float(own_count))))
-        first = self.compiled is not self.wrapped and self.step == self.first_step
-        compute = self.try_compiled if first else self.compute_gradient
-        if not compute(batches, count):
-            self.drop_gradient()
-            return None
         lr = self.lr()
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = set_value(group["lr"], lr * group["scale"])
-        self.call(self.update)
+        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+            group["lr"] = set_value(group["lr"], lr * group["scale"])
+        # the processes' gradients are averaged: scale, so that this gives the mean over all targets
+        self.scale = set_value(self.scale, distributed.WORLD / count)
+        first = self.compiled is not self.wrapped and self.step == self.first_step
+        if self.graphs and not first:
+            if self.signal:
+                return None
+            self.seed_step(0)
+            self.graphs(self.step_at_once, *batches[0])
+            self.norm = self.norm_of_graphs
+        else:
+            compute = self.try_compiled if first else self.compute_gradient
+            if not compute(batches):
+                self.drop_gradient()
+                return None
+            self.update()
         for b in self.buffers:  # each process has updated its own
             distributed.all_sum(b).div_(distributed.WORLD)
         self.state.step += 1
@@ -186,18 +195,16 @@ class Trainer:
         assert self.norm is not None
         return self.loss / count, self.norm
 
-    def compute_gradient(self, batches: list[Batch], count: float) -> bool:
+    def compute_gradient(self, batches: list[Batch]) -> bool:
         """Accumulate the gradient of the mean loss. Return False if a signal interrupted it."""
         self.loss.zero_()
-        # the processes' gradients are averaged: scale, so that this gives the mean over all targets
-        self.scale = set_value(self.scale, distributed.WORLD / count)
         self.buffers_before = [b.clone() for b in self.buffers]
         for i, batch in enumerate(batches):
             if self.signal and distributed.WORLD == 1:
                 return False
             self.seed_step(i)
             with distributed.gradient_sync(self.wrapped, last=i == len(batches) - 1):
-                self.call(self.add_gradient, *batch)
+                self.add_gradient(*batch)
         return True
 
     def add_gradient(self, *batch: Tensor) -> None:
@@ -212,6 +219,13 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.step()
         self.zero_grad()
+
+    def step_at_once(self, *batch: Tensor) -> None:
+        """`compute_gradient` and `update` for a batch of one part; its results stay where they are."""
+        self.loss.zero_()
+        self.add_gradient(*batch)
+        self.update()
+        self.norm_of_graphs.copy_(self.norm)  # type: ignore[arg-type]
 
     def batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in as many parts as in every other process."""
@@ -244,7 +258,7 @@ class Trainer:
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=self.call is call_directly)  # graphs know where gradients are
+            optimizer.zero_grad(set_to_none=True)
 
     def lr(self) -> float:
         c = self.config
@@ -258,9 +272,9 @@ class Trainer:
 
     # torch.compile
 
-    def compile(self, few_shapes: bool) -> nn.Module:
+    def compile(self, graphs: bool, few_shapes: bool) -> nn.Module:
         """Return the compiled objective where the recipe asks for it or it is likely to pay off."""
-        if not compilation.pays(self.task, self.config, self.device, few_shapes):
+        if not compilation.pays(self.task, self.config, self.device, graphs):
             return self.wrapped
         try:
             return compilation.compile_module(self.wrapped, self.device, few_shapes)
@@ -268,11 +282,11 @@ class Trainer:
             self.report_failure("torch.compile", error)
             return self.wrapped
 
-    def try_compiled(self, batches: list[Batch], count: float) -> bool:
+    def try_compiled(self, batches: list[Batch]) -> bool:
         """Compute the first gradient, without torch.compile from here on if that fails."""
         problem: object = "the gradient is zero"  # torch 2.11 lost gradients without an error
         try:
-            done = self.compute_gradient(batches, count)
+            done = self.compute_gradient(batches)
             if not done or self.has_gradient():
                 return done
         except (UserError, MemoryError, torch.OutOfMemoryError):
@@ -284,7 +298,7 @@ class Trainer:
         self.report_failure("torch.compile", problem)
         self.compiled = self.wrapped
         self.drop_gradient()
-        return self.compute_gradient(batches, count)
+        return self.compute_gradient(batches)
 
     def has_gradient(self) -> bool:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]

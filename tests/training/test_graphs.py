@@ -10,7 +10,7 @@ import torch
 
 from helpers.runs import tiny, write_data
 from regard.training import compilation
-from regard.training.graphs import MOST_GRAPHS, Graphs, call_directly, set_value
+from regard.training.graphs import MOST_GRAPHS, Graphs, set_value
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -92,7 +92,7 @@ def test_values_stay_in_their_tensor():
 @pytest.mark.parametrize("case", ["write", "fill-bert", "translate-transformer"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_replayed_steps_train_as_direct_ones(tmp_path, monkeypatch, recorded, case, optimizer):
-    """Learning rates and the scale of the loss are in tensors, gradients stay, pairs are padded to buckets."""
+    """Learning rates and the scale of the loss are in tensors, and pairs are padded to buckets."""
     data, settings = write_data(case, tmp_path), {"steps": 9, "train__optimizer": optimizer}
     tiny(data, tmp_path / "direct", case, **settings)
     monkeypatch.setattr(compilation, "use_graphs", lambda *how: True)
@@ -108,6 +108,6 @@ def test_replayed_steps_train_as_direct_ones(tmp_path, monkeypatch, recorded, ca
 
 def test_without_a_gpu_nothing_is_replayed(tmp_path, monkeypatch):
     used = []
-    monkeypatch.setattr("regard.training.trainer.Graphs", lambda report: used.append(1) or call_directly)
+    monkeypatch.setattr("regard.training.trainer.Graphs", lambda report: used.append(1))
     tiny(write_data("write", tmp_path), tmp_path / "out", "write", steps=1)
     assert not used
