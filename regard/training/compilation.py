@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,30 @@ def use_graphs(model: nn.Module, task: Any, c: TrainConfig, flops: float, device
     )
 
 
-def compile_module(module: nn.Module, device: torch.device, few_shapes: bool) -> nn.Module:
+def compile_where_it_pays(
+    module: nn.Module,
+    task: Any,
+    c: TrainConfig,
+    device: torch.device,
+    graphs: bool,
+    few_shapes: bool,
+    report: Callable[[str, Exception], None],
+) -> nn.Module:
+    """The compiled module, where the recipe asks for it or it is likely to pay off; else the module."""
+    if not pays(task, c, device, graphs):
+        return module
     if device.type == "cuda":
         keep_compiled()
-    return torch.compile(module, dynamic=True) if few_shapes else torch.compile(module)  # type: ignore[return-value]
+    try:
+        return torch.compile(module, dynamic=True) if few_shapes else torch.compile(module)  # type: ignore[return-value]
+    except Exception as error:  # torch.compile does not support every platform
+        report("torch.compile", error)
+        return module
+
+
+def has_gradient(model: nn.Module) -> bool:
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    return float(distributed.gather_full(nn.utils.get_total_norm(grads))) != 0
 
 
 def keep_compiled() -> None:

@@ -18,9 +18,13 @@ class Prefetcher:
     """
 
     def __init__(
-        self, make: Callable[[int], Sequence[Batch]], device: torch.device, ahead: int | None = None
+        self,
+        make: Callable[[int], Sequence[Batch]],
+        device: torch.device,
+        pad: Callable[[Batch], Batch] | None = None,
+        ahead: int | None = None,
     ):
-        self.make, self.device = make, device
+        self.make, self.device, self.pad = make, device, pad
         self.ahead = (3 if device.type == "cuda" else 0) if ahead is None else ahead
         self.executor = ThreadPoolExecutor(1, "prefetch") if self.ahead else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -44,7 +48,7 @@ class Prefetcher:
 
     def prepare(self, step: int) -> tuple[Share, torch.cuda.Event | None]:
         """The share of a step, and the event after which it is on the GPU."""
-        batches = self.make(step)
+        batches = [self.pad(batch) if self.pad else batch for batch in self.make(step)]
         count = sum(map(targets, batches))
         if self.stream is None:
             return ([to_device(batch, self.device) for batch in batches], count), None

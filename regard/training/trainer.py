@@ -65,12 +65,13 @@ class Trainer:
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
         self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
-        self.compiled = self.compile(graphs, few_shapes)  # or `wrapped` itself
+        how = (task, c, device, graphs, few_shapes, self.report_failure)
+        self.compiled = compilation.compile_where_it_pays(self.wrapped, *how)  # or `wrapped` itself
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
         self.graphs = Graphs(self.report_failure) if graphs else None
-        self.prefetch = Prefetcher(self.padded_batches if few_shapes else self.batches, device)
+        self.prefetch = Prefetcher(self.batches, device, task.pad_to_bucket if few_shapes else None)
         self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
         saved = model.state_dict().keys()
         self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
@@ -170,16 +171,16 @@ class Trainer:
         """
         batches, own_count = self.prefetch(self.step)
         count = float(distributed.all_sum(torch.tensor(float(own_count))))
-        lr = self.lr()
-        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-            group["lr"] = set_value(group["lr"], lr * group["scale"])
+        self.last_lr = self.lr()
+        for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
+            group["lr"] = set_value(group["lr"], self.last_lr * group["scale"])
         # the processes' gradients are averaged: scale, so that this gives the mean over all targets
         self.scale = set_value(self.scale, distributed.WORLD / count)
         first = self.compiled is not self.wrapped and self.step == self.first_step
         if self.graphs and not first:
             if self.signal:
                 return None
-            self.seed_step(0)
+            self.seed_step(part=0)
             self.graphs(self.step_at_once, *batches[0])
             self.norm = self.norm_of_graphs
         else:
@@ -236,9 +237,6 @@ class Trainer:
         batches = [self.task.batch(self.samples, part if len(part) else rows[:1]) for part in parts]
         return [batch if len(part) else idle(batch) for batch, part in zip(batches, parts, strict=True)]
 
-    def padded_batches(self, step: int) -> list[Batch]:
-        return [self.task.pad_to_bucket(batch) for batch in self.batches(step)]
-
     def seed_step(self, part: int) -> None:
         """Make random numbers depend on the seed, the step, the part and the process only."""
         numbers = np.random.SeedSequence([self.config.seed, self.step, part, distributed.RANK])
@@ -272,22 +270,12 @@ class Trainer:
 
     # torch.compile
 
-    def compile(self, graphs: bool, few_shapes: bool) -> nn.Module:
-        """Return the compiled objective where the recipe asks for it or it is likely to pay off."""
-        if not compilation.pays(self.task, self.config, self.device, graphs):
-            return self.wrapped
-        try:
-            return compilation.compile_module(self.wrapped, self.device, few_shapes)
-        except Exception as error:  # torch.compile does not support every platform
-            self.report_failure("torch.compile", error)
-            return self.wrapped
-
     def try_compiled(self, batches: list[Batch]) -> bool:
         """Compute the first gradient, without torch.compile from here on if that fails."""
         problem: object = "the gradient is zero"  # torch 2.11 lost gradients without an error
         try:
             done = self.compute_gradient(batches)
-            if not done or self.has_gradient():
+            if not done or compilation.has_gradient(self.model):
                 return done
         except (UserError, MemoryError, torch.OutOfMemoryError):
             raise
@@ -299,10 +287,6 @@ class Trainer:
         self.compiled = self.wrapped
         self.drop_gradient()
         return self.compute_gradient(batches)
-
-    def has_gradient(self) -> bool:
-        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return float(distributed.gather_full(nn.utils.get_total_norm(grads))) != 0
 
     def report_failure(self, what: str, problem: object) -> None:
         self.reporter.notice(compilation.notice(what, problem), logged_at=self.step)

@@ -28,7 +28,7 @@ class Maker:
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_batches_belong_to_their_step(ahead: int) -> None:
     make = Maker()
-    prefetch = Prefetcher(make, CPU, ahead)
+    prefetch = Prefetcher(make, CPU, ahead=ahead)
     for step in (0, 1, 2, 5, 6, 0):  # a run may be continued anywhere
         batches, count = prefetch(step)
         assert count == 2
