@@ -11,16 +11,10 @@ import torch
 from PIL import Image
 
 from regard.data.files import content_suffix, empty_file, list_files, missing_file, open_file, read_tsv
-from regard.data.images import (
-    DEFAULT_WIDTH,
-    ImageDataset,
-    ImageSource,
-    default_size,
-    load_images,
-    resize_image,
-)
+from regard.data.images import DEFAULT_WIDTH, ImageDataset, default_size, load_images
 from regard.errors import UserError, first_line
 from regard.files.regular import check_name
+from regard.vision.decoding import ImageSource, resize_image
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 
@@ -30,6 +24,7 @@ def read_image_classes(
     size: int | None = None,
     channels: int | None = None,
     max_size: int = DEFAULT_WIDTH,
+    memory: int | None = None,
 ) -> tuple[ImageDataset, list[str]]:
     """Read images and the class of each: folders of class folders; IDX files of images, with their labels
     beside them; tables (.tsv) of `image` and `label`."""
@@ -47,11 +42,14 @@ def read_image_classes(
         for source, label in pairs:
             sources.append(source)
             labels.append(label)
-    return load_images(sources, size, channels, max_size), labels
+    return load_images(sources, size, channels, max_size, memory), labels
 
 
 def read_captions(
-    paths: Sequence[str], size: int | None = None, channels: int | None = None
+    paths: Sequence[str],
+    size: int | None = None,
+    channels: int | None = None,
+    memory: int | None = None,
 ) -> tuple[ImageDataset, list[list[str]]]:
     """Read images and the captions of each: tables (.tsv) of `image` and `caption`, a line per caption."""
     captions: dict[ImageSource, list[str]] = {}
@@ -62,7 +60,7 @@ def read_captions(
             )
         for source, row in read_table(path, "caption"):
             captions.setdefault(source, []).append(row["caption"])
-    return load_images(list(captions), size, channels), list(captions.values())
+    return load_images(list(captions), size, channels, memory=memory), list(captions.values())
 
 
 # Folders and tables

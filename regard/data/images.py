@@ -1,70 +1,82 @@
-"""Decode images, and hold them as a dataset.
+"""Hold images of one size as a dataset: decoded once if they fit in memory, else when they are needed.
 
 Shapes: B batch, C channels, H height, W width.
 """
 
+import functools
 import hashlib
-import io
+import itertools
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
+from regard.data.decoders import Decoders, decoders, processors
 from regard.data.digests import file_sha256
 from regard.data.files import record_file
 from regard.draw.terminal import progress
-from regard.errors import UserError, first_line, os_reason
+from regard.errors import UserError
+from regard.vision.decoding import (
+    ImageSource,
+    Shape,
+    Size,
+    decode_image,
+    read_size,
+    refuse_bombs,
+    resize_image,
+)
 
-MAX_PIXELS = 2**26  # in the header of an image: more would fill the memory
-STRIP = 2**20  # pixels that are converted at a time
 DEFAULT_WIDTH = 224  # the size to which larger images are resized, if none is given
 SMALL = 32  # up to this, the default size is the images' own; larger ones are rounded, to divide into patches
 MAX_MEMORY = 2 * 2**30  # bytes of pixels that are decoded once and kept
-GREY = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes without colour
-THREADS = min(16, os.cpu_count() or 1)
-
-Shape = tuple[int, int, int]  # channels, height, width
+MANY = 512  # images of a dataset that are worth the start of processes
+CHUNK = 8  # images that a process decodes at a time, at most
 
 
-@dataclass(frozen=True)
-class ImageSource:
-    """Where the bytes of an image are: a file, or a part of a .tar."""
+class PixelCache:
+    """Decoded images, up to a number of bytes; several threads may use it.
 
-    path: str
-    name: str  # for messages
-    start: int = 0
-    length: int = -1
+    What is in it stays: an epoch reads every image once, so none is needed sooner than another.
+    """
 
-    def open(self) -> str | io.BytesIO:
-        """Return what Pillow opens: the path of a whole file, so that it reads no more than it needs."""
-        if self.length < 0:
-            return self.path
-        with open(self.path, "rb") as file:
-            file.seek(self.start)
-            return io.BytesIO(file.read(self.length))
+    def __init__(self, max_bytes: int):
+        self.max_bytes, self.bytes, self.lock = max_bytes, 0, threading.Lock()
+        self.images: dict[ImageSource, np.ndarray] = {}
 
+    def get(self, source: ImageSource) -> np.ndarray | None:
+        return self.images.get(source)
 
-class ImageTooLarge(UserError):
-    """An image has more pixels than are decoded."""
+    def add(self, source: ImageSource, image: np.ndarray) -> None:
+        """Keep a copy of the image if there is room."""
+        with self.lock:
+            if self.bytes + image.nbytes > self.max_bytes or source in self.images:
+                return
+            self.bytes += image.nbytes
+            self.images[source] = image.copy()
 
 
 class ImageDataset:
     """Images of one size: held in memory as `pixels`, or decoded from their `sources` each time."""
 
     noun = "images"
+    in_processes: ClassVar[bool] = True  # many of them are decoded by other processes
 
     def __init__(
-        self, names: Sequence[str], pixels: Tensor | None, sources: Sequence[ImageSource], shape: Shape
+        self,
+        names: Sequence[str],
+        pixels: Tensor | None,
+        sources: Sequence[ImageSource],
+        shape: Shape,
+        cache: PixelCache | None = None,  # of images that are not held as `pixels`
     ):
         self.names, self.pixels, self.sources, self.shape = list(names), pixels, list(sources), shape
+        self.cache = cache or PixelCache(0)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -74,10 +86,20 @@ class ImageDataset:
         return f"{len(self):,} images of {W} x {H}{' in colour' if C == 3 else ''}"
 
     def read(self, rows: np.ndarray) -> Tensor:
-        """Return these images as uint8 (B, C, H, W)."""
-        if self.pixels is not None:
-            return self.pixels[torch.from_numpy(np.asarray(rows, dtype=np.int64))]
-        return decode_images([self.sources[row] for row in rows.tolist()], self.shape, decode=self.decode)
+        """Return these images as uint8 (B, C, H, W). Several threads may call it."""
+        if self.pixels is not None:  # copied row by row; an index would copy byte by byte
+            return torch.from_numpy(self.pixels.numpy().take(rows, axis=0))
+        sources = [self.sources[row] for row in rows.tolist()]
+        images = [self.cache.get(source) for source in sources]
+        missing = [i for i, image in enumerate(images) if image is None]
+        pool = decoders() if self.in_processes and len(self) >= MANY else None
+        decoded = decode_images([sources[i] for i in missing], self.shape, decode=self.decode, pool=pool)
+        for i, image in zip(missing, decoded.numpy(), strict=True):
+            self.cache.add(sources[i], image)
+            images[i] = image
+        if len(missing) == len(images):
+            return decoded
+        return torch.from_numpy(np.stack([image for image in images if image is not None]))
 
     @staticmethod
     def decode(source: ImageSource, shape: Shape) -> np.ndarray:
@@ -85,9 +107,9 @@ class ImageDataset:
 
     def rows(self, numbers: Sequence[int]) -> Self:
         """Return a dataset of these rows."""
-        pixels = None if self.pixels is None else self.pixels[torch.tensor(numbers, dtype=torch.int64)]
+        pixels = None if self.pixels is None else self.read(np.array(numbers, dtype=np.int64))
         sources = [self.sources[i] for i in numbers] if self.sources else []
-        return type(self)([self.names[i] for i in numbers], pixels, sources, self.shape)
+        return type(self)([self.names[i] for i in numbers], pixels, sources, self.shape, self.cache)
 
     def __getitem__(self, rows: slice) -> list[Tensor]:
         """Return a list of images (C, H, W)."""
@@ -97,9 +119,10 @@ class ImageDataset:
     def notes(self) -> list[str]:
         if self.pixels is not None:
             return []
-        size = len(self) * int(np.prod(self.shape)) / 2**30
+        size, limit = len(self) * int(np.prod(self.shape)) / 2**30, self.cache.max_bytes / 2**30
         return [
-            f"{self.noun} of {size:.1f} GB are too large to keep in memory; each is decoded again when needed"
+            f"{self.noun} of {size:.1f} GB are too large to keep in memory; all but {limit:.1f} GB "
+            "(data.memory_gb) are decoded again when needed"
         ]
 
     def fingerprint(self) -> str:
@@ -131,84 +154,27 @@ class ImageDataset:
 # Decoding
 
 
-@contextmanager
-def refuse_bombs() -> Iterator[None]:
-    """Turn Pillow's warning about a huge image into an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
+@functools.cache
+def decoding_threads() -> ThreadPoolExecutor:
+    """The threads that decode, or wait for processes that do."""
+    return ThreadPoolExecutor(processors(), "decode")
 
 
-def open_image(source: ImageSource) -> Image.Image:
-    """Read the header of an image; raise UserError if it is damaged or too large."""
+def run_chunks(count: int, size: int, run: Callable[[slice], None], advance: Callable[[int], None]) -> None:
+    """Call `run` on slices of range(count), in several threads. The first error ends all."""
+    slices = [slice(i, min(i + size, count)) for i in range(0, count, size)]
+    jobs: list[Future[None]] = [decoding_threads().submit(run, each) for each in slices]
     try:
-        image = Image.open(source.open(), formats=("PNG", "JPEG", "WEBP"))
-    except PermissionError as error:
-        raise UserError(
-            f"{source.name}: cannot be read ({os_reason(error)}); check its permissions"
-        ) from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ImageTooLarge(f"{source.name}: over {MAX_PIXELS:,} pixels; make it smaller") from None
-    except Exception as error:  # Pillow's readers raise all kinds of them
-        raise damaged_image(source, error) from None
-    check_pixels(source, image, MAX_PIXELS)
-    return image
-
-
-def check_pixels(source: ImageSource, image: Image.Image, limit: int) -> None:
-    if image.width * image.height > limit:
-        image.close()
-        size = f"{image.width} x {image.height}"
-        raise ImageTooLarge(f"{source.name}: {size} is over {limit:,} pixels; make it smaller")
-
-
-def damaged_image(source: ImageSource, error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    reason = "" if "cannot identify" in str(error) else f" ({first_line(error)})"  # it names no file
-    return UserError(f"{source.name}: not a complete PNG, JPEG or WebP{reason}; remove it or get it again")
-
-
-def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """Decode an image to uint8 (C, H, W): resized until its shorter side fits, then cropped in the middle.
-
-    `max_pixels` limits what is decoded, which can be less than what a JPEG has in its file.
-    """
-    C, H, W = shape
-    try:
-        with open_image(source) as image:
-            image.draft("L" if C == 1 else "RGB", (W, H))  # a JPEG can be decoded at half the size or less
-            check_pixels(source, image, max_pixels)
-            image.load()
-            return resize_image(image, shape)
-    except Exception as error:  # whatever Pillow raises, this image is the cause
-        raise damaged_image(source, error) from None
-
-
-def resize_image(image: Image.Image, shape: Shape) -> np.ndarray:
-    """Return the pixels (C, H, W): upright, on a white background, in grey or RGB, resized and cropped."""
-    C, H, W = shape
-    ImageOps.exif_transpose(image, in_place=True)
-    if image.mode.startswith("I;16"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.has_transparency_data:
-        image = put_on_white(image)
-    mode = "L" if C == 1 else "RGB"
-    image = image if image.mode == mode else image.convert(mode)
-    if image.size != (W, H):
-        image = ImageOps.fit(image, (W, H), Image.Resampling.BICUBIC)
-    return np.asarray(image).reshape(H, W, C).transpose(2, 0, 1)
-
-
-def put_on_white(image: Image.Image) -> Image.Image:
-    """Return an image in RGB on a white background. In strips, since each step needs a copy."""
-    result = Image.new("RGB", image.size)
-    height = max(1, STRIP // image.width)
-    for top in range(0, image.height, height):
-        box = 0, top, image.width, min(top + height, image.height)
-        strip = image.crop(box).convert("RGBA")
-        result.paste(Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip), box)
-    return result
+        for each, job in zip(slices, jobs, strict=True):
+            job.result()
+            advance(each.stop - each.start)
+    except BaseException:
+        for job in jobs:
+            job.cancel()  # do not decode thousands of others first
+        for job in jobs:
+            if not job.cancelled():
+                job.exception()  # wait for those that run: they write to the same memory
+        raise
 
 
 def decode_images(
@@ -216,22 +182,40 @@ def decode_images(
     shape: Shape,
     advance: Callable[[int], None] = lambda n: None,
     decode: Callable[[ImageSource, Shape], np.ndarray] = decode_image,
+    pool: Decoders | None = None,  # instead of `decode`
 ) -> Tensor:
-    """Decode images to uint8 (B, C, H, W), in several threads."""
+    """Decode images to uint8 (B, C, H, W), in several threads or processes."""
     pixels = torch.empty(len(sources), *shape, dtype=torch.uint8)
     array = pixels.numpy()
 
-    def fill(i: int) -> None:
-        array[i] = decode(sources[i], shape)
+    def fill(chunk: slice) -> None:
+        if pool is not None:
+            pool.decode(sources[chunk], array[chunk])
+            return
+        for i in range(chunk.start, chunk.stop):
+            array[i] = decode(sources[i], shape)
 
-    with ThreadPoolExecutor(THREADS) as threads:
-        try:
-            for _ in threads.map(fill, range(len(sources))):
-                advance(1)
-        except BaseException:
-            threads.shutdown(cancel_futures=True)  # do not decode thousands of others first
-            raise
+    size = 1 if pool is None else max(1, min(CHUNK, len(sources) // (4 * pool.count)))
+    run_chunks(len(sources), size, fill, advance)
     return pixels
+
+
+def read_sizes(sources: Sequence[ImageSource], advance: Callable[[int], None]) -> list[Size]:
+    """Read the headers of images."""
+    sizes: list[Size] = []
+    pool = decoders() if len(sources) >= MANY else None
+    if pool is None:
+        for source in sources:
+            sizes.append(read_size(source))
+            advance(1)
+        return sizes
+    chunks: dict[int, list[Size]] = {}
+
+    def read(chunk: slice) -> None:
+        chunks[chunk.start] = pool.sizes(sources[chunk])
+
+    run_chunks(len(sources), 64, read, advance)
+    return list(itertools.chain.from_iterable(chunks[start] for start in sorted(chunks)))
 
 
 def find_image(path: str) -> ImageSource:
@@ -263,25 +247,26 @@ def default_size(side: int, max_size: int) -> int:
 
 
 def load_images(
-    sources: Sequence[ImageSource], size: int | None, channels: int | None, max_size: int = DEFAULT_WIDTH
+    sources: Sequence[ImageSource],
+    size: int | None,
+    channels: int | None,
+    max_size: int = DEFAULT_WIDTH,
+    memory: int | None = None,
 ) -> ImageDataset:
-    """Read the headers of all images, then decode them if they fit in memory.
+    """Read the headers of all images, then decode them if they fit in `memory` bytes (None: MAX_MEMORY).
 
     The default size is about the median of their shorter sides, up to `max_size`; by default there is one
     channel if all images are grey.
     """
-    sides, grey = [], True
+    for source in sources:
+        record_file(source.path)
     with refuse_bombs(), progress("reading image headers", len(sources)) as advance:
-        for source in sources:
-            record_file(source.path)
-            with open_image(source) as image:
-                sides.append(min(image.size))
-                grey = grey and image.mode in GREY
-            advance(1)
-    size = size or default_size(int(np.median(sides)), max_size)
-    shape = (channels or (1 if grey else 3), size, size)
-    pixels = None
-    if len(sources) * int(np.prod(shape)) <= MAX_MEMORY:
-        with progress("decoding images", len(sources)) as advance:
-            pixels = decode_images(sources, shape, advance)
-    return ImageDataset([source.name for source in sources], pixels, sources, shape)
+        sizes = read_sizes(sources, advance)
+    size = size or default_size(int(np.median([min(width, height) for width, height, _ in sizes])), max_size)
+    shape = (channels or (1 if all(grey for *_, grey in sizes) else 3), size, size)
+    names, memory = [source.name for source in sources], MAX_MEMORY if memory is None else memory
+    if len(sources) * int(np.prod(shape)) > memory:
+        return ImageDataset(names, None, sources, shape, PixelCache(memory))
+    pool = decoders() if len(sources) >= MANY else None
+    with progress("decoding images", len(sources)) as advance:
+        return ImageDataset(names, decode_images(sources, shape, advance, pool=pool), sources, shape)

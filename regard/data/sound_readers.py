@@ -8,10 +8,10 @@ from pathlib import Path
 
 from regard.data.files import list_files
 from regard.data.image_readers import read_table
-from regard.data.images import ImageSource
 from regard.data.labels import split_by_class
 from regard.errors import UserError
 from regard.files.regular import check_name
+from regard.vision.decoding import ImageSource
 
 SUFFIXES = {".wav"}
 DIGIT = re.compile(r"(?P<label>[^_]+)_(?P<voice>.+)_(\d+)", re.DOTALL)  # 7_jackson_32.wav, as in FSDD

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from regard.audio.mel import FRAMES, HOP, RATE, resample, spectrogram
 from regard.data.files import record_file
-from regard.data.images import MAX_MEMORY, ImageDataset, ImageSource, Shape, decode_images
+from regard.data.images import MAX_MEMORY, ImageDataset, PixelCache, decode_images
 from regard.draw.terminal import progress
 from regard.errors import UserError, os_reason
 from regard.files.regular import regular_stat
+from regard.vision.decoding import ImageSource, Shape
 
 MAX_SECONDS = 300  # of a recording
 MAX_BYTES = 2**25  # of its samples
@@ -169,6 +170,7 @@ class SoundDataset(ImageDataset):
     """Spectrograms, padded with zeros to one length."""
 
     noun = "recordings"
+    in_processes = False
 
     @staticmethod
     def decode(source: ImageSource, shape: Shape) -> np.ndarray:
@@ -209,8 +211,10 @@ def frames_of(seconds: float) -> int:
     return max(1, -(-round(seconds * RATE) // (HOP * FRAMES))) * FRAMES
 
 
-def load_sounds(sources: Sequence[ImageSource], mels: int, seconds: float | None) -> SoundDataset:
-    """Read the headers of all recordings, then decode them if they fit in memory.
+def load_sounds(
+    sources: Sequence[ImageSource], mels: int, seconds: float | None, memory: int | None = None
+) -> SoundDataset:
+    """Read the headers of all recordings, then decode them if they fit in `memory` bytes (None: MAX_MEMORY).
 
     By default, they are as long as the longest, up to DEFAULT_SECONDS.
     """
@@ -223,8 +227,8 @@ def load_sounds(sources: Sequence[ImageSource], mels: int, seconds: float | None
             advance(1)
     shape = 1, mels, frames_of(seconds or min(longest, DEFAULT_SECONDS))
     names = [source.name for source in sources]
-    pixels = None
-    if len(sources) * int(np.prod(shape)) <= MAX_MEMORY:
+    pixels, memory = None, MAX_MEMORY if memory is None else memory
+    if len(sources) * int(np.prod(shape)) <= memory:
         with progress("decoding recordings", len(sources)) as advance:
             pixels = decode_images(sources, shape, advance, SoundDataset.decode)
-    return SoundDataset(names, pixels, sources, shape)
+    return SoundDataset(names, pixels, sources, shape, PixelCache(memory))

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from starlette.requests import Request
 
-from regard.data import images
 from regard.data.sounds import SoundTooLarge
 from regard.runs.model import Model
 from regard.serve.errors import APIError
 from regard.serve.schema import MAX_TEXT, is_unicode
+from regard.vision import decoding
 
 MAX_PIXELS = 2**24  # of an image that are decoded, each of 4 bytes
 FILE_FIELDS = {"image": "picture", "audio": "audio"}  # by what a task reads, and by content type
@@ -23,7 +23,7 @@ MAX_INT = 2**53  # whole numbers that JavaScript can hold
 
 
 @dataclass(frozen=True)
-class ImageBytes(images.ImageSource):
+class ImageBytes(decoding.ImageSource):
     """An image or a recording that came with a request."""
 
     data: bytes = b""
@@ -93,8 +93,8 @@ def decode_file(model: Model, file: object) -> torch.Tensor:
     try:
         if name == "audio":
             return model.task.pixels(source)
-        return torch.from_numpy(images.decode_image(source, model.task.image_shape, MAX_PIXELS).copy())
-    except (images.ImageTooLarge, SoundTooLarge) as error:
+        return torch.from_numpy(decoding.decode_image(source, model.task.image_shape, MAX_PIXELS).copy())
+    except (decoding.ImageTooLarge, SoundTooLarge) as error:
         raise APIError(413, str(error), name) from None
 
 

@@ -19,7 +19,7 @@ from regard.data import Corpus, DataConfig
 from regard.data.augment import Augmentation, apply_augmentation, sample_augmentation
 from regard.data.encoding import tokenizer_for
 from regard.data.image_readers import read_captions
-from regard.data.images import ImageDataset, ImageSource, read_pixels
+from regard.data.images import ImageDataset, read_pixels
 from regard.data.shuffling import random_keys
 from regard.data.synthetic import draw_shapes
 from regard.decode.sampling import Sampling
@@ -36,6 +36,7 @@ from regard.tasks.see import SALT, check_image_settings
 from regard.tasks.source import SourceTask
 from regard.tasks.task import widened
 from regard.text.tokenizer import Tokenizer
+from regard.vision.decoding import ImageSource
 
 MEMORY = 0.9  # of the usual reward at the next step, Xu et al. 2015, 4.1
 SHAPES = 8000, 500  # images that are drawn if none are given: to train and to evaluate on
@@ -68,6 +69,12 @@ class CaptionConfig(Augmentation):
 class CaptionData(DataConfig):
     tokenizer: str = "wordpiece"  # a kind to train, or a tokenizer.json or its folder
     weights: str | None = None  # a file that a new EfficientNet starts from, instead of its package's
+    memory_gb: float = 2.0  # of decoded images that are kept; the others are decoded again when needed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.memory_gb >= 0:
+            raise ValueError(f"memory_gb={self.memory_gb} must not be negative")
 
 
 class Captioned:
@@ -118,10 +125,14 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
     def read(cls, request: DataRequest[CaptionConfig]) -> Corpus:
         """Without paths, drawn shapes, evaluated on combinations that are not in the training data."""
         paths, valid, config, context = request.paths, request.valid, request.config, request.context
-        images, captions = read_captions(paths, config.size, config.channels) if paths else shapes(held=False)
+        memory = int(request.data.memory_gb * 2**30)
+        if paths:
+            images, captions = read_captions(paths, config.size, config.channels, memory)
+        else:
+            images, captions = shapes(held=False)
         C, H, _ = images.shape
         if valid or not paths:
-            held, held_captions = read_captions(valid, H, C) if valid else shapes(held=True)
+            held, held_captions = read_captions(valid, H, C, memory) if valid else shapes(held=True)
         else:
             holdout = request.data.holdout
             every = max(2, round(1 / holdout)) if holdout else len(images) + 1

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from regard.audio.mel import FRAMES, HOP, RATE, attention_mask, spectrogram
 from regard.data import Corpus
-from regard.data.images import ImageSource
 from regard.data.labels import class_names, quote_names
 from regard.data.shuffling import random_keys
 from regard.data.sound_readers import LabelledSound, read_sound_classes, split_by_voice
@@ -36,6 +35,7 @@ from regard.tasks.batches import Batch, Shuffled
 from regard.tasks.heads import class_weights
 from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses
 from regard.tasks.request import DataRequest
+from regard.vision.decoding import ImageSource
 
 SPOKEN = (
     (40, 5),
@@ -97,10 +97,13 @@ class Hear(PixelClasses[HearConfig]):
     def read(cls, request: DataRequest[HearConfig]) -> Corpus:
         """Without paths, spoken digits."""
         config, notes, recordings = request.config, list[str](), read_sound_classes(request.paths)
-        data, labels = load_labelled(recordings, config) if recordings else speak(config, False)
+        memory = request.data.memory
+        data, labels = (
+            load_labelled(recordings, config, memory=memory) if recordings else speak(config, False)
+        )
         seconds = data.shape[2] * HOP / RATE
         if request.valid:
-            held, held_labels = load_labelled(read_sound_classes(request.valid), config, seconds)
+            held, held_labels = load_labelled(read_sound_classes(request.valid), config, seconds, memory)
         elif not recordings:
             held, held_labels = speak(config, True)
         else:
@@ -173,10 +176,14 @@ class Hear(PixelClasses[HearConfig]):
 
 
 def load_labelled(
-    recordings: Sequence[LabelledSound], config: HearConfig, seconds: float | None = None
+    recordings: Sequence[LabelledSound],
+    config: HearConfig,
+    seconds: float | None = None,
+    memory: int | None = None,
 ) -> tuple[SoundDataset, list[str]]:
     """Recordings and their classes; by default, as long as the settings say."""
-    data = load_sounds([recording.source for recording in recordings], config.mels, seconds or config.seconds)
+    sources = [recording.source for recording in recordings]
+    data = load_sounds(sources, config.mels, seconds or config.seconds, memory)
     return data, [recording.label for recording in recordings]
 
 

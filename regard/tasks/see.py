@@ -71,15 +71,17 @@ class See(PixelClasses[SeeConfig]):
     @classmethod
     def read(cls, request: DataRequest[SeeConfig]) -> Corpus:
         """Without paths, drawn shapes."""
-        config = request.config
+        config, memory = request.config, request.data.memory
         if request.paths:
-            images, labels = read_image_classes(request.paths, config.size, config.channels, WIDEST)
+            images, labels = read_image_classes(request.paths, config.size, config.channels, WIDEST, memory)
         else:
             images, labels = shapes(config, False)
         C, H, _ = images.shape
         if request.valid or not request.paths:
             held, held_labels = (
-                read_image_classes(request.valid, H, C) if request.valid else shapes(config, True)
+                read_image_classes(request.valid, H, C, memory=memory)
+                if request.valid
+                else shapes(config, True)
             )
         else:
             training, valid = split_by_class(labels, request.data.holdout)
@@ -111,8 +113,8 @@ class See(PixelClasses[SeeConfig]):
         index = [samples.at(rows)]
         if c.mixup or c.cutmix:  # with any other image, which is changed in its own way
             index.append((mix64(row_keys) % np.uint64(len(data))).astype(np.int64))
-        pixels = torch.stack([data.sources.read(numbers) for numbers in index], dim=1)
-        K, side = len(index), pixels.shape[-1]
+        K, side = len(index), data.sources.shape[-1]
+        pixels = data.sources.read(np.stack(index, axis=1).ravel()).unflatten(0, (-1, K))
         how = np.stack(
             [sample_augmentation(c, random_keys(SALT + k, row_keys), side) for k in range(K)], axis=1
         )

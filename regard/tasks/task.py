@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus, in_length_order
-from regard.data.images import ImageSource, find_image, read_pixels
+from regard.data.images import find_image, read_pixels
 from regard.decode.sampling import Sampling
 from regard.describe.texts import Text
 from regard.describe.values import Description
@@ -21,6 +21,7 @@ from regard.tasks.reading import Reading, recorded_call
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.text.chat_template import Template
 from regard.text.tokenizer import Tokenizer
+from regard.vision.decoding import ImageSource
 
 ConfigT = TypeVar("ConfigT")  # the settings in a recipe's [task]
 DataT = TypeVar("DataT")  # what it is trained and evaluated on

@@ -37,6 +37,7 @@ from regard.training.trainer import TrainConfig, Trainer
 # masks of dropout, which micro, device and the number of processes change as another seed would.
 BUDGET = {"steps", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "log", "tensorboard", "device", "compile", "parallel"}
+FREE_DATA = {"data.max_bytes", "data.memory_gb"}
 FROM_DATA = (
     "vocab",
     "target_vocab",
@@ -125,7 +126,7 @@ def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
 
 
 def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
-    """Take over the run's own recipe, data and base; only what is in FREE may differ."""
+    """Take over the run's own recipe, data and base; only what is in FREE and FREE_DATA may differ."""
     old = recipe.read_file(plan.folder / RECIPE)
     if (kind := old["model"].get("kind")) not in MODELS:
         hint = errors.suggest(str(kind), MODELS)
@@ -133,7 +134,7 @@ def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
     preset = get_preset(MODELS[kind][2], changes.get("model.preset"))
     for key, now in ({f"model.{name}": value for name, value in preset.items()} | dict(changes)).items():
         section, _, name = key.partition(".")
-        if (section == "train" and name in FREE) or key == "data.max_bytes":
+        if (section == "train" and name in FREE) or key in FREE_DATA:
             old[section][name] = now
         elif name != "preset" and (was := old[section].get(name)) != now:
             raise UserError(

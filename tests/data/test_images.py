@@ -12,6 +12,7 @@ from helpers.images import RNG, noise, save
 from regard.data import images
 from regard.data.image_readers import read_image_classes
 from regard.data.images import find_image, read_pixels
+from regard.vision import decoding
 
 
 def load_image(path, size, channels):
@@ -74,7 +75,7 @@ def test_huge_images_are_refused_by_their_header(tmp_path, monkeypatch):
     bomb.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", b"") + chunk(b"IEND", b""))
     user_error(lambda: load_image(str(bomb), 7, 3), "bomb.png: over", "make it smaller")
     user_error(lambda: read_image_classes([str(tmp_path / "data")]), "bomb.png: over", "make it smaller")
-    monkeypatch.setattr(images, "MAX_PIXELS", 48)
+    monkeypatch.setattr(decoding, "MAX_PIXELS", 48)
     user_error(
         lambda: load_image(str(save(tmp_path / "a.png", noise())), 7, 3), "a.png: 7 x 7 is over 48 pixels"
     )
@@ -88,11 +89,11 @@ def test_transparent_images_are_put_on_white_strip_by_strip(tmp_path, monkeypatc
     keyed.putpixel((2, 5), (1, 2, 3))
     keyed.info["transparency"] = (1, 2, 3)
     grey = Image.fromarray(noise(13, 11, 2), "LA")
-    monkeypatch.setattr(images, "STRIP", 3 * 11)
+    monkeypatch.setattr(decoding, "STRIP", 3 * 11)
     for image in (rgba, palette, keyed, grey):
         whole = image.convert("RGBA")
         want = Image.alpha_composite(Image.new("RGBA", image.size, "white"), whole).convert("RGB")
-        assert images.put_on_white(image).tobytes() == want.tobytes()
+        assert decoding.put_on_white(image).tobytes() == want.tobytes()
 
 
 def test_number_of_decoded_pixels_is_limited(tmp_path):
@@ -101,9 +102,9 @@ def test_number_of_decoded_pixels_is_limited(tmp_path):
     for path in (png, jpeg):
         source, shape = find_image(str(path)), (3, 8, 8)
         if path == jpeg:
-            assert images.decode_image(source, shape, 8 * 8).shape == shape
+            assert decoding.decode_image(source, shape, 8 * 8).shape == shape
         else:
-            user_error(lambda s=source, h=shape: images.decode_image(s, h, 64 * 64 - 1), "64 x 64", "4,095")
+            user_error(lambda s=source, h=shape: decoding.decode_image(s, h, 64 * 64 - 1), "64 x 64", "4,095")
 
 
 def test_pixels_for_another_model():

@@ -11,7 +11,6 @@ from helpers.errors import user_error
 from helpers.sounds import tone, wav_bytes, write_wav
 from regard.audio.mel import RATE
 from regard.data import sounds
-from regard.data.images import ImageSource
 from regard.data.sounds import (
     decode_sound,
     find_sound,
@@ -21,6 +20,7 @@ from regard.data.sounds import (
     read_spectrogram,
     read_wav,
 )
+from regard.vision.decoding import ImageSource
 
 FORMATS = [(8, 1), (16, 1), (24, 1), (32, 1), (32, 3), (64, 3)]
 

@@ -14,9 +14,9 @@ from helpers.images import noise
 from helpers.looking import captioner, reader, seer
 from helpers.looking import noise as pixels
 from helpers.serving import serve_models, serve_session
-from regard.data import images
 from regard.serve import page, registry, requests
 from regard.viewer.session import Session
+from regard.vision import decoding
 
 
 def png(width, height):
@@ -69,7 +69,7 @@ def test_limit_is_that_of_decoded_pixels(server, monkeypatch):
 
 
 def test_few_pictures_are_decoded_at_once(server, monkeypatch):
-    now, most, lock, decode = [0], [0], threading.Lock(), images.decode_image
+    now, most, lock, decode = [0], [0], threading.Lock(), decoding.decode_image
 
     def slow(*args):
         with lock:
@@ -80,7 +80,7 @@ def test_few_pictures_are_decoded_at_once(server, monkeypatch):
             now[0] -= 1
         return decode(*args)
 
-    monkeypatch.setattr(images, "decode_image", slow)
+    monkeypatch.setattr(decoding, "decode_image", slow)
     file = io.BytesIO()
     Image.fromarray(noise(9, 9)).save(file, "PNG")
     picture = encode(file.getvalue())

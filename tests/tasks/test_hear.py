@@ -9,7 +9,6 @@ from helpers.errors import user_error
 from helpers.looking import hearer, sound
 from helpers.runs import write_sounds
 from helpers.sounds import tone, write_wav
-from regard.data.images import ImageSource
 from regard.data.shuffling import random_keys
 from regard.models import ViT, ViTConfig
 from regard.runs.export import export
@@ -17,6 +16,7 @@ from regard.tasks import Hear, HearConfig
 from regard.tasks.pixel_classes import PictureConfig
 from regard.tasks.request import DataRequest, Request
 from regard.training.build import train
+from regard.vision.decoding import ImageSource
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -1,0 +1,133 @@
+"""Decode PNG, JPEG and WebP to pixels of one shape, with a limit on their size.
+
+It needs no torch, so that processes that only decode start quickly and stay small.
+
+Shapes: C channels, H height, W width.
+"""
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from regard.errors import UserError, first_line, os_reason
+
+MAX_PIXELS = 2**26  # in the header of an image: more would fill the memory
+STRIP = 2**20  # pixels that are converted at a time
+
+GREY = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes without colour
+
+Shape = tuple[int, int, int]  # channels, height, width
+Size = tuple[int, int, bool]  # width and height of an image, and whether it is grey
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """Where the bytes of an image are: a file, or a part of a .tar."""
+
+    path: str
+    name: str  # for messages
+    start: int = 0
+    length: int = -1
+
+    def open(self) -> str | io.BytesIO:
+        """Return what Pillow opens: the path of a whole file, so that it reads no more than it needs."""
+        if self.length < 0:
+            return self.path
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            return io.BytesIO(file.read(self.length))
+
+
+class ImageTooLarge(UserError):
+    """An image has more pixels than are decoded."""
+
+
+@contextmanager
+def refuse_bombs() -> Iterator[None]:
+    """Turn Pillow's warning about a huge image into an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def open_image(source: ImageSource) -> Image.Image:
+    """Read the header of an image; raise UserError if it is damaged or too large."""
+    try:
+        image = Image.open(source.open(), formats=("PNG", "JPEG", "WEBP"))
+    except PermissionError as error:
+        raise UserError(
+            f"{source.name}: cannot be read ({os_reason(error)}); check its permissions"
+        ) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageTooLarge(f"{source.name}: over {MAX_PIXELS:,} pixels; make it smaller") from None
+    except Exception as error:  # Pillow's readers raise all kinds of them
+        raise damaged_image(source, error) from None
+    check_pixels(source, image, MAX_PIXELS)
+    return image
+
+
+def read_size(source: ImageSource) -> Size:
+    """Read the header of an image."""
+    with open_image(source) as image:
+        return image.width, image.height, image.mode in GREY
+
+
+def check_pixels(source: ImageSource, image: Image.Image, limit: int) -> None:
+    if image.width * image.height > limit:
+        image.close()
+        size = f"{image.width} x {image.height}"
+        raise ImageTooLarge(f"{source.name}: {size} is over {limit:,} pixels; make it smaller")
+
+
+def damaged_image(source: ImageSource, error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    reason = "" if "cannot identify" in str(error) else f" ({first_line(error)})"  # it names no file
+    return UserError(f"{source.name}: not a complete PNG, JPEG or WebP{reason}; remove it or get it again")
+
+
+def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """Decode an image to uint8 (C, H, W): resized until its shorter side fits, then cropped in the middle.
+
+    `max_pixels` limits what is decoded, which can be less than what a JPEG has in its file.
+    """
+    C, H, W = shape
+    try:
+        with open_image(source) as image:
+            image.draft("L" if C == 1 else "RGB", (W, H))  # a JPEG can be decoded at half the size or less
+            check_pixels(source, image, max_pixels)
+            image.load()
+            return resize_image(image, shape)
+    except Exception as error:  # whatever Pillow raises, this image is the cause
+        raise damaged_image(source, error) from None
+
+
+def resize_image(image: Image.Image, shape: Shape) -> np.ndarray:
+    """Return the pixels (C, H, W): upright, on a white background, in grey or RGB, resized and cropped."""
+    C, H, W = shape
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        image = put_on_white(image)
+    mode = "L" if C == 1 else "RGB"
+    image = image if image.mode == mode else image.convert(mode)
+    if image.size != (W, H):
+        image = ImageOps.fit(image, (W, H), Image.Resampling.BICUBIC)
+    return np.asarray(image).reshape(H, W, C).transpose(2, 0, 1)
+
+
+def put_on_white(image: Image.Image) -> Image.Image:
+    """Return an image in RGB on a white background. In strips, since each step needs a copy."""
+    result = Image.new("RGB", image.size)
+    height = max(1, STRIP // image.width)
+    for top in range(0, image.height, height):
+        box = 0, top, image.width, min(top + height, image.height)
+        strip = image.crop(box).convert("RGBA")
+        result.paste(Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip), box)
+    return result
