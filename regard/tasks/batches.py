@@ -31,6 +31,12 @@ def targets(batch: Batch) -> int:
     return int((batch[-1] != IGNORED).sum())
 
 
+def count_pair(batch: Batch) -> dict[str, float]:
+    """The tokens of the targets, and those of sources and targets: of a source, its mask, and a target."""
+    target = targets(batch)
+    return {"target_tokens": target, "tokens": target + int(batch[1].sum())}
+
+
 def idle(batch: Batch) -> Batch:
     """The batch with no target that counts: for a process that has no row of a step, and must keep time."""
     return *batch[:-1], torch.full_like(batch[-1], IGNORED)

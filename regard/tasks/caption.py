@@ -28,7 +28,7 @@ from regard.models import Captioner
 from regard.models.captioner import HardAttention
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
-from regard.tasks.batches import Batch, Shuffled, per_token, ragged
+from regard.tasks.batches import Batch, Shuffled, per_token, ragged, targets
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.reading import region_names
 from regard.tasks.request import DataRequest, Request
@@ -171,6 +171,10 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         pixels, target, following = self.collate(samples.data, samples.at(rows))
         how = sample_augmentation(self.config, random_keys(samples.seed ^ SALT, rows), pixels.shape[-1])
         return pixels, torch.from_numpy(how), target, following
+
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        """Images, and the tokens of their captions."""
+        return {"images": len(batch[0]), "tokens": targets(batch)}
 
     def collate(self, data: Captioned, rows: np.ndarray) -> Batch:
         target, following = self.collate_targets(data.ids, rows)

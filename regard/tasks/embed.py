@@ -198,6 +198,9 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
     def batch_length(self, batch: Batch) -> int:
         return targets(batch)
 
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        return {"tokens": int(batch[1].sum() + batch[3].sum())}
+
     # Training
 
     @classmethod

@@ -139,6 +139,11 @@ class Hear(PixelClasses[HearConfig]):
         how = sample_spec_augmentation(self.config, random_keys(samples.seed ^ SALT, rows))
         return data.sources.read(index), torch.from_numpy(how), torch.from_numpy(data.labels[index])
 
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        """Seconds of sound without the padding, and the tokens that all patches are."""
+        frames = int((batch[0].amax(2) > 0).sum())
+        return {"seconds_of_sound": frames * HOP / RATE, "tokens": len(batch[0]) * self.context}
+
     # Training
 
     @classmethod

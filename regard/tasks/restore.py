@@ -17,7 +17,7 @@ from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Transformer
 from regard.tasks.answers import Answer, Generated, generate_tokens
-from regard.tasks.batches import Batch, per_token, targets
+from regard.tasks.batches import Batch, count_pair, per_token, targets
 from regard.tasks.loss import cross_entropy
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.source import END, PAD
@@ -124,6 +124,9 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
 
     def batch_length(self, batch: Batch) -> int:
         return targets(batch)
+
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        return count_pair(batch)
 
     # Training
 

@@ -122,6 +122,10 @@ class See(PixelClasses[SeeConfig]):
         labels = data.labels[index[-1]], data.labels[index[0]]
         return pixels, *(torch.from_numpy(x) for x in (how, mixing, *labels))
 
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        """Images, and the tokens that their patches are."""
+        return {"images": len(batch[0]), "tokens": len(batch[0]) * self.context}
+
     # Training
 
     @classmethod

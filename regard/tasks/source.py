@@ -14,6 +14,7 @@ from regard.decode.sampling import Sampling
 from regard.describe.watch import watch
 from regard.errors import UserError
 from regard.tasks.answers import Answer, decode_hypotheses, generate_tokens, search_beams, stream_text
+from regard.tasks.batches import Batch, count_pair
 from regard.tasks.loss import IGNORED
 from regard.tasks.request import Prompt, Request
 from regard.tasks.task import ConfigT, DataT, ModelT, Task
@@ -46,6 +47,9 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         other = super().with_context(context)
         other.begin = self.begin
         return other
+
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        return count_pair(batch)
 
     def collate_targets(self, ids: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the decoder reads, from its beginning, and what it should write, to its end: (B, T)."""

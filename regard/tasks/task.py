@@ -148,6 +148,11 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """How much of the data a batch holds, as `len` counts it."""
         return len(batch[0])
 
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        """How much the model reads in a batch: the tokens, and before them the task's own unit, if that is
+        another one."""
+        return {"tokens": int(batch[1].sum())}  # of the attention mask
+
     # Training
 
     @classmethod

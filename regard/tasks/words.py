@@ -161,6 +161,10 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
     def batch_length(self, batch: Batch) -> int:
         return targets(batch)
 
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        """The words that are not passed over."""
+        return {"tokens": targets(batch)}
+
     # Training
 
     def loss(self, model: Word2Vec, *batch: Tensor) -> Tensor:

@@ -107,6 +107,9 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
     def batch_length(self, batch: Batch) -> int:
         return targets(batch)
 
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        return {"tokens": batch[0].numel()}
+
     # Training
 
     def loss(self, model: WriteModel, *batch: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Make the next batches, and copy them to the GPU, while the GPU works."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -7,7 +8,8 @@ import torch
 
 from regard.tasks import Batch, targets
 
-Share = tuple[list[Batch], int]  # the parts of a step, on the device, and how many targets they have
+# The parts of a step, on the device; how many targets they have; and how much is read in them, by unit
+Share = tuple[list[Batch], int, Counter[str]]
 
 
 class Prefetcher:
@@ -21,10 +23,11 @@ class Prefetcher:
         self,
         make: Callable[[int], Sequence[Batch]],
         device: torch.device,
+        count_read: Callable[[Sequence[Batch]], Counter[str]],
         pad: Callable[[Batch], Batch] | None = None,
         ahead: int | None = None,
     ):
-        self.make, self.device, self.pad = make, device, pad
+        self.make, self.device, self.count_read, self.pad = make, device, count_read, pad
         self.ahead = (3 if device.type == "cuda" else 0) if ahead is None else ahead
         self.executor = ThreadPoolExecutor(1, "prefetch") if self.ahead else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -48,13 +51,14 @@ class Prefetcher:
 
     def prepare(self, step: int) -> tuple[Share, torch.cuda.Event | None]:
         """The share of a step, and the event after which it is on the GPU."""
-        batches = [self.pad(batch) if self.pad else batch for batch in self.make(step)]
-        count = sum(map(targets, batches))
+        batches = self.make(step)
+        counts = sum(map(targets, batches)), self.count_read(batches)
+        padded = [self.pad(batch) if self.pad else batch for batch in batches]
         if self.stream is None:
-            return ([to_device(batch, self.device) for batch in batches], count), None
+            return ([to_device(batch, self.device) for batch in padded], *counts), None
         with torch.cuda.stream(self.stream):
-            copies = [to_device(batch, self.device) for batch in batches]
-            return (copies, count), self.stream.record_event()
+            copies = [to_device(batch, self.device) for batch in padded]
+            return (copies, *counts), self.stream.record_event()
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

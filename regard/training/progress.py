@@ -41,7 +41,7 @@ class Display:
         pass
 
     def log(self, row: Row) -> None:
-        """Show a logged step: `step loss`, and if known `lr tokens_per_second mfu grad_norm elapsed eta`."""
+        """Show a logged step: `step loss`, and if known `lr mfu grad_norm elapsed eta` and the first rate."""
 
     def evaluated(self, row: Row) -> None:
         """Show an evaluation: `step valid_loss best`, and `by`, the metric that decides, if not the loss."""
@@ -215,9 +215,14 @@ def _gradient(row: Row) -> list[str]:
 
 def _speed(row: Row) -> list[str]:
     """Return the speed, as far as it is known."""
+    if row.get("first_step_seconds") is not None:  # mostly what torch does once
+        return [f"first step {duration(row['first_step_seconds'])}"]
     words = []
-    if row.get("tokens_per_second") is not None:
-        words.append(f"{quantity(row['tokens_per_second'])} tok/s")
+    for key in row:
+        if key.endswith("_per_second") and row[key] is not None:
+            unit = key.removesuffix("_per_second").replace("_", " ").replace("tokens", "tok")
+            words.append(f"{quantity(row[key])} {unit}/s")
+            break  # the others say the same in other units
     if row.get("mfu") is not None:
         words.append(f"mfu {row['mfu']:.0%}")
     return words

@@ -7,6 +7,7 @@ determine the samples and the random numbers of dropout.
 import dataclasses
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ class Trainer:
         )
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
         self.objective = Objective(model, task)
-        one_row = task.batch(self.samples, self.samples.rows(0)[:1])
-        self.pace = throughput.Pace(throughput.flops(self.objective, one_row), device, bf16)
+        operations = throughput.flops_per_token(self.objective, task, self.samples)
+        self.pace = throughput.Pace(operations, device, bf16)
         graphs = compilation.use_graphs(model, task, c, self.pace.flops, device)
         if few_shapes := graphs and not task.static_shapes:
             self.reporter.notice(self.samples.describe_shapes())
@@ -71,7 +72,9 @@ class Trainer:
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
         self.graphs = Graphs(self.report_failure) if graphs else None
-        self.prefetch = Prefetcher(self.batches, device, task.pad_to_bucket if few_shapes else None)
+        count_read = partial(throughput.count_read, task)
+        pad = task.pad_to_bucket if few_shapes else None
+        self.prefetch = Prefetcher(self.batches, device, count_read, pad)
         self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
         saved = model.state_dict().keys()
         self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
@@ -169,7 +172,7 @@ class Trainer:
 
         Return None if a signal interrupted it; then nothing has changed.
         """
-        batches, own_count = self.prefetch(self.step)
+        batches, own_count, read = self.prefetch(self.step)
         count = float(distributed.all_sum(torch.tensor(float(own_count))))
         self.last_lr = self.lr()
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
@@ -192,7 +195,7 @@ class Trainer:
         for b in self.buffers:  # each process has updated its own
             distributed.all_sum(b).div_(distributed.WORLD)
         self.state.step += 1
-        self.pace.add(int(count))
+        self.pace.add(read)
         assert self.norm is not None
         return self.loss / count, self.norm
 

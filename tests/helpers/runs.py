@@ -134,7 +134,9 @@ QUESTIONS = {  # that a model understands; others take any
     "hear": "hear/low_ada_0.wav",
     "caption": "caption/3.png",
 }
-TIMES = {"elapsed", "tokens_per_second", "mfu"}  # what may differ between runs that are the same
+TIMES = {"elapsed", "mfu", "first_step_seconds"} | {  # what may differ between runs that are the same
+    f"{unit}_per_second" for unit in ("tokens", "target_tokens", "images", "seconds_of_sound")
+}
 
 
 def write_text(path: Path, lines: int = 40) -> str:

@@ -1,6 +1,8 @@
 """Prefetched batches are those that would be made at once, in any order of steps."""
 
 import threading
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,6 +12,10 @@ from regard.tasks.loss import IGNORED
 from regard.training.prefetch import Prefetcher
 
 CPU = torch.device("cpu")
+
+
+def count_rows(batches: Sequence[tuple[torch.Tensor, ...]]) -> Counter[str]:
+    return Counter(rows=sum(len(batch[0]) for batch in batches))
 
 
 class Maker:
@@ -28,10 +34,11 @@ class Maker:
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_batches_belong_to_their_step(ahead: int) -> None:
     make = Maker()
-    prefetch = Prefetcher(make, CPU, ahead=ahead)
+    prefetch = Prefetcher(make, CPU, count_rows, ahead=ahead)
     for step in (0, 1, 2, 5, 6, 0):  # a run may be continued anywhere
-        batches, count = prefetch(step)
+        batches, count, read = prefetch(step)
         assert count == 2
+        assert read == {"rows": 4}
         assert all(torch.equal(ids, torch.full((2, 3), step)) for ids, _ in batches)
     with pytest.raises(UserError, match="damaged"):
         prefetch(7)
@@ -39,7 +46,7 @@ def test_batches_belong_to_their_step(ahead: int) -> None:
 
 def test_the_next_ones_are_made_by_a_thread() -> None:
     make = Maker()
-    prefetch = Prefetcher(make, CPU, ahead=2)
+    prefetch = Prefetcher(make, CPU, count_rows, ahead=2)
     prefetch(0)
     prefetch(1)
     assert prefetch.executor is not None
@@ -49,4 +56,4 @@ def test_the_next_ones_are_made_by_a_thread() -> None:
 
 
 def test_a_cpu_has_no_thread_for_it() -> None:
-    assert Prefetcher(Maker(), CPU).executor is None
+    assert Prefetcher(Maker(), CPU, count_rows).executor is None

@@ -326,3 +326,19 @@ def test_import_is_cheap():
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout == "set()\n"
+
+
+def test_the_rate_has_the_name_of_what_is_counted(capsys):
+    shown = Lines(20, "title")
+    row = {"step": 2, "loss": 1.0}
+    shown.log(row | {"images_per_second": 3214.0, "tokens_per_second": 633e3})
+    shown.log(row | {"target_tokens_per_second": 31.2e3, "tokens_per_second": 64e3, "mfu": 0.5})
+    shown.log(row | {"seconds_of_sound_per_second": 512.0, "tokens_per_second": 64e3})
+    shown.log(row | {"tokens_per_second": 3.0, "mfu": 0.001, "first_step_seconds": 12.4})
+    ends = [line.split("loss 1.0000  ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert ends == [
+        "3.2k images/s",
+        "31.2k target tok/s  mfu 50%",
+        "512 seconds of sound/s",
+        "first step 12s",
+    ]

@@ -37,6 +37,14 @@ from regard.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("quick")
 
 FLOPS = meter.flops  # which `quick` takes away
+UNITS = {  # what the rate of a task is about, if not all tokens that it reads
+    "chat": "target_tokens",
+    "translate": "target_tokens",
+    "restore": "target_tokens",
+    "see": "images",
+    "caption": "images",
+    "hear": "seconds_of_sound",
+}
 
 
 @pytest.fixture
@@ -158,7 +166,10 @@ def test_tokens_of_pairs_with_their_padding(tmp_path, tokens):
         batches.append((source.shape, target.shape))
 
     data = write_data(case, tmp_path)
-    with before(Trainer, "forward", note), before(meter.Pace, "add", lambda _, n: counted.append(n)):
+    with (
+        before(Trainer, "forward", note),
+        before(meter.Pace, "add", lambda _, n: counted.append(n["target_tokens"])),
+    ):
         tiny(data, tmp_path / "out", case, steps=12, train__tokens=tokens)
     assert max(max(s.numel(), t.numel()) for s, t in batches) <= tokens
     assert {len(s) for s, _ in batches} != {1}
@@ -269,18 +280,26 @@ def test_old_checkpoints_go(text, tmp_path):
 @pytest.mark.parametrize("case", RUNS)
 def test_the_use_of_the_machine_is_logged_where_it_is_known(tmp_path, monkeypatch, case):
     monkeypatch.setattr(meter, "flops", FLOPS)
-    tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=1)
-    row = json.loads((tmp_path / "out" / "log.jsonl").read_text().splitlines()[0])
-    assert row["tokens_per_second"] > 0
-    assert ("mfu" in row) == (not case.endswith(("rnn", "gru", "lstm", "elmo", "elmo-packed")))
-    assert row.get("mfu", 1) > 0
+    tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=2)
+    lines = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
+    first, second = (row for row in lines if "loss" in row)
+    for row in (first, second):
+        assert row["tokens_per_second"] > 0
+        assert ("mfu" in row) == (not case.endswith(("rnn", "gru", "lstm", "elmo", "elmo-packed")))
+        assert 0 < row.get("mfu", 1) <= 1
+    assert first["first_step_seconds"] > 0
+    assert "first_step_seconds" not in second
+    unit = UNITS.get(case.split("-")[0], "tokens")
+    assert next(key for key in second if key.endswith("_per_second")) == f"{unit}_per_second"
 
 
 def test_a_step_is_logged_now_and_then_with_the_first_and_the_last(text, tmp_path):
     tiny(text, tmp_path / "out", steps=11, train__log=4)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in lines if "loss" in row] == [1, 4, 8, 11]
-    assert set(lines[0]) == {"step", "loss", "lr", "grad_norm", "elapsed", "tokens_per_second", "mfu"}
+    assert set(lines[0]) == {"step", "loss", "lr", "grad_norm", "elapsed", "tokens_per_second", "mfu"} | {
+        "first_step_seconds"
+    }
     assert set(lines[-1]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_byte"}
 
 
