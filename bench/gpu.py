@@ -1,0 +1,137 @@
+"""Measure every row of the table of speeds, ours and the peer in turns, on a GPU that is used alone.
+
+    python -m bench.gpu [ROW ...] [--repeat 3] [--data FOLDER] [--nanogpt DIR] [--gptfast DIR] [--out DIR]
+                        [--profile ROW] [--small]
+
+FOLDER has multi30k/ and tinyshakespeare/. Each row runs in a process of its own, with a limit of time, so
+that no row can spoil another; the median of the repetitions counts. Writes DIR/gpu.json and DIR/gpu.md.
+--profile ROW writes a table of where the time of our first contender goes instead. --small takes sizes for a
+CPU, to try the script. Ends with one JSON line.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench.rows import ROWS
+from bench.rows.harness import PEAKS, Job, Options, measure, measure_peaks
+
+from regard.training.machine import choose_device
+from regard.training.throughput import synchronize
+
+
+def run_row(name: str, options: Options) -> dict[str, Any]:
+    row = ROWS[name](options)
+    measure_peaks(options.device)
+    device = torch.cuda.get_device_name() if options.device.type == "cuda" else "cpu"
+    about = {"row": name, "device": device, "torch": torch.__version__, "peaks": PEAKS}
+    return about | measure(row, options)
+
+
+def profile_row(name: str, options: Options, out: Path) -> dict[str, Any]:
+    """Write tables of kernels and operations of one run of our first contender."""
+    from torch.profiler import ProfilerActivity, profile
+
+    options.seconds = 0.3
+    build: Any = next(iter(ROWS[name](options).contenders.values()))
+    job: Job = build()
+    job()
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities) as result:
+        job()
+        synchronize(options.device)
+    rows, path = result.key_averages(), out / f"profile-{name}.txt"
+    orders = ["self_cpu_time_total"]
+    if options.device.type == "cuda":
+        orders.insert(0, "self_cuda_time_total")
+    path.write_text(
+        "\n".join(rows.table(sort_by=order, row_limit=50, max_name_column_width=90) for order in orders)
+    )
+    return {"row": name, "profile": str(path)}
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """A table with a line for each contender."""
+    lines = [
+        "| row | who | rate | of the peer | memory | of peak FLOP/s | of bandwidth | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        results, unit = row.get("results", {}), str(row.get("unit", "")).replace("_", " ")
+        others = [r["rate"] for name, r in results.items() if not name.startswith("regard")]
+        for name, r in results.items():
+            rate = f"{1000 / r['rate']:.2f} ms a step" if unit == "steps" else f"{r['rate']:,.0f} {unit}/s"
+            ours = name.startswith("regard") and others
+            cells = [row["row"], name, rate, f"{r['rate'] / max(others):.2f} x" if ours else ""]
+            cells.append(f"{r['GiB']:.1f} GiB" if "GiB" in r else "")
+            cells += [f"{r[key]:.0%}" if key in r else "" for key in ("flops_share", "bandwidth_share")]
+            first = f"first token after {r['ms_to_first_token']:.0f} ms" if "ms_to_first_token" in r else ""
+            lines.append(f"| {' | '.join([*cells, first])} |")
+        for name, problem in (row.get("failed") or {}).items():
+            lines.append(f"| {row['row']} | {name} | failed: {problem.replace('|', '/')} | | | | | |")
+        if "error" in row:
+            lines.append(f"| {row['row']} | | failed: {row['error'].replace('|', '/')} | | | | | |")
+    return "\n".join(lines) + "\n"
+
+
+def run_apart(name: str, arguments: list[str], limit: float) -> dict[str, Any]:
+    """Measure a row in another process."""
+    command = [sys.executable, "-m", "bench.gpu", name, "--here", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return {"row": name, "error": f"took more than {limit:.0f} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        print(done.stderr[-4000:], file=sys.stderr, flush=True)
+        return {"row": name, "error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}
+    result: dict[str, Any] = json.loads(lines[-1])
+    if result.get("failed"):
+        print(done.stderr[-4000:], file=sys.stderr, flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.5, help="of a repetition of a contender")
+    parser.add_argument("--limit", type=float, default=240, help="seconds for a row, compiling included")
+    for name in ("data", "nanogpt", "gptfast"):
+        parser.add_argument(f"--{name}", type=Path, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=Path("."), metavar="DIR")
+    parser.add_argument("--profile", metavar="ROW", choices=ROWS)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    o = parser.parse_args()
+    if unknown := [name for name in o.rows if name not in ROWS]:
+        parser.error(f"no row {unknown[0]}; there are {', '.join(ROWS)}")
+    if o.here or o.profile:
+        options = Options(choose_device("auto"), o.data, o.nanogpt, o.gptfast, o.repeat, o.seconds, o.small)
+        result = profile_row(o.profile, options, o.out) if o.profile else run_row(o.rows[0], options)
+        print(json.dumps(result))
+        return
+    arguments = [f"--repeat={o.repeat}", f"--seconds={o.seconds}", *(["--small"] if o.small else [])]
+    for name in ("data", "nanogpt", "gptfast"):
+        if value := getattr(o, name):
+            arguments += [f"--{name}", str(value)]
+    results = []
+    o.out.mkdir(parents=True, exist_ok=True)
+    for name in o.rows or ROWS:
+        results.append(run_apart(name, arguments, o.limit))
+        print(markdown(results[-1:]).split("|---|", 1)[1].split("\n", 1)[1], end="", flush=True)
+        (o.out / "gpu.json").write_text(json.dumps(results, indent=1))  # after every row: nothing is lost
+        (o.out / "gpu.md").write_text(markdown(results))
+    print(
+        json.dumps({row["row"]: {k: v["rate"] for k, v in row.get("results", {}).items()} for row in results})
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Measure contenders in turns: rates, memory, and shares of what the device can do."""
+
+import statistics
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from regard.runs import recipe
+from regard.training import build
+from regard.training.config import TrainConfig
+from regard.training.throughput import peak, synchronize
+from regard.training.trainer import Trainer
+
+WARMUP = 12  # steps before training is measured
+T = TypeVar("T")
+Job = Callable[[], dict[str, float]]  # runs once; returns how many units it did as "count", and other figures
+
+
+@dataclass
+class Options:
+    """What all rows need to know."""
+
+    device: torch.device
+    data: Path | None = None  # a folder with multi30k/ and tinyshakespeare/
+    nanogpt: Path | None = None
+    gptfast: Path | None = None
+    repeat: int = 3
+    seconds: float = 2.5  # for a repetition of a contender
+    small: bool = False  # sizes for a CPU, to try the scripts
+    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp()))
+
+    def size(self, full: T, small: T) -> T:
+        return small if self.small else full
+
+    def file(self, *parts: str) -> str:
+        """The path of a file in the data folder."""
+        if self.data is None or not (path := self.data.joinpath(*parts)).exists():
+            raise FileNotFoundError(f"{'/'.join(parts)}: give --data FOLDER, which has it")
+        return str(path)
+
+
+@dataclass
+class Row:
+    """Contenders by name, ours first, and the unit that they are compared by."""
+
+    unit: str
+    contenders: dict[str, Callable[[], Job]]  # builds what is measured
+    note: str = ""
+    flops: float | None = None  # operations for a unit
+    bytes: float | None = None  # that have to be read for a unit
+
+
+def memory_copied(device: torch.device) -> float:
+    """Measure the bytes per second that are read and written when memory is copied."""
+    source = torch.empty(2**30 if device.type == "cuda" else 2**26, dtype=torch.uint8, device=device)
+    target, best = torch.empty_like(source), 0.0
+    for _ in range(6):
+        synchronize(device)
+        start = time.perf_counter()
+        target.copy_(source)
+        synchronize(device)
+        best = max(best, 2 * source.numel() / (time.perf_counter() - start))
+    return best
+
+
+def measure(row: Row, options: Options) -> dict[str, Any]:
+    """Build and warm up all contenders, then run them in turns. One that fails does not stop the others."""
+    device, jobs, results, failed = options.device, dict[str, Job](), dict[str, Any](), dict[str, str]()
+    cuda = device.type == "cuda"
+    held: dict[str, int] = {}  # bytes that each contender keeps
+    for name, build_job in row.contenders.items():
+        before, start = torch.cuda.memory_allocated() if cuda else 0, time.perf_counter()
+        try:
+            job = build_job()
+            job()
+        except Exception as error:
+            traceback.print_exc()
+            failed[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+            continue
+        jobs[name], held[name] = job, (torch.cuda.memory_allocated() if cuda else 0) - before
+        results[name] = {"start_s": round(time.perf_counter() - start, 1), "rates": []}
+    for _ in range(options.repeat):
+        for name, job in jobs.items():
+            if cuda:
+                torch.cuda.reset_peak_memory_stats()
+            synchronize(device)
+            start = time.perf_counter()
+            figures = job()
+            synchronize(device)
+            seconds = figures.pop("seconds", time.perf_counter() - start)
+            result = results[name]
+            result["rates"].append(figures.pop("count") / seconds)
+            if cuda:
+                others = sum(size for other, size in held.items() if other != name)
+                result["GiB"] = round((torch.cuda.max_memory_allocated() - others) / 2**30, 2)
+            for key, value in figures.items():
+                result.setdefault("all_" + key, []).append(value)
+    for result in results.values():
+        for key in [key for key in result if key.startswith("all_")]:
+            result[key.removeprefix("all_")] = statistics.median(result.pop(key))
+        result["rate"] = statistics.median(result["rates"])
+        if row.flops is not None:  # a row may find it while it is built
+            result["flops_share"] = result["rate"] * row.flops / PEAKS["flops"]
+        if row.bytes is not None:
+            result["bandwidth_share"] = result["rate"] * row.bytes / PEAKS["bytes"]
+    return {"unit": row.unit, "note": row.note, "results": results, "failed": failed}
+
+
+PEAKS: dict[str, float] = {}  # of this device: operations and bytes per second
+
+
+def measure_peaks(device: torch.device) -> None:
+    PEAKS.update(flops=peak(device, bf16=device.type == "cuda"), bytes=memory_copied(device))
+
+
+# Training
+
+
+def train_by_recipe(options: Options, name: str, data: list[str], changes: dict[str, Any]) -> Trainer:
+    """Assemble what `regard train NAME DATA --set ...` trains, without a validation set."""
+    settings = {"train.steps": 1_000_000, "data.holdout": 0.0} | changes
+    plan = build.Plan(
+        options.scratch / f"run-{time.time_ns()}",
+        build.change_recipe(recipe.read(name), settings),
+        data,
+        [],
+        None,
+        False,
+    )
+    config = recipe.fill("train", plan.sections["train"], TrainConfig)
+    with build.exclusive_folder(plan):
+        return build.assemble(plan, config, options.device)
+
+
+def train_job(trainer: Trainer, unit: str, options: Options) -> Job:
+    """Steps as the training loop takes them, as many as fit into the time, with its rows of the log."""
+
+    def take(steps: int) -> dict[str, float]:
+        count = 0.0
+        trainer.pace.start()
+        for _ in range(steps):
+            result = trainer.train_step()
+            if trainer.step % trainer.config.log == 0 and result is not None:
+                count += trainer.pace.counts[unit]
+                trainer.log_step(*result, last=False)
+        return {"count": steps if unit == "steps" else count + trainer.pace.counts[unit]}
+
+    take(options.size(WARMUP, 1))
+    synchronize(options.device)
+    start = time.perf_counter()
+    take(3)
+    synchronize(options.device)
+    steps = max(1, round(options.seconds * 3 / (time.perf_counter() - start)))
+    return lambda: take(steps)
+
+
+def step_job(step: Callable[[], float], options: Options) -> Job:
+    """Steps of a peer, each of which returns its units, as many as fit into the time."""
+    for _ in range(options.size(WARMUP, 1)):
+        step()
+    synchronize(options.device)
+    start = time.perf_counter()
+    for _ in range(3):
+        step()
+    synchronize(options.device)
+    steps = max(1, round(options.seconds * 3 / (time.perf_counter() - start)))
+    return lambda: {"count": sum(step() for _ in range(steps))}

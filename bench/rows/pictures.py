@@ -1,0 +1,31 @@
+"""Draw a folder of JPEGs: waves with noise, in ten classes, somewhat larger than they are read."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+CLASSES = 10
+
+
+def make_jpegs(folder: Path, count: int, side: int) -> Path:
+    """Each side of an image is one to 1.33 times as long as `side`."""
+    noise = np.random.default_rng(0).normal(0, 12, (2 * side, 2 * side, 3)).astype(np.float32)
+
+    def draw(n: int) -> None:
+        rng = np.random.default_rng(n)
+        H, W = rng.integers(side, side * 4 // 3 + 1, size=2)
+        y, x = np.ogrid[0:H, 0:W]
+        waves = rng.uniform(0.01, 0.2, (3, 2))
+        bands = [np.sin(a * x) * np.cos(b * y) for a, b in waves]
+        top, left = rng.integers(0, 2 * side - side * 4 // 3, size=2)
+        pixels = 128 + 90 * np.stack(bands, axis=-1) + noise[top : top + H, left : left + W]
+        path = folder / f"class{n % CLASSES}" / f"{n}.jpg"
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, quality=85)
+
+    for n in range(CLASSES):
+        (folder / f"class{n}").mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(draw, range(count)))
+    return folder

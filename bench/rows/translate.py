@@ -1,0 +1,92 @@
+"""Rows of translation: beam search, and training on the pairs of Multi30k."""
+
+import itertools
+
+import torch
+from bench.rows import peers
+from bench.rows.folders import transformer_run
+from bench.rows.harness import Job, Options, Row, step_job, train_by_recipe, train_job
+
+import regard
+from regard.data.files import read_lines
+from regard.models import TransformerConfig
+from regard.tasks import Translate
+from regard.text.tokenizer_kinds import train_tokenizer
+
+BATCHES = 100  # that the peer has ready
+
+
+def pair_files(options: Options) -> list[str]:
+    return [options.file("multi30k", f"train.{language}.gz") for language in ("en", "de")]
+
+
+def beam(options: Options) -> Row:
+    """64 sentences, four beams, 32 tokens each; random weights, and no answer ends before."""
+    preset, count, new = options.size(("base", 64, 32), ("tiny", 3, 5))
+    lines = itertools.islice(read_lines(pair_files(options)[0]), 5000)
+    texts = [line.decode().strip() for line in lines]
+    sizes = TransformerConfig.PRESETS[preset]
+
+    def ours() -> Job:
+        tokenizer = train_tokenizer("bpe", texts, 8000, Translate.specials)
+        model = regard.load(transformer_run(options.scratch / "translator", preset, tokenizer))
+
+        def translate() -> dict[str, float]:
+            model.ask(texts[:count], num_beams=4, max_new_tokens=new)
+            return {"count": float(count)}
+
+        return translate
+
+    def theirs() -> Job:
+        model = peers.hf_marian(sizes, 8000, options).eval()
+        if options.device.type == "cuda":
+            model = model.bfloat16()
+        source = torch.randint(2, 8000, (count, 16), device=options.device)
+        mask = torch.ones_like(source)
+
+        def translate() -> dict[str, float]:
+            with torch.inference_mode():
+                model.generate(
+                    source, attention_mask=mask, num_beams=4, max_new_tokens=new, min_new_tokens=new
+                )
+            return {"count": float(count)}
+
+        return translate
+
+    return Row("sentences", {"regard": ours, "transformers Marian": theirs})
+
+
+def train_base(options: Options) -> Row:
+    """The base Transformer, about 16k tokens a step. Both train with AdamW."""
+    preset, tokens = options.size(("base", 16384), ("tiny", 256))
+    row = Row("target_tokens", {}, note="the peer has its batches ready on the device")
+    changes = {"model.preset": preset, "data.vocab": 8000, "train.tokens": tokens}
+    trainer = train_by_recipe(
+        options, "translate", pair_files(options), changes | {"train.optimizer": "adamw", "train.lr": 3e-4}
+    )
+
+    def theirs() -> Job:
+        batches = [trainer.batches(step)[0] for step in range(options.size(BATCHES, 2))]
+        ready = [tuple(t.to(options.device) for t in batch) for batch in batches]
+        sizes, vocab = TransformerConfig.PRESETS[preset], trainer.task.tokenizer.vocab
+        return step_job(peers.marian_training(ready, sizes, vocab, options), options)
+
+    row.contenders = {
+        "regard": lambda: train_job(trainer, "target_tokens", options),
+        "transformers Marian compiled": theirs,
+    }
+    return row
+
+
+def train_tiny(options: Options) -> Row:
+    """`regard train translate train.en.gz train.de.gz`, as the recipe is."""
+    changes = options.size({}, {"train.tokens": 256})
+
+    def ours() -> Job:
+        trainer = train_by_recipe(options, "translate", pair_files(options), dict(changes))
+        return train_job(trainer, "target_tokens", options)
+
+    return Row("target_tokens", {"regard": ours})
+
+
+ROWS = {"beam": beam, "base": train_base, "translator": train_tiny}
