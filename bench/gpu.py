@@ -13,13 +13,14 @@ import argparse
 import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 from bench.rows import ROWS
-from bench.rows.harness import PEAKS, Job, Options, measure, measure_peaks
 
+from regard.bench.measure import PEAKS, Job, Options, measure, measure_peaks
 from regard.training.machine import choose_device
 from regard.training.throughput import synchronize
 
@@ -29,7 +30,7 @@ def run_row(name: str, options: Options) -> dict[str, Any]:
     measure_peaks(options.device)
     device = torch.cuda.get_device_name() if options.device.type == "cuda" else "cpu"
     about = {"row": name, "device": device, "torch": torch.__version__, "peaks": PEAKS}
-    return about | measure(row, options)
+    return about | measure(row, options, traceback.print_exc)
 
 
 def profile_row(name: str, options: Options, out: Path) -> dict[str, Any]:

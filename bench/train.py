@@ -9,7 +9,6 @@ Prints one JSON line at the end.
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from regard.bench.measure import Options
+from regard.bench.peers import nanogpt_training
 from regard.data import Corpus, Stream
 from regard.models import GPT, GPTConfig
 from regard.runs import recipe
@@ -49,44 +50,6 @@ def make_regard_step(
     return trainer.train_step
 
 
-def make_nanogpt_step(
-    folder: str, size: str, tokens: np.ndarray, device: torch.device
-) -> Callable[[], object]:
-    """The loop of its train.py, with the settings of its README for this size."""
-    sys.path.insert(0, folder)
-    from model import GPT as Theirs  # type: ignore[import-not-found]
-    from model import GPTConfig as TheirConfig
-
-    vocab, batch, _ = SIZES[size]
-    s = GPTConfig.PRESETS[size]
-    sizes = {"n_layer": s["depth"], "n_head": s["heads"], "n_embd": s["dim"], "block_size": s["context"]}
-    vocab = 50304 if size == "gpt2" else vocab
-    model = Theirs(TheirConfig(vocab_size=vocab, dropout=0.0, bias=False, **sizes)).to(device)
-    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device.type)
-    cuda = device.type == "cuda"
-    run = torch.compile(model) if cuda else model
-    T = s["context"]
-
-    def get_batch() -> tuple[torch.Tensor, torch.Tensor]:
-        starts = torch.randint(len(tokens) - T, (batch,))
-        x = torch.stack([torch.from_numpy(tokens[i : i + T].astype(np.int64)) for i in starts])
-        y = torch.stack([torch.from_numpy(tokens[i + 1 : i + 1 + T].astype(np.int64)) for i in starts])
-        if cuda:
-            x, y = x.pin_memory().to(device, non_blocking=True), y.pin_memory().to(device, non_blocking=True)
-        return x, y
-
-    def step() -> None:
-        x, y = get_batch()
-        with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
-            _, loss = run(x, y)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -106,7 +69,9 @@ def main() -> None:
             options.size, tokens, device, changes | {"train.optimizer": "adamw"}
         )
     if options.nanogpt:
-        loops["nanogpt"] = make_nanogpt_step(options.nanogpt, options.size, tokens, device)
+        loops["nanogpt"] = nanogpt_training(
+            options.size, tokens, batch, Options(device, nanogpt=Path(options.nanogpt))
+        )
     times: dict[str, list[float]] = {name: [] for name in loops}
     for step in loops.values():
         for _ in range(5):

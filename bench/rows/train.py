@@ -1,69 +1,37 @@
 """Rows of training: GPT-2, a small GPT on characters, BERT, ViT."""
 
-from typing import Any
-
 import numpy as np
-from bench.rows import peers
-from bench.rows.harness import Job, Options, Row, step_job, train_by_recipe, train_job
-from bench.rows.pictures import make_jpegs
-from bench.train import SIZES, make_nanogpt_step
 
+from regard.bench import peers
+from regard.bench.data import make_jpegs
+from regard.bench.jobs import SIZES, gpt_trainer, random_tokens
+from regard.bench.measure import Job, Options, Row, step_job, train_by_recipe, train_job
 from regard.data import Corpus, Stream
-from regard.models import GPT, Bert, BertConfig, GPTConfig
+from regard.models import Bert, BertConfig, GPTConfig
 from regard.models.vit import ViTConfig
 from regard.runs import recipe
-from regard.tasks import Fill, FillConfig, Write, WriteConfig
+from regard.tasks import Fill, FillConfig
 from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.config import TrainConfig
 from regard.training.trainer import Trainer
 
 
-def random_stream(vocab: int) -> np.ndarray:
-    """Token ids, of which some are more frequent: a model has something to learn."""
-    numbers = np.random.default_rng(0).integers(vocab, size=2_000_000)
-    return (numbers**2 // vocab).astype(np.uint16)
-
-
-def gpt_trainer(
-    size: str, vocab: int, tokens: np.ndarray, changes: dict[str, Any], options: Options
-) -> Trainer:
-    sections = recipe.change(recipe.read("write"), {"train.steps": 1_000_000} | changes)
-    model = GPT(GPTConfig(vocab=vocab, **GPTConfig.PRESETS[size])).to(options.device).train()
-    tokenizer = train_tokenizer("byte", ["any"], 256, Write.specials)
-    task = Write(WriteConfig(name="write"), tokenizer, model.config.context)
-    corpus = Corpus(Stream([tokens], tokens.nbytes), None, tokenizer)
-    config = recipe.fill("train", sections["train"], TrainConfig)
-    return Trainer(options.scratch / f"gpt-{id(model)}", task, model, corpus, config, options.device)
-
-
-def nanogpt_job(size: str, tokens: np.ndarray, units: float, options: Options) -> Job:
-    if options.nanogpt is None:
-        raise FileNotFoundError("give --nanogpt FOLDER")
-    step = make_nanogpt_step(str(options.nanogpt), size, tokens, options.device)
-
-    def take() -> float:
-        step()
-        return units
-
-    return step_job(take, options)
-
-
 def train_gpt2(options: Options) -> Row:
     """32 sequences of 1024 tokens."""
     size = options.size("gpt2", "tiny")
-    vocab, rows, _ = SIZES[size]
-    tokens, row = random_stream(vocab), Row("tokens", {})
+    vocab, rows = SIZES[size][0], options.size(32, 12)
+    tokens, row = random_tokens(vocab), Row("tokens", {})
 
     def ours(optimizer: str) -> Job:
         changes = {"train.batch": rows, "train.optimizer": optimizer}
-        trainer = gpt_trainer(size, vocab, tokens, changes, options)
+        trainer = gpt_trainer(dict(GPTConfig.PRESETS[size]), tokens, vocab, changes, options)
         row.flops = trainer.pace.flops
         return train_job(trainer, "tokens", options)
 
     units = float(rows * GPTConfig.PRESETS[size]["context"])
     row.contenders = {
         "regard AdamW": lambda: ours("adamw"),
-        "nanoGPT": lambda: nanogpt_job(size, tokens, units, options),
+        "nanoGPT": lambda: step_job(peers.nanogpt_training(size, tokens, rows, options, units), options),
         "regard Muon": lambda: ours("muon"),
     }
     return row
@@ -79,8 +47,8 @@ def train_shakespeare(options: Options) -> Row:
     def ours() -> Job:
         return train_job(train_by_recipe(options, "write", [file], changes), "steps", options)
 
-    tokens = random_stream(65)
-    theirs = {"nanoGPT": lambda: nanogpt_job(size, tokens, 1.0, options)}
+    tokens = random_tokens(65)
+    theirs = {"nanoGPT": lambda: step_job(peers.nanogpt_training(size, tokens, rows, options, 1.0), options)}
     return Row("steps", {"regard": ours} | theirs, note="with the recipe's own optimizer, Muon")
 
 

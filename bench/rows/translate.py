@@ -2,18 +2,14 @@
 
 import itertools
 
-import torch
-from bench.rows import peers
-from bench.rows.folders import transformer_run
-from bench.rows.harness import Job, Options, Row, step_job, train_by_recipe, train_job
-
 import regard
+from regard.bench import peers
+from regard.bench.folders import transformer_run
+from regard.bench.measure import Job, Options, Row, repeated, step_job, train_by_recipe, train_job
 from regard.data.files import read_lines
 from regard.models import TransformerConfig
 from regard.tasks import Translate
 from regard.text.tokenizer_kinds import train_tokenizer
-
-BATCHES = 100  # that the peer has ready
 
 
 def pair_files(options: Options) -> list[str]:
@@ -31,27 +27,14 @@ def beam(options: Options) -> Row:
         tokenizer = train_tokenizer("bpe", texts, 8000, Translate.specials)
         model = regard.load(transformer_run(options.scratch / "translator", preset, tokenizer))
 
-        def translate() -> dict[str, float]:
+        def translate() -> float:
             model.ask(texts[:count], num_beams=4, max_new_tokens=new)
-            return {"count": float(count)}
+            return float(count)
 
-        return translate
+        return repeated(translate, options)
 
     def theirs() -> Job:
-        model = peers.hf_marian(sizes, 8000, options).eval()
-        if options.device.type == "cuda":
-            model = model.bfloat16()
-        source = torch.randint(2, 8000, (count, 16), device=options.device)
-        mask = torch.ones_like(source)
-
-        def translate() -> dict[str, float]:
-            with torch.inference_mode():
-                model.generate(
-                    source, attention_mask=mask, num_beams=4, max_new_tokens=new, min_new_tokens=new
-                )
-            return {"count": float(count)}
-
-        return translate
+        return repeated(peers.marian_beams(sizes, 8000, (count, 16), new, options), options)
 
     return Row("sentences", {"regard": ours, "transformers Marian": theirs})
 
@@ -66,10 +49,7 @@ def train_base(options: Options) -> Row:
     )
 
     def theirs() -> Job:
-        batches = [trainer.batches(step)[0] for step in range(options.size(BATCHES, 2))]
-        ready = [tuple(t.to(options.device) for t in batch) for batch in batches]
-        sizes, vocab = TransformerConfig.PRESETS[preset], trainer.task.tokenizer.vocab
-        return step_job(peers.marian_training(ready, sizes, vocab, options), options)
+        return step_job(peers.TRAINED["translate"](trainer, options), options)
 
     row.contenders = {
         "regard": lambda: train_job(trainer, "target_tokens", options),

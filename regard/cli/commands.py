@@ -287,7 +287,8 @@ def demo(options: argparse.Namespace) -> None:
 def bench(options: argparse.Namespace) -> None:
     from regard.bench import bench
 
-    bench(options.size, options.seconds)
+    folders = options.nanogpt, options.gptfast
+    bench(options.size, options.seconds, options.rows, *folders, options.save)
 
 
 def prepare(options: argparse.Namespace) -> None:

@@ -59,10 +59,14 @@ def build_parser() -> argparse.ArgumentParser:
     p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
     p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/demo)")
 
-    p = add("bench", "measure the speed of training and generation here, next to transformers")
+    p = add("bench", "measure the speed of training, writing and serving here, next to other libraries")
+    p.add_argument("rows", nargs="*", metavar="ROW", help="what to measure, such as writing (default: all)")
     sizes = ["pico", "tiny", "mini", "gpt2"]
     p.add_argument("--size", choices=sizes, default="tiny", help="the model size (default: tiny)")
     p.add_argument("--seconds", **NUMBER, default=3.0, help="seconds per measurement (default: 3)")
+    p.add_argument("--nanogpt", metavar="DIR", help="nanoGPT's folder, to train its model too")
+    p.add_argument("--gptfast", metavar="DIR", help="gpt-fast's folder, to write with it too")
+    p.add_argument("--save", metavar="FILE", help=".svg: draw the rates as bars")
 
     p = add("prepare", "tokenize a large corpus once, in parallel, into shards on disk")
     p.add_argument("data", nargs="+", metavar="DATA")

@@ -18,7 +18,7 @@ FLOORS = {  # lowest first: a package imports from the floors below it, and from
     "errors": "UserError, and hints for it",
     "describe": "how a module describes itself: values, operations, where to see and to change them",
     "core": "the equations: attention, positions, layers, recurrent cells, caches",
-    "vision": "convolutional image encoders",
+    "vision": "decoding of images, and convolutional encoders",
     "audio": "log-mel spectrograms, and a synthesizer of digits",
     "models": "one file a family: configuration, presets, class",
     "files": "atomic writes, safetensors, limits for untrusted files",

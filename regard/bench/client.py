@@ -1,6 +1,6 @@
 """Clients of `regard serve` in a process of their own.
 
-    python -m bench.rows.client PORT STREAMS TOKENS PROMPT
+    python client.py PORT STREAMS TOKENS PROMPT
 
 Connects, prints a line, waits for one, then asks for STREAMS streamed answers at once. Prints one JSON line:
 when each began and ended, by the clock that all processes share, and the seconds to its first token.

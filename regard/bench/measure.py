@@ -3,7 +3,6 @@
 import statistics
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,8 +68,9 @@ def memory_copied(device: torch.device) -> float:
     return best
 
 
-def measure(row: Row, options: Options) -> dict[str, Any]:
-    """Build and warm up all contenders, then run them in turns. One that fails does not stop the others."""
+def measure(row: Row, options: Options, report: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """Build and warm up all contenders, then run them in turns. One that fails does not stop the others:
+    `report` is called while its exception is handled."""
     device, jobs, results, failed = options.device, dict[str, Job](), dict[str, Any](), dict[str, str]()
     cuda = device.type == "cuda"
     held: dict[str, int] = {}  # bytes that each contender keeps
@@ -80,7 +80,7 @@ def measure(row: Row, options: Options) -> dict[str, Any]:
             job = build_job()
             job()
         except Exception as error:
-            traceback.print_exc()
+            report()
             failed[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
             continue
         jobs[name], held[name] = job, (torch.cuda.memory_allocated() if cuda else 0) - before
@@ -154,20 +154,24 @@ def train_job(trainer: Trainer, unit: str, options: Options) -> Job:
     take(options.size(WARMUP, 1))
     synchronize(options.device)
     start = time.perf_counter()
-    take(3)
+    take(options.size(3, 1))
     synchronize(options.device)
-    steps = max(1, round(options.seconds * 3 / (time.perf_counter() - start)))
+    steps = max(1, round(options.seconds * options.size(3, 1) / (time.perf_counter() - start)))
     return lambda: take(steps)
 
 
 def step_job(step: Callable[[], float], options: Options) -> Job:
     """Steps of a peer, each of which returns its units, as many as fit into the time."""
-    for _ in range(options.size(WARMUP, 1)):
-        step()
+    return repeated(step, options, options.size(WARMUP, 1))
+
+
+def repeated(call: Callable[[], float], options: Options, warmup: int = 1) -> Job:
+    """Calls, each of which returns its units, as many as fit into the time."""
+    for _ in range(warmup):
+        call()
     synchronize(options.device)
     start = time.perf_counter()
-    for _ in range(3):
-        step()
+    call()
     synchronize(options.device)
-    steps = max(1, round(options.seconds * 3 / (time.perf_counter() - start)))
-    return lambda: {"count": sum(step() for _ in range(steps))}
+    calls = max(1, round(options.seconds / (time.perf_counter() - start)))
+    return lambda: {"count": sum(call() for _ in range(calls))}
