@@ -1,18 +1,21 @@
 """Measure every row of the table of speeds, ours and the peer in turns, on a GPU that is used alone.
 
     python -m bench.gpu [ROW ...] [--repeat 3] [--data FOLDER] [--nanogpt DIR] [--gptfast DIR] [--out DIR]
-                        [--profile ROW] [--small]
+                        [--together 4] [--profile ROW] [--small]
 
 FOLDER has multi30k/ and tinyshakespeare/. Each row runs in a process of its own, with a limit of time, so
-that no row can spoil another; the median of the repetitions counts. Writes DIR/gpu.json and DIR/gpu.md.
+that no row can spoil another. A few of them compile and warm up together; then they are measured one after
+the other, while the rest of them wait. The median of the repetitions counts. Writes DIR/gpu.json and gpu.md.
 --profile ROW writes a table of where the time of our first contender goes instead. --small takes sizes for a
 CPU, to try the script. Ends with one JSON line.
 """
 
 import argparse
 import json
+import select
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -26,11 +29,17 @@ from regard.training.throughput import synchronize
 
 
 def run_row(name: str, options: Options) -> dict[str, Any]:
+    """Measure a row when the other process says so."""
+
+    def wait() -> None:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        measure_peaks(options.device)
+
     row = ROWS[name](options)
-    measure_peaks(options.device)
     device = torch.cuda.get_device_name() if options.device.type == "cuda" else "cpu"
     about = {"row": name, "device": device, "torch": torch.__version__, "peaks": PEAKS}
-    return about | measure(row, options, traceback.print_exc)
+    return about | measure(row, options, traceback.print_exc, wait)
 
 
 def profile_row(name: str, options: Options, out: Path) -> dict[str, Any]:
@@ -79,21 +88,56 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_apart(name: str, arguments: list[str], limit: float) -> dict[str, Any]:
-    """Measure a row in another process."""
-    command = [sys.executable, "-m", "bench.gpu", name, "--here", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"row": name, "error": f"took more than {limit:.0f} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        print(done.stderr[-4000:], file=sys.stderr, flush=True)
-        return {"row": name, "error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}
-    result: dict[str, Any] = json.loads(lines[-1])
-    if result.get("failed"):
-        print(done.stderr[-4000:], file=sys.stderr, flush=True)
-    return result
+class Apart:
+    """A row in another process, whose messages go to a file."""
+
+    def __init__(self, name: str, arguments: list[str], log: Path):
+        self.name, self.log = name, log
+        command = [sys.executable, "-m", "bench.gpu", name, "--here", *arguments]
+        with log.open("w") as messages:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, text=True
+            )
+
+    def read_line(self, end: float) -> str:
+        """The next line that is ours, or none at the end or when the time is over."""
+        pipe = self.process.stdout
+        assert pipe is not None
+        while (left := end - time.monotonic()) > 0 and select.select([pipe], [], [], left)[0]:
+            line = pipe.readline()
+            if not line or line == "ready\n" or line.startswith('{"row"'):
+                return line
+        return ""
+
+    def finish(self, end: float) -> dict[str, Any]:
+        """Let the row be measured, and return its figures."""
+        line = ""
+        if self.process.poll() is None and self.process.stdin is not None:
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+            line = self.read_line(end)
+        late = time.monotonic() > end
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        if line.startswith("{"):
+            figures: dict[str, Any] = json.loads(line)
+            return figures
+        last = (self.log.read_text().strip().splitlines() or ["it ended"])[-1]
+        return {"row": self.name, "error": "took too long" if late else last[:300]}
+
+
+def run_group(names: list[str], arguments: list[str], o: argparse.Namespace) -> list[dict[str, Any]]:
+    """Warm rows up together, then measure one after the other."""
+    rows = [Apart(name, arguments, o.out / f"{name}.log") for name in names]
+    end = time.monotonic() + o.limit
+    ready = [row.read_line(end) == "ready\n" for row in rows]
+    for row, is_ready in zip(rows, ready, strict=True):
+        if not is_ready:
+            row.process.kill()
+    return [row.finish(time.monotonic() + o.limit) for row in rows]
 
 
 def main() -> None:
@@ -103,7 +147,8 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.5, help="of a repetition of a contender")
-    parser.add_argument("--limit", type=float, default=240, help="seconds for a row, compiling included")
+    parser.add_argument("--limit", type=float, default=200, help="seconds to warm up, and for each row after")
+    parser.add_argument("--together", type=int, default=4, help="rows that warm up at once")
     for name in ("data", "nanogpt", "gptfast"):
         parser.add_argument(f"--{name}", type=Path, metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("."), metavar="DIR")
@@ -122,12 +167,14 @@ def main() -> None:
     for name in ("data", "nanogpt", "gptfast"):
         if value := getattr(o, name):
             arguments += [f"--{name}", str(value)]
-    results = []
+    results: list[dict[str, Any]] = []
     o.out.mkdir(parents=True, exist_ok=True)
-    for name in o.rows or ROWS:
-        results.append(run_apart(name, arguments, o.limit))
-        print(markdown(results[-1:]).split("|---|", 1)[1].split("\n", 1)[1], end="", flush=True)
-        (o.out / "gpu.json").write_text(json.dumps(results, indent=1))  # after every row: nothing is lost
+    names = list(o.rows or ROWS)
+    for first in range(0, len(names), o.together):
+        group = run_group(names[first : first + o.together], arguments, o)
+        results += group
+        print(*markdown(group).splitlines()[2:], sep="\n", flush=True)
+        (o.out / "gpu.json").write_text(json.dumps(results, indent=1))  # at once: nothing is lost
         (o.out / "gpu.md").write_text(markdown(results))
     print(
         json.dumps({row["row"]: {k: v["rate"] for k, v in row.get("results", {}).items()} for row in results})

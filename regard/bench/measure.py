@@ -68,9 +68,29 @@ def memory_copied(device: torch.device) -> float:
     return best
 
 
-def measure(row: Row, options: Options, report: Callable[[], object] = lambda: None) -> dict[str, Any]:
+def run(job: Job, options: Options) -> tuple[float, dict[str, float]]:
+    """Run a job for the time of a repetition, but once at least; return its rate and other figures."""
+    synchronize(options.device)
+    start = time.perf_counter()
+    figures = job()
+    synchronize(options.device)
+    count, seconds = figures.pop("count"), figures.pop("seconds", None)
+    if seconds is not None:  # it has a clock of its own
+        return count / seconds, figures
+    for _ in range(round(options.seconds / (time.perf_counter() - start)) - 1):
+        count += job()["count"]
+    synchronize(options.device)
+    return count / (time.perf_counter() - start), figures
+
+
+def measure(
+    row: Row,
+    options: Options,
+    report: Callable[[], object] = lambda: None,
+    ready: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
     """Build and warm up all contenders, then run them in turns. One that fails does not stop the others:
-    `report` is called while its exception is handled."""
+    `report` is called while its exception is handled. `ready` is called before the first run that counts."""
     device, jobs, results, failed = options.device, dict[str, Job](), dict[str, Any](), dict[str, str]()
     cuda = device.type == "cuda"
     held: dict[str, int] = {}  # bytes that each contender keeps
@@ -85,20 +105,20 @@ def measure(row: Row, options: Options, report: Callable[[], object] = lambda: N
             continue
         jobs[name], held[name] = job, (torch.cuda.memory_allocated() if cuda else 0) - before
         results[name] = {"start_s": round(time.perf_counter() - start, 1), "rates": []}
+    ready()
     for _ in range(options.repeat):
         for name, job in jobs.items():
             if cuda:
                 torch.cuda.reset_peak_memory_stats()
-            synchronize(device)
-            start = time.perf_counter()
-            figures = job()
-            synchronize(device)
-            seconds = figures.pop("seconds", time.perf_counter() - start)
+            rate, figures = run(job, options)
             result = results[name]
-            result["rates"].append(figures.pop("count") / seconds)
+            result["rates"].append(rate)
             if cuda:
                 others = sum(size for other, size in held.items() if other != name)
-                result["GiB"] = round((torch.cuda.max_memory_allocated() - others) / 2**30, 2)
+                own = torch.cuda.max_memory_allocated() - others
+                result |= (
+                    {"GiB": round(own / 2**30, 2)} if own > 2**20 else {}
+                )  # none: another process has it
             for key, value in figures.items():
                 result.setdefault("all_" + key, []).append(value)
     for result in results.values():

@@ -54,9 +54,9 @@ class Buckets:
     def rows(self, step: int) -> np.ndarray:
         """Return the row numbers of this step's batch."""
         epoch, index = divmod(step, self.count)
-        current = self.current  # another thread may replace it
+        current = self.current  # another thread may be in another epoch
         if current[0] != epoch:
-            self.current = current = (epoch, self._order(epoch))
+            current = self.current = (epoch, self._order(epoch))
         key = random_keys(self.seed, np.array([2 * epoch + 1]))
         batch = int(shuffle_index(np.array([index]), self.count, key)[0])
         return current[1][self.cuts[batch] : self.cuts[batch + 1]]

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from helpers.errors import user_error
+from regard.data import bucketing
 from regard.data.bucketing import Buckets, in_length_order
+from regard.data.shuffling import random_keys
 
 
 def some_lengths(n, seed=0):
@@ -114,3 +116,21 @@ def test_in_length_order(tokens):
     assert all(len(b) * (width + 1) <= tokens for b, width in zip(batches, longest, strict=True))
     again = list(in_length_order(*lengths, tokens))
     assert all((a == b).all() for a, b in zip(again, batches, strict=True))
+
+
+def test_threads_in_different_epochs_do_not_mix_them(monkeypatch):
+    """As the trainer's, which reads ahead, and another one: here, it comes in the middle of a call."""
+    lengths = np.arange(1, 61)
+    buckets, alone = (Buckets(lengths, lengths, 3, 4, None) for _ in range(2))
+    interrupted = [False]
+
+    def keys(seed, numbers):
+        if numbers[0] == 3 and not interrupted[0]:  # the key of the second epoch's batches
+            interrupted[0] = True
+            assert buckets.rows(2).tolist() == alone.rows(2).tolist()
+        return random_keys(seed, numbers)
+
+    expected = alone.rows(alone.count + 5).tolist()
+    monkeypatch.setattr(bucketing, "random_keys", keys)
+    assert buckets.rows(buckets.count + 5).tolist() == expected
+    assert interrupted[0]
