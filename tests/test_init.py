@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,19 @@ def test_importing_loads_no_torch() -> None:
         "import sys, regard, regard.cli; print([m for m in ('torch', 'numpy', 'rich') if m in sys.modules])"
     )
     assert python(code) == "[]\n"
+
+
+def test_loading_a_run_imports_no_compiler() -> None:
+    """torch._dynamo and sympy take longer to import than a small model takes to answer."""
+    runs = [str(path) for path in (Path(__file__).parent / "runs" / "fixtures").iterdir() if path.is_dir()]
+    code = (
+        "import sys, regard\n"
+        f"models = [regard.load(run, 'cpu').model for run in {runs}]\n"
+        "tensors = [t for m in models for t in (*m.parameters(), *m.buffers())]\n"
+        "print(len(models), any(t.is_meta for t in tensors))\n"
+        "print([m for m in ('torch._dynamo', 'sympy') if m in sys.modules])"
+    )
+    assert python(code) == f"{len(runs)} False\n[]\n"
 
 
 def test_names_are_sorted_and_known() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from regard.convert.huggingface.family import EmptyWeights
 from regard.convert.huggingface.load import load_folder
 from regard.convert.huggingface.tokenizer_json import rename_special_tokens
 from regard.data.word_vectors import read_vectors
@@ -57,7 +58,7 @@ def load_vectors(path: Path, device: str | torch.device | None = None) -> Model:
     words, vectors = read_vectors(str(path))
     tokenizer = known_words(words)
     matrix = torch.from_numpy(vectors[: tokenizer.vocab])  # (V, D)
-    with torch.device("meta"):
+    with EmptyWeights():
         module = Word2Vec(WordsConfig(vocab=len(matrix), dim=matrix.shape[1]))
     near = torch.from_numpy(np.zeros(matrix.shape, np.float32))  # takes no memory until it is written to
     module.load_state_dict({"embed.weight": matrix, "near.weight": near}, assign=True)

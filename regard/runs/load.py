@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.convert.huggingface.family import EmptyWeights, check_tables
+from regard.convert.huggingface.family import build_empty
 from regard.convert.huggingface.hub import HUB, download
 from regard.convert.huggingface.load import KINDS, is_huggingface
 from regard.data.word_vectors import is_vectors_file
@@ -128,15 +128,11 @@ def load_module(
         config = recipe.fill("task", section, task_config)
         if any((getattr(sizes, name, 0) or 0) > len(weights) for name in ("depth", "decoder_depth")):
             raise ValueError(f"it has more layers than {WEIGHTS} has tensors")
-        with torch.device("meta"):  # allocate nothing that the file does not fill
-            module = task_class.add_head(model_class(sizes), config)
-        check_tables(module, weights)
+        module = build_empty(lambda: task_class.add_head(model_class(sizes), config), weights)
     except (ValueError, TypeError, RuntimeError, OverflowError) as e:
         raise UserError(f"{folder / CONFIG}: {str(e).splitlines()[0]}") from None
     check_weights(module, weights, folder / WEIGHTS)
     weights = {name: weights.pop(name).to(t.dtype) for name, t in module.state_dict().items()}
-    with EmptyWeights():
-        module = task_class.add_head(model_class(sizes), config)
     module.load_state_dict(weights, assign=True)
     return module, config
 

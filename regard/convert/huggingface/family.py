@@ -3,8 +3,8 @@
 A table maps our names to theirs, with * for a layer's number, and without `.weight` or `.bias` at the end.
 """
 
+import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,45 @@ def their_name(names: dict[str, str], ours: str) -> str:
 
 class EmptyWeights(TorchFunctionMode):
     """Make new parameters without memory, since a file's weights replace them: this saves the time to
-    initialise them and half of the memory. Buffers, such as tables of positions, are computed as usual."""
+    initialise them and half of the memory. Buffers, such as tables of positions, are computed as usual;
+    raises LongTableError for one with more than `longest` rows or columns."""
+
+    def __init__(self, longest: float = math.inf) -> None:
+        super().__init__()
+        self.longest = longest
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}) | ({"device": "meta"} if func is torch.empty else {}))
+        kwargs = kwargs or {}
+        if func in (torch.empty, torch.zeros, torch.ones):
+            kwargs = kwargs | {"device": "meta"}
+        elif func is torch.arange and max(args) > self.longest:
+            raise LongTableError
+        elif (
+            func.__name__ in ("normal_", "uniform_") and (t := args[0] if args else kwargs["tensor"]).is_meta
+        ):
+            return t  # torch imports its compiler, which takes a second, to draw no numbers
+        return func(*args, **kwargs)
+
+
+class LongTableError(Exception):
+    """A table may need much memory."""
+
+
+def build_empty(build: Callable[[], nn.Module], state: Tensors) -> nn.Module:
+    """A model whose parameters have no memory.
+
+    Raises ValueError if a long context needs larger tables than a file has weights, which takes memory.
+    """
+    try:
+        with EmptyWeights(longest=math.isqrt(MAX_TABLES // 2)):  # one for an encoder, one for a decoder
+            return build()
+    except LongTableError:  # it is measured first, which takes torch a second
+        with torch.device("meta"):
+            tables = sum(t.numel() for t in build().buffers())
+    if tables > max(MAX_TABLES, sum(t.numel() for t in state.values())):
+        raise ValueError("the tables of positions are larger than the weights; make the context shorter")
+    with EmptyWeights():
+        return build()
 
 
 def build_model(
@@ -100,15 +135,13 @@ def build_model(
     model_class, config_class, _ = MODELS[family.kind]
     try:
         config = config_class(**settings)
-        with torch.device("meta"):
-            empty = model_class(config)
-        check_tables(empty, state)
-        shapes = {name: t.shape for name, t in empty.state_dict().items()}
+        model: nn.Module = build_empty(lambda: model_class(config), state)
+        shapes = {name: t.shape for name, t in model.state_dict().items()}
     except (TypeError, ValueError, RuntimeError, OverflowError) as e:
         raise UserError(f"{config_path}: {str(e).splitlines()[0]}") from None
     weights = take_weights(family, config, shapes, state, config_path, weights_path)
-    with EmptyWeights() if len(weights) == len(shapes) else nullcontext():
-        model: nn.Module = model_class(config)
+    if len(weights) < len(shapes):  # some heads are new
+        model = model_class(config)
     model.load_state_dict(weights, strict=False, assign=True)
     return model.eval()
 
@@ -148,12 +181,6 @@ def take_weights(
     for name in state:
         raise UserError(f"{weights_path}: {name} has no place in a {family.kind} of this {config_path.name}")
     return weights
-
-
-def check_tables(model: nn.Module, state: Tensors) -> None:
-    """Raise ValueError if a long context needs larger tables than a file has weights, which takes memory."""
-    if sum(t.numel() for t in model.buffers()) > max(MAX_TABLES, sum(t.numel() for t in state.values())):
-        raise ValueError("the tables of positions are larger than the weights; make the context shorter")
 
 
 def remove_prefix(state: Tensors, prefix: str) -> Tensors:
