@@ -3,11 +3,11 @@
 import contextlib
 import io
 import os
-import subprocess
 import sys
 
 import pytest
 
+from helpers.forking import Process
 from helpers.runs import unmeasured
 from regard import cli
 
@@ -55,8 +55,7 @@ def set_stdin(monkeypatch, text):
 
 def regard(*words, **options):
     """Start a command in a process of its own."""
-    words = [sys.executable, "-m", "regard", *map(str, words)]
-    return subprocess.Popen(words, stdout=-1, stderr=-1, text=True, env=ENVIRONMENT, **options)
+    return Process("-m", "regard", *words, env=ENVIRONMENT, **options)
 
 
 def list_tree(folder):
