@@ -1,16 +1,21 @@
 """Fixtures for all tests."""
 
+import gc
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it brings
+# Or each process, also those that tests start, compiles everything anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 import torch
 
+sys.dont_write_bytecode = False
 torch.set_num_threads(1)
 
 LONGEST = (  # modules that start first, so that no core idles at the end
@@ -34,6 +39,17 @@ LONGEST = (  # modules that start first, so that no core idles at the end
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the order below: xdist would start with modules of many tests, and end with few long ones."""
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among a million objects that stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
