@@ -15,6 +15,7 @@ from regard.convert.huggingface.config import Config, shorten
 from regard.convert.huggingface.family import build_model
 from regard.core.positions import scale_frequencies
 from regard.errors import UserError
+from regard.files.regular import regular_stat
 from regard.files.tensors import Tensors
 
 NAMES = {  # our names: theirs
@@ -64,7 +65,13 @@ class GgufModel:
 
 
 def read_gguf(path: Path) -> GgufModel:
-    file = Gguf(path)
+    regular_stat(path)
+    with path.open("rb") as file:
+        return read_model(Gguf(path, file))
+
+
+def read_model(file: Gguf) -> GgufModel:
+    path = file.path
     kind = file.values.get("general.architecture")
     if kind not in ARCHITECTURES:
         supported = ", ".join(ARCHITECTURES)

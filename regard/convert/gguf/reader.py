@@ -1,12 +1,14 @@
 """GGUF, llama.cpp's format for a model in one file: values by key, then tensors, most of them quantised.
 
-The file is memory-mapped. Everything that it states is checked against its size, and no two tensors overlap,
-so that no file can ask for more memory than one of its size can fill.
+The file is read, tensor by tensor, not mapped: a mapped file that is cut short ends the process with SIGBUS.
+Everything that it states is checked against its size, and no two tensors overlap, so that no file can ask for
+more memory than one of its size can fill.
 """
 
-import mmap
+import os
 import struct
 from dataclasses import dataclass
+from io import BufferedReader
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from regard.convert.gguf.quants import QUANT_TYPES, QuantType, dequantize
 from regard.convert.huggingface.config import shorten
-from regard.errors import UserError
+from regard.errors import UserError, os_reason
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -42,15 +44,14 @@ class Entry:
 
 
 class Gguf:
-    """`values`: every key with its value; `entries`: every tensor by name."""
+    """An open file. `values`: every key with its value; `entries`: every tensor by name."""
 
-    def __init__(self, path: Path):
-        self.path, self.at, self.values, self.entries = path, 0, dict[str, Any](), dict[str, Entry]()
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise UserError(f"{path}: neither a model's folder nor a GGUF file; give one of these")
-            self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.at = len(MAGIC)
+    def __init__(self, path: Path, file: BufferedReader):
+        self.path, self.file, self.at = path, file, 0
+        self.values, self.entries = dict[str, Any](), dict[str, Entry]()
+        self.size = os.fstat(file.fileno()).st_size
+        if self.size < len(MAGIC) or self.read(len(MAGIC), "its first bytes") != MAGIC:
+            raise UserError(f"{path}: neither a model's folder nor a GGUF file; give one of these")
         if (version := self.read_number("<I", "version")) not in VERSIONS:
             supported = " and ".join(map(str, VERSIONS))
             raise UserError(
@@ -69,28 +70,32 @@ class Gguf:
 
     # Reading at the current position
 
-    def skip(self, count: int, key: str) -> int:
-        """Move on by this many bytes; return where they begin."""
-        at, self.at = self.at, self.at + count
-        if self.at > len(self.bytes):
+    def read(self, count: int, key: str) -> bytearray:
+        """Return this many bytes and move on."""
+        if count > self.size - self.at:
             raise self.damaged(key, "the file ends too early")
-        return at
+        raw = bytearray(count)
+        try:
+            if self.file.readinto(raw) < count:
+                raise self.damaged(key, "it was cut while it was read")
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be read ({os_reason(error)})") from None
+        self.at += count
+        return raw
 
     def read_number(self, form: str, key: str) -> Any:
-        return struct.unpack_from(form, self.bytes, self.skip(struct.calcsize(form), key))[0]
+        return struct.unpack(form, self.read(struct.calcsize(form), key))[0]
 
     def read_count(self, key: str, size: int) -> int:
         """The number of items that take at least `size` bytes each."""
         count: int = self.read_number("<Q", key)
-        if count > (len(self.bytes) - self.at) // size:
+        if count > (self.size - self.at) // size:
             raise self.damaged(key, f"{count} are more than the file has room for")
         return count
 
     def read_string(self, key: str) -> str:
-        length = self.read_count(key, 1)
-        at = self.skip(length, key)
         try:
-            return self.bytes[at : at + length].decode()
+            return self.read(self.read_count(key, 1), key).decode()
         except UnicodeDecodeError:
             raise self.damaged(key, "not UTF-8") from None
 
@@ -107,8 +112,7 @@ class Gguf:
         if inner not in SCALARS:
             raise self.damaged(key, f"a list has the unknown type {inner}")
         dtype = np.dtype(SCALARS[inner].replace("b", "i1"))
-        count = self.read_count(key, dtype.itemsize)
-        return np.frombuffer(self.bytes, dtype, count, self.skip(count * dtype.itemsize, key)).copy()
+        return np.frombuffer(self.read(self.read_count(key, dtype.itemsize) * dtype.itemsize, key), dtype)
 
     def read_tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         """A tensor's name, shape, type, and offset from the first tensor."""
@@ -144,8 +148,8 @@ class Gguf:
                     name, f"{shorten(list(shape))} does not divide into blocks of {kind.numbers}"
                 )
             start, end = first + offset, first + offset + size // kind.numbers * kind.bytes
-            if offset % step or end > len(self.bytes):
-                raise self.damaged(name, f"it should be at byte {start} to {end} of {len(self.bytes)}")
+            if offset % step or end > self.size:
+                raise self.damaged(name, f"it should be at byte {start} to {end} of {self.size}")
             self.entries[name] = Entry(shape, kind, start, end)
         last = 0
         for name, entry in sorted(self.entries.items(), key=lambda item: item[1].start):
@@ -156,8 +160,9 @@ class Gguf:
     def tensor(self, name: str) -> Tensor:
         """A tensor as float32, up to eight times as large as in the file."""
         entry = self.entries[name]
-        raw = np.frombuffer(self.bytes, np.uint8, entry.end - entry.start, entry.start)
-        numbers = dequantize(raw, entry.kind)
+        self.at = self.file.seek(entry.start)
+        raw = self.read(entry.end - entry.start, name)
+        numbers = dequantize(np.frombuffer(raw, np.uint8), entry.kind)
         if not np.isfinite(numbers).all():
             raise self.damaged(name, "some of its numbers are infinite or NaN")
         return torch.from_numpy(numbers).view(entry.shape)

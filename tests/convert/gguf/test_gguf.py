@@ -1,11 +1,13 @@
 """GGUF files: the same numbers, tokens and texts as gguf's and transformers' readers; damage is refused."""
 
 import contextlib
-import functools
+import errno
 import importlib.util
+import io
 import json
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import gguf as theirs
@@ -18,7 +20,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 import regard
 from helpers.errors import user_error
 from helpers.ggufs import SIZES, gguf, llama, numbers, text, weights, write
+from helpers.runs import before
 from helpers.sums import check_sums
+from regard.convert.gguf import llamacpp
 from regard.convert.gguf.quants import QUANT_TYPES
 from regard.convert.gguf.reader import Gguf
 from regard.convert.gguf.tokenizer import LLAMA_PATTERN
@@ -69,6 +73,12 @@ def llama_parts(spoken) -> tuple[dict, dict]:
     return llama() | spoken, weights(vocab, np.random.default_rng(3))
 
 
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Gguf]:
+    with path.open("rb") as file:
+        yield Gguf(path, file)
+
+
 def damaged(tmp_path: Path, *args, **lies) -> Path:
     return write(tmp_path / "lies.gguf", *args, **lies)
 
@@ -83,13 +93,14 @@ def test_numbers_are_gguf_own(tmp_path, number):
     rng = np.random.default_rng(number)
     raw = rng.integers(0, 256, (5, 7 * size), dtype=np.uint8)
     raw[:, 1::2] &= 0x3F  # no infinities among floats
-    file = Gguf(write(tmp_path / "a.gguf", {}, {"x": ((5, 7 * block), number, raw.tobytes())}))
+    path = write(tmp_path / "a.gguf", {}, {"x": ((5, 7 * block), number, raw.tobytes())})
     dtype = {0: np.float32, 1: np.float16}.get(number)
     want = theirs.quants.dequantize(
         raw if dtype is None else raw.view(dtype), theirs.GGMLQuantizationType(number)
     )
-    assert file.entries["x"].kind.name == theirs.GGMLQuantizationType(number).name
-    tensor = file.tensor("x")
+    with opened(path) as file:
+        assert file.entries["x"].kind.name == theirs.GGMLQuantizationType(number).name
+        tensor = file.tensor("x")
     assert tensor.dtype == torch.float32
     np.testing.assert_array_equal(tensor.numpy().view(np.uint32), want.astype(np.float32).view(np.uint32))
 
@@ -98,9 +109,10 @@ def test_what_quantising_loses(tmp_path):
     """Q8_0 keeps a number to a 254th of its block's largest."""
     x = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
     raw = theirs.quants.quantize(x, theirs.GGMLQuantizationType.Q8_0)
-    file = Gguf(write(tmp_path / "a.gguf", {}, {"x": ((3, 64), 8, raw.tobytes())}))
+    with opened(write(tmp_path / "a.gguf", {}, {"x": ((3, 64), 8, raw.tobytes())})) as file:
+        tensor = file.tensor("x")
     largest = np.abs(x.reshape(3, 2, 32)).max(-1, keepdims=True)
-    assert (np.abs(file.tensor("x").numpy() - x).reshape(3, 2, 32) <= largest / 250).all()
+    assert (np.abs(tensor.numpy() - x).reshape(3, 2, 32) <= largest / 250).all()
 
 
 # ----------------------------------------------------------------------------------------------- the model
@@ -111,6 +123,8 @@ def reference(path: Path, kind: str, vocab: int) -> torch.nn.Module:
     import transformers
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+    with opened(path) as file:
+        tied = "output.weight" not in file.entries
     config = transformers.AutoConfig.for_model(
         kind,
         vocab_size=vocab,
@@ -123,7 +137,7 @@ def reference(path: Path, kind: str, vocab: int) -> torch.nn.Module:
         rms_norm_eps=1e-5,
         max_position_embeddings=53,
         rope_parameters={"rope_theta": 5000.0, "rope_type": "default"},
-        tie_word_embeddings="output.weight" not in Gguf(path).entries,
+        tie_word_embeddings=tied,
     )
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
@@ -359,6 +373,24 @@ def test_every_cut_and_some_bits(tmp_path, llama_parts):
         path.write_bytes(good[:place] + bytes([good[place] ^ int(rng.integers(1, 256))]) + good[place + 1 :])
         with contextlib.suppress(regard.UserError):
             regard.load(path, "cpu")
+
+
+def test_a_file_that_is_cut_while_it_is_read(tmp_path, llama_parts):
+    """A mapped file would end the process with SIGBUS."""
+    path = write(tmp_path / "a.gguf", *llama_parts)
+    with before(llamacpp, "read_config", lambda *_: os.truncate(path, 4096)):
+        user_error(lambda: regard.load(path), path, "token_embd.weight", "cut")
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path, llama_parts):
+    path = write(tmp_path / "a.gguf", *llama_parts)
+
+    class Broken(io.BufferedReader):
+        def readinto(self, buffer):
+            raise OSError(errno.EIO, "Input/output error")
+
+    with Broken(path.open("rb", buffering=0)) as file:
+        user_error(lambda: Gguf(path, file), path, "Input/output error")
 
 
 # ------------------------------------------------------------------------------------------- real weights
