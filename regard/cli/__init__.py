@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from regard.cli.commands import COMMANDS
+from regard.cli.commands import COMMANDS, reading_settings
 from regard.cli.parser import build_parser
 from regard.errors import UserError, os_reason
 
@@ -20,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: leave(143))  # an exception, so that partial files are removed
     try:
         options = build_parser().parse_args(arguments)
-        COMMANDS[options.command](options)
+        with reading_settings(options):
+            COMMANDS[options.command](options)
         sys.stdout.flush()
     except UserError as e:
         fail(str(e))

@@ -9,8 +9,22 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from regard.cli.parser import ANSWER_OPTIONS
+from regard.cli.parser import ANSWER_OPTIONS, READING
 from regard.errors import UserError
+
+
+@contextlib.contextmanager
+def reading_settings(options: argparse.Namespace) -> Iterator[None]:
+    """Apply --set of a command that reads files without a recipe."""
+    if options.command not in READING or not options.set:
+        yield
+        return
+    from regard.data import files
+    from regard.runs import recipe
+
+    sections = recipe.change({"data": {}}, recipe.assignments(options.set))
+    with files.read_together(recipe.fill("data", sections["data"], files.ReadConfig).max_bytes):
+        yield
 
 
 def train(options: argparse.Namespace) -> None:

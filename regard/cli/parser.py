@@ -26,6 +26,7 @@ ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to
     "distance": {"choices": ["cosine", "euclidean"], "help": "distance between word vectors"},
     "seed": INTEGER | {"help": "random seed; the same seed gives the same answers"},
 }
+READING = ("ask", "score", "look", "serve", "export")  # they read data or word vectors, without a recipe
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,11 +74,14 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--out", required=True, metavar="DIR", help="a new folder")
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
     add_set_option(p)
+    for name in READING:
+        about = "data.max_bytes=N: let a compressed file expand to N bytes"
+        add_set_option(commands.choices[name], about)
     return top
 
 
-def add_set_option(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--set", **REPEATED, metavar="KEY=VALUE", help="change a setting, as in model.dim=256")
+def add_set_option(p: argparse.ArgumentParser, about: str = "change a setting, as in model.dim=256") -> None:
+    p.add_argument("--set", **REPEATED, metavar="KEY=VALUE", help=about)
 
 
 def add_train_options(p: argparse.ArgumentParser) -> None:

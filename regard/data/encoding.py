@@ -11,6 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from regard.data.documents import Chunk, Reiterable
+from regard.data.files import ReadConfig
 from regard.errors import UserError, suggest
 from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
@@ -20,18 +21,17 @@ MIN_DOCUMENTS = 10  # with fewer, the end of the text is held out instead of who
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(ReadConfig):
     tokenizer: str = "char"  # a kind to train, or a tokenizer.json or its folder
     vocab: int = 8192  # the target size of a trained tokenizer's vocabulary
     holdout: float = 0.1  # the share of the text for validation, if no validation text is given
-    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.holdout < 1:
             raise ValueError(f"holdout={self.holdout} must be a share of the text, from 0 to less than 1")
-        for name in ("vocab", "max_bytes"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be more than 0")
+        if not self.vocab > 0:
+            raise ValueError(f"vocab={self.vocab} must be more than 0")
 
 
 Part = tuple[bool, bool, str]  # whether it is held out, whether a document starts here, and text of it

@@ -29,11 +29,22 @@ COMPRESSED = {".gz", ".xz", ".zst"}
 # What a run reads
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadConfig:
+    """The setting in [data] of all that read files, also without a recipe."""
+
+    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None and not self.max_bytes > 0:
+            raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
+
+
 @dataclass
 class Reading:
     """What holds for all files that are read together, and which these are."""
 
-    max_bytes: int | None = None  # that a compressed file may expand to; None: MAX_EXPANSION times its size
+    max_bytes: int | None = None  # as in ReadConfig
     files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
 
 
@@ -165,7 +176,7 @@ class _LimitedReader(io.RawIOBase):
         if self.limit is not None and self.count > self.limit:
             raise UserError(
                 f"{self.path}: expands to more than {self.limit:,} bytes; if that is right, "
-                f"raise the limit with data.max_bytes, or decompress the file"
+                f"raise the limit with --set data.max_bytes=N, or decompress the file"
             )
         return count
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.data.files import ReadConfig
 from regard.data.images import ImageDataset
 from regard.data.labels import LabelledTexts, class_ids
 from regard.describe.images import IMAGE
@@ -31,16 +32,14 @@ from regard.vision.decoding import ImageSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureConfig:
+class PictureConfig(ReadConfig):
     holdout: float = 0.1  # the share of the images or recordings to evaluate on, where no others are given
-    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
     memory_gb: float = 2.0  # of decoded images that are kept; the others are decoded again when needed
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.holdout < 1:
             raise ValueError(f"holdout={self.holdout} must be a share, from 0 to less than 1")
-        if self.max_bytes is not None and not self.max_bytes > 0:
-            raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
         if not self.memory_gb >= 0:
             raise ValueError(f"memory_gb={self.memory_gb} must not be negative")
 

@@ -13,7 +13,7 @@ from torch import nn
 from regard import errors
 from regard.core.recurrent import CELLS
 from regard.data import Corpus
-from regard.data.files import read_together
+from regard.data.files import ReadConfig, read_together
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.atomic import Draft
@@ -92,9 +92,13 @@ def train(
                 k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
             }
     config = recipe.fill("train", plan.sections["train"], TrainConfig)
+    limits = {key: value for key, value in plan.sections["data"].items() if key == "max_bytes"}
+    reading = recipe.fill("data", limits, ReadConfig)  # for the base, too
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(folder), exclusive_folder(plan):
-        assemble(plan, config, device).run()
+        with read_together(reading.max_bytes):
+            trainer = assemble(plan, config, device)
+        trainer.run()
         distributed.barrier()  # every process has what it needs of the folder
     return load(folder, device)
 
