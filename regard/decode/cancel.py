@@ -1,6 +1,8 @@
 """Cancellation: work that nobody waits for ends before the next call of one of its model's modules."""
 
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +12,7 @@ from torch import nn
 
 POLL = 0.05  # seconds between two looks at a lock that is taken
 _event: ContextVar[threading.Event | None] = ContextVar("cancellation", default=None)
+_lock: ContextVar["CancellableLock | None"] = ContextVar("lock", default=None)  # that the present work holds
 
 
 class Cancelled(BaseException):
@@ -31,26 +34,50 @@ def check_cancelled(*_: object) -> None:
     event = _event.get()
     if event is not None and event.is_set():
         raise Cancelled
+    lock = _lock.get()
+    if lock is not None:
+        lock.note_progress()
 
 
 def make_cancellable(module: nn.Module) -> None:
     """Check for cancellation before every call of a part of the module, and of copies of it."""
     for m in module.modules():
-        m.register_forward_pre_hook(check_cancelled)
+        if check_cancelled not in m._forward_pre_hooks.values():
+            m.register_forward_pre_hook(check_cancelled)
 
 
 class CancellableLock:
-    """A lock that cancelled work does not wait for."""
+    """A lock that cancelled work does not wait for. Giving it up cancels the work that has it or waits."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock, self.given_up = threading.Lock(), False
+        self.last_progress = math.inf  # when its work last called a module; inf: it is free
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the work that holds it began or called a module; below 0 if there is none."""
+        return time.monotonic() - self.last_progress
+
+    def give_up(self) -> None:
+        self.given_up = True
+
+    def note_progress(self) -> None:
+        if self.given_up:
+            raise Cancelled
+        self.last_progress = time.monotonic()
 
     def __enter__(self) -> None:
         check_cancelled()
         while not self.lock.acquire(timeout=POLL):
             check_cancelled()
+            if self.given_up:
+                raise Cancelled
+        self.last_progress = time.monotonic()
+        self.token = _lock.set(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _lock.reset(self.token)
+        self.last_progress = math.inf
         self.lock.release()

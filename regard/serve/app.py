@@ -12,11 +12,12 @@ from regard.serve.admission import AdmissionMiddleware, Share
 from regard.serve.ask import AskRoute
 from regard.serve.endpoint import CancellationMiddleware
 from regard.serve.errors import APIError, error_response
+from regard.serve.lazy_page import LazyPage, is_page_path
 from regard.serve.log import LogWriter
 from regard.serve.monitoring import MonitoringMiddleware
 from regard.serve.openai import OpenAIRoutes
 from regard.serve.openapi import openapi_document
-from regard.serve.page import LazyPage, is_page_path
+from regard.serve.page import build_routes
 from regard.serve.registry import ModelRegistry
 from regard.serve.security import SecurityConfig, SecurityMiddleware
 
@@ -33,8 +34,9 @@ def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter
     ]
     handlers = dict.fromkeys((HTTPException, UserError, Exception), handle_error)
     app = Starlette(routes=routes, exception_handlers=handlers)
-    page = LazyPage([served.model for served in registry.models.values()])
-    app.router.default = CancellationMiddleware(page, registry.limits.timeout)
+    models, timeout = [served.model for served in registry.models.values()], registry.limits.timeout
+    page = LazyPage(lambda: build_routes(models, timeout), timeout)
+    app.router.default = CancellationMiddleware(page, timeout)
     app.router.redirect_slashes = False
     paths = {route.path for route in routes}
 

@@ -34,6 +34,11 @@ def engine_crashed() -> APIError:
     return APIError(503, message, code="crashed", headers={"Retry-After": "1"})
 
 
+def page_restarts() -> APIError:
+    message = "the page hung and starts again; reload it, and ask for less if that repeats"
+    return APIError(503, message, code="crashed", headers={"Retry-After": "1"})
+
+
 def timed_out(seconds: float) -> APIError:
     return APIError(
         408, f"no complete answer within {seconds:g} s; ask for less, or try later", code="timeout"

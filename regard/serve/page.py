@@ -11,22 +11,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from torch import Tensor
 
 from regard.data.images import resize_pixels
-from regard.decode.cancel import CancellableLock, make_cancellable
-from regard.errors import UserError
+from regard.decode.cancel import make_cancellable
 from regard.runs.load import at_step
 from regard.runs.model import Model
 from regard.serve.admission import AdmissionMiddleware
 from regard.serve.endpoint import CancellationMiddleware
 from regard.serve.errors import APIError, error_response
+from regard.serve.lazy_page import LazyPage
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits, copy_modules
 from regard.serve.requests import (
@@ -41,6 +40,7 @@ from regard.serve.requests import (
     read_body,
 )
 from regard.serve.security import SecurityConfig, SecurityMiddleware
+from regard.serve.threads import ExclusiveThreads
 from regard.viewer.html import PAGE_FOLDER
 from regard.viewer.onefile import index
 from regard.viewer.session import Session
@@ -114,11 +114,17 @@ class TraceRequest:
 class PageRoutes:
     """The page of one model: `first` is shown at first, `compared_models` can be compared with it."""
 
-    def __init__(self, model: Model, first: Session, compared_models: Sequence[Model] = ()):
+    def __init__(
+        self,
+        model: Model,
+        first: Session,
+        compared_models: Sequence[Model] = (),
+        step_timeout: float = ServerLimits.timeout,
+    ):
         assert first.manifest  # computed before anybody waits for it
         self.model, self.first, self.compared_models = model, first, compared_models
         self.sessions = SessionStore(first)
-        self.lock = CancellableLock()  # hooks on a model belong to one trace at a time
+        self.exclusive = ExclusiveThreads(step_timeout)  # hooks on a model belong to one trace at a time
         self.heavy = ThreadPoolExecutor(HEAVY, "page")
         self.checkpoint: tuple[int, Model] | None = None  # the latest step that was loaded
         self.files = {path.name: path.read_bytes() for path in PAGE_FOLDER.iterdir() if path.is_file()}
@@ -184,19 +190,18 @@ class PageRoutes:
 
     async def trace(self, request: Request) -> Response:
         body = TraceRequest.parse(await self.read_object(request))
-        return JSONResponse(await run_in_threadpool(self.run_trace, body))
-
-    def run_trace(self, request: TraceRequest) -> Json:
-        with self.lock:
-            model = self.choose_model(request.checkpoint, request.other)
-            input = self.read_input(model, request.input, request.file)
-            if request.is_first and input is self.first.input:
-                self.sessions.add(self.first)
-                return self.first.manifest
-            session = Session(model, input, request.answer, request.layers)
-            manifest = session.manifest
+        session = await self.exclusive.run(lambda: self.open_session(body))
         self.sessions.add(session)
-        return manifest
+        return JSONResponse(session.manifest)
+
+    def open_session(self, request: TraceRequest) -> Session:
+        model = self.choose_model(request.checkpoint, request.other)
+        input = self.read_input(model, request.input, request.file)
+        if request.is_first and input is self.first.input:
+            return self.first
+        session = Session(model, input, request.answer, request.layers)
+        assert session.manifest  # computed here, not in the event loop
+        return session
 
     def read_input(self, model: Model, text: object, file: object) -> Any:
         """A text, or the pixels of a file, as the model reads it; by default, the first input of the page.
@@ -257,17 +262,15 @@ class PageRoutes:
         text, step = check_text(body["input"]), body_int(body, "checkpoint")
 
         def run() -> str:
-            with self.lock:
-                model = self.choose_model(step)
-                answers = model.task.answers(model.model, replace(model.request([], {}), inputs=[text]))
+            model = self.choose_model(step)
+            answers = model.task.answers(model.model, replace(model.request([], {}), inputs=[text]))
             return "\n".join(answer.text for answer in answers[0])
 
-        return JSONResponse({"output": await run_in_threadpool(run)})
+        return JSONResponse({"output": await self.exclusive.run(run)})
 
-    def tree(self, request: Request) -> Response:
+    async def tree(self, request: Request) -> Response:
         session, beams = self.session(request), query_int(request, "beams", 1)
-        with self.lock:
-            return JSONResponse(session.tree(beams or 1).to_json())
+        return JSONResponse(await self.exclusive.run(lambda: session.tree(beams or 1).to_json()))
 
     def lens(self, request: Request) -> Response:
         return JSONResponse(self.session(request).lens(query_int(request, "row") or 0))
@@ -296,14 +299,13 @@ class PageRoutes:
         def run() -> Json:
             first_changes = changes[: MAX_CHANGES + 1]  # one more is refused with the right message
             parsed = self.run_heavy(lambda: [parse_change(session, one) for one in first_changes])
-            with self.lock:
-                return session.whatif.changed(parsed, row)
+            return session.whatif.changed(parsed, row)
 
-        return JSONResponse(await run_in_threadpool(run))
+        return JSONResponse(await self.exclusive.run(run))
 
-    def effects(self, request: Request) -> Response:
-        with self.lock:
-            return JSONResponse(self.session(request).whatif.ranked())
+    async def effects(self, request: Request) -> Response:
+        session = self.session(request)
+        return JSONResponse(await self.exclusive.run(lambda: session.whatif.ranked()))
 
     def versus(self, request: Request) -> Response:
         other = self.sessions.get(request.query_params.get("other"))
@@ -332,9 +334,22 @@ def parse_change(session: Session, change: Json) -> Json:
     return change
 
 
+def build_routes(
+    models: Sequence[Model],
+    timeout: float,
+    input: Any = None,
+    answer: str | None = None,
+    layers: list[int] | None = None,
+) -> Router:
+    """The page of the first model, compared with the others, with modules of its own: traces don't disturb
+    whoever else uses the models. Without an input, it shows an example."""
+    model, *compared_models = map(copy_modules, models)
+    input = model.task.example_input() if input is None else input
+    return Router(PageRoutes(model, Session(model, input, answer, layers), compared_models, timeout).routes())
+
+
 async def handle_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        error = APIError(400, str(error))
+    assert isinstance(error, HTTPException)
     return error_response(request.url.path, error)
 
 
@@ -342,41 +357,17 @@ def page_app(
     model: Model, first: Session, compared_models: Sequence[Model] = (), limits: ServerLimits | None = None
 ) -> ASGIApp:
     """The application of `regard look`: the page of one model, for this machine only."""
-    for each in (model, *compared_models):
+    limits = limits or ServerLimits()
+    models = (model, *compared_models)
+    copies = [copy_modules(each) for each in models]  # whose modules have no hooks, whatever hangs later
+    for each in models:
         make_cancellable(each.model)
-    handlers: dict[Any, Callable[..., Any]] = dict.fromkeys(
-        (HTTPException, UserError, ValueError), handle_error
+    app = Starlette(exception_handlers={HTTPException: handle_error})
+    app.router.default = LazyPage(
+        lambda: build_routes(copies, limits.timeout, first.input, first.fixed_answer, first.layers),
+        limits.timeout,
+        Router(PageRoutes(model, first, compared_models, limits.timeout).routes()),
     )
-    app = Starlette(routes=PageRoutes(model, first, compared_models).routes(), exception_handlers=handlers)
-    admitted = AdmissionMiddleware(
-        CancellationMiddleware(app), limits or ServerLimits(), lambda method, path: "page"
-    )
+    app.router.redirect_slashes = False
+    admitted = AdmissionMiddleware(CancellationMiddleware(app), limits, lambda method, path: "page")
     return SecurityMiddleware(admitted, SecurityConfig())
-
-
-class LazyPage:
-    """The page in `regard serve`: the first model, compared with the others. It is built at the first request
-    and has modules of its own, so that traces don't disturb the engines."""
-
-    def __init__(self, models: Sequence[Model]):
-        self.all_models, self.lock = models, asyncio.Lock()
-        self.router: Router | None = None
-
-    def build(self) -> Router:
-        model, *compared_models = map(copy_modules, self.all_models)
-        return Router(PageRoutes(model, Session(model, model.task.example_input()), compared_models).routes())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_page_path(scope["path"]):
-            raise APIError(404, "there is no such path")
-        async with self.lock:
-            if self.router is None:
-                self.router = await run_in_threadpool(self.build)
-        try:
-            await self.router(scope, receive, send)
-        except ValueError as error:  # a wrong request, as in `page_app`
-            raise APIError(400, str(error)) from None
-
-
-def is_page_path(path: str) -> bool:
-    return path == "/" or path.startswith(("/page/", "/api/", "/models/"))

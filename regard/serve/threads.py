@@ -1,6 +1,7 @@
 """Threads and the event loop: work in threads that can be cancelled, and outputs of the engines' threads."""
 
 import asyncio
+import contextvars
 import logging
 import threading
 import time
@@ -9,9 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from regard.decode.cancel import cancelled_by
+from regard.decode.cancel import CancellableLock, cancelled_by
 from regard.serve.batch import Outputs, deliver_outputs
 
+WATCH_INTERVAL = 1.0  # seconds between two looks at work that could hang
 T = TypeVar("T")
 MIN_REST = 0.0005  # seconds of work after which the event loop rests: its timers are hardly more precise
 MAX_REST = 0.02  # seconds that outputs wait at most while it rests
@@ -33,7 +35,7 @@ class WorkerThreads:
         """The result of the work. Work that is cancelled before its turn never runs."""
         await self.places.acquire()
         self.running += 1
-        loop, cancelled, job, held = asyncio.get_running_loop(), threading.Event(), Future[T](), True
+        loop, cancelled, held = asyncio.get_running_loop(), threading.Event(), True
 
         def release() -> None:
             nonlocal held
@@ -47,26 +49,69 @@ class WorkerThreads:
                 log.error("cancelled work has not ended after %g s; another thread goes on", self.patience)
                 release()
 
-        def compute() -> None:
-            try:
-                with cancelled_by(cancelled):
-                    job.set_result(work())
-            except BaseException as error:
-                job.set_exception(error)
+        def compute() -> T:
+            with cancelled_by(cancelled):
+                return work()
 
-        job.set_running_or_notify_cancel()
+        try:
+            job = start_thread(compute)
+        except RuntimeError:
+            release()
+            raise
         job.add_done_callback(lambda _: call_in_loop(loop, release))
         try:
-            threading.Thread(target=compute, name="worker", daemon=True).start()
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
             cancelled.set()
             loop.call_later(self.patience, give_up)
             raise
-        except RuntimeError:  # perhaps no thread could be started
-            if not job.done():
-                release()
-            raise
+
+
+class WorkHangs(Exception):
+    """Work has called no module for longer than it may."""
+
+
+class ExclusiveThreads:
+    """Runs blocking work in daemon threads, one at a time.
+
+    Work that calls no module for `limit` seconds hangs. Then it is given up, and so is all that waits for it:
+    each raises WorkHangs, and the hung thread may keep what it uses. Go on with another of these objects.
+    """
+
+    def __init__(self, limit: float):
+        self.limit, self.lock = limit, CancellableLock()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        def compute() -> T:
+            with self.lock:
+                return work()
+
+        result = asyncio.wrap_future(start_thread(compute))
+        try:
+            while not (await asyncio.wait([result], timeout=WATCH_INTERVAL))[0]:
+                if not self.lock.given_up and self.lock.idle > self.limit:
+                    log.error("work hangs, it has called no module for %g s; it is given up", self.limit)
+                    self.lock.give_up()
+                if self.lock.given_up:
+                    raise WorkHangs
+            return result.result()
+        finally:
+            result.cancel()  # nobody reads it any more
+
+
+def start_thread(work: Callable[[], T]) -> Future[T]:
+    """Run work in a daemon thread, in the present context."""
+    job, context = Future[T](), contextvars.copy_context()
+
+    def compute() -> None:
+        try:
+            job.set_result(context.run(work))
+        except BaseException as error:
+            job.set_exception(error)
+
+    job.set_running_or_notify_cancel()
+    threading.Thread(target=compute, name="worker", daemon=True).start()
+    return job
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> bool:

@@ -51,7 +51,7 @@ class TraceData:
         computed: Trace | None = None,
     ):
         self.trees, self.lenses = dict[int, Tree](), dict[int, dict[str, Any]]()
-        self.model, self.input = model, input
+        self.model, self.input, self.fixed_answer = model, input, answer
         self.full_input = input if answer is None else (input, answer)
         self.depth = 1 + max((layer_index(name) or 0 for name, _ in trace_names(model.model)), default=0)
         self.layers = [self.depth - 1] if layers is None and computed is None and self.is_long else layers

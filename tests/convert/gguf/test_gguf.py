@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import importlib.util
 import io
 import json
