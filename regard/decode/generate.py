@@ -15,8 +15,8 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
+from regard.cancel import check_cancelled
 from regard.decode.buffers import Text
-from regard.decode.cancel import check_cancelled
 from regard.decode.prompts import Source, Writer, fit_context, read_rows, source_key
 from regard.decode.runner import Runner
 from regard.decode.runners import borrow_runner

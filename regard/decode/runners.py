@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from regard.cancel import check_cancelled
 from regard.decode.blocks import find_decoder
-from regard.decode.cancel import check_cancelled
 from regard.decode.runner import ROWS, Runner
 
 DTYPES = torch.float32, torch.bfloat16  # in which a model can write on a GPU

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from regard.decode.cancel import Cancelled, cancelled_by
+from regard.cancel import Cancelled, cancelled_by
 from regard.serve.errors import error_body, timed_out
 from regard.serve.generation import Generation, count_tokens
 from regard.serve.monitoring import CLIENT_CLOSED

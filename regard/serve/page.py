@@ -18,8 +18,8 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 from torch import Tensor
 
+from regard.cancel import make_cancellable
 from regard.data.images import resize_pixels
-from regard.decode.cancel import make_cancellable
 from regard.runs.load import at_step
 from regard.runs.model import Model
 from regard.serve.admission import AdmissionMiddleware

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from regard.decode.cancel import make_cancellable
+from regard.cancel import make_cancellable
 from regard.decode.prompts import Source
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
@@ -26,6 +26,7 @@ from regard.tasks import Request
 from regard.text.tokenizer import Tokenizer
 
 WORKERS = 2  # threads for long work outside the engines, and as many for short work
+SANDBOX_WORKERS = 8  # threads that wait for child processes
 READY_TIMEOUT = 5.0  # seconds for an engine to answer a probe
 INLINE = 4000  # bytes, letters or tokens that are processed in the event loop
 T = TypeVar("T")
@@ -162,6 +163,7 @@ class ModelRegistry:
         self.limits = replace(limits, places=max(places, default=limits.places))
         self.long_work = WorkerThreads(WORKERS, limits.timeout)
         self.short_work = WorkerThreads(WORKERS, limits.timeout)
+        self.sandbox_work = WorkerThreads(SANDBOX_WORKERS, limits.timeout)
         self.probing: asyncio.Task[str | None] | None = None
 
     def find(self, name: str | None) -> ServedModel:
@@ -211,7 +213,7 @@ class ModelRegistry:
         def work() -> list[EncodedPrompt | None]:
             return [served.encode(prompt, as_user) for prompt in prompts]
 
-        return await (asyncio.to_thread(work) if served.sandboxed else self.run_sized(size, work))
+        return await (self.sandbox_work.run(work) if served.sandboxed else self.run_sized(size, work))
 
     def engines_full(self) -> bool:
         """There are engines, and none would accept a request."""

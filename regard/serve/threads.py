@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from regard.decode.cancel import CancellableLock, cancelled_by
+from regard.cancel import CancellableLock, Cancelled, cancelled_by
 from regard.serve.batch import Outputs, deliver_outputs
 
 WATCH_INTERVAL = 1.0  # seconds between two looks at work that could hang
@@ -95,6 +95,10 @@ class ExclusiveThreads:
                 if self.lock.given_up:
                     raise WorkHangs
             return result.result()
+        except Cancelled:
+            if self.lock.given_up:
+                raise WorkHangs from None
+            raise
         finally:
             result.cancel()  # nobody reads it any more
 

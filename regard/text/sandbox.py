@@ -1,8 +1,8 @@
 """Run what comes with a model and is not trusted, chat templates and tokenizers, in a child process.
 
 The child has limits on its memory and on the processor time of each call. It stays warm between calls, and is
-started again after it exceeds a limit or dies. It ends with this process: its pipe closes, and a call that
-still runs then has a limit.
+started again after it exceeds a limit or dies, or a call was cancelled. It ends with this process: its pipe
+closes, and a call that still runs then has a limit.
 """
 
 import json
@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from regard.cancel import POLL, check_cancelled
 from regard.text.sandbox_worker import HEADER, OUT_OF_MEMORY
 
 WORKER = Path(__file__).with_name("sandbox_worker.py")
@@ -56,8 +57,11 @@ class Sandbox:
 
     def call(self, seconds: float, **request: Any) -> tuple[dict[str, Any], bytes]:
         """Call the program, with a limit of processor time. Raise SandboxError if it fails."""
-        if not self.lock.acquire(timeout=MAX_WAIT):
-            raise SandboxError("busy", f"earlier calls take more than {MAX_WAIT:.0f} s")
+        deadline = time.monotonic() + MAX_WAIT
+        while not self.lock.acquire(timeout=POLL):
+            check_cancelled()
+            if time.monotonic() > deadline:
+                raise SandboxError("busy", f"earlier calls take more than {MAX_WAIT:.0f} s")
         try:
             if self.owner != os.getpid() or self.process.poll() is not None:
                 self.stop()
@@ -140,8 +144,10 @@ def read(process: subprocess.Popen[bytes], count: int, deadline: float) -> bytes
 def wait_for(file: int, event: int, deadline: float) -> None:
     poll = select.poll()
     poll.register(file, event)
-    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        raise SandboxError("time")
+    while not poll.poll(POLL * 1000):
+        check_cancelled()
+        if time.monotonic() > deadline:
+            raise SandboxError("time")
 
 
 def stop(process: subprocess.Popen[bytes], owner: int) -> None:

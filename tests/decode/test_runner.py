@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from regard.cancel import make_cancellable
 from regard.decode import runners
 from regard.decode.buffers import Text
-from regard.decode.cancel import make_cancellable
 from regard.decode.generate import generate
 from regard.decode.runner import Output, Runner
 from regard.decode.sampling import Sampling, row_generator

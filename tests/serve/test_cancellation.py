@@ -14,7 +14,7 @@ from PIL import Image
 
 from helpers.looking import captioner, noise, reader, seer
 from helpers.serving import serve_models, serve_session
-from regard.decode.cancel import CancellableLock, Cancelled, cancelled_by, check_cancelled, make_cancellable
+from regard.cancel import CancellableLock, Cancelled, cancelled_by, check_cancelled, make_cancellable
 from regard.serve import endpoint
 from regard.serve.registry import ServerLimits
 from regard.serve.threads import WorkerThreads

@@ -10,8 +10,8 @@ import pytest
 
 from helpers.looking import reader
 from helpers.serving import serve_models, serve_session
-from regard.decode import cancel
-from regard.decode.cancel import CancellableLock, Cancelled, check_cancelled
+from regard import cancel
+from regard.cancel import CancellableLock, Cancelled, check_cancelled
 from regard.serve import threads
 from regard.serve.registry import ServerLimits
 from regard.viewer.session import Session

@@ -1,8 +1,12 @@
 """Chat templates and unusual tokenizers run outside of the event loop, and exceed no limit."""
 
+import http.client
 import json
+import os
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -67,6 +71,30 @@ def test_others_are_served_while_a_tokenizer_runs(server, monkeypatch, path):
     monkeypatch.setattr(tokenizer, "sandbox", type("Sandbox", (), {"encode": staticmethod(gate)}))
     body = {"prompt": "the quick fox", "max_tokens": 2} if "v1" in path else {"input": "the quick fox"}
     check_others_are_served(server, gate, path, body | {"model": "writer"})
+
+
+def test_the_call_ends_when_its_client_leaves(server, monkeypatch):
+    """Long before its own limit, also if the child does not react."""
+    monkeypatch.setattr(chat_template, "SECONDS", 9.0)
+    registry = server.registry
+    child = registry.models["talker"].model.task.template._sandbox.process
+    os.kill(child.pid, signal.SIGSTOP)
+    client = http.client.HTTPConnection("127.0.0.1", server.port)
+    body = json.dumps(CHAT | {"model": "talker"})
+    client.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    wait_until(lambda: registry.sandbox_work.running == 1)
+    client.close()
+    wait_until(lambda: registry.sandbox_work.running == 0)
+    assert child.returncode is not None
+    monkeypatch.undo()
+    assert server.ask("/v1/chat/completions", CHAT | {"model": "talker"})[0] == 200
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_a_template_that_takes_too_long(server, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.cancel import Cancelled, cancelled_by
 from regard.text import sandbox
 from regard.text.sandbox import Sandbox, SandboxError
 
@@ -105,6 +106,22 @@ def test_a_child_that_hangs(monkeypatch):
         ask(child, "a" * 2**20)  # more than a pipe holds
     assert caught.value.kind == "time"
     monkeypatch.undo()
+    assert ask(child, "a") == "a"
+
+
+def test_a_call_is_cancelled():
+    """Long before its own limit; the next call gets a new child."""
+    child, event = start(), threading.Event()
+    pid = child.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.1, event.set).start()
+    with cancelled_by(event):
+        for word in ("a", "a" * 2**20):  # while it reads the reply; and before it begins
+            with pytest.raises(Cancelled):
+                ask(child, word, 9.0)
+        with child.lock, pytest.raises(Cancelled):
+            ask(child, "a")
+    assert not is_running(pid)
     assert ask(child, "a") == "a"
 
 

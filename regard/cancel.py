@@ -1,4 +1,5 @@
-"""Cancellation: work that nobody waits for ends before the next call of one of its model's modules."""
+"""Cancellation: work that nobody waits for ends before the next call of a module, or while it waits for a
+child process."""
 
 import math
 import threading
@@ -7,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
-POLL = 0.05  # seconds between two looks at a lock that is taken
+POLL = 0.05  # seconds between two looks at whether work that waits was cancelled
 _event: ContextVar[threading.Event | None] = ContextVar("cancellation", default=None)
 _lock: ContextVar["CancellableLock | None"] = ContextVar("lock", default=None)  # that the present work holds
 
@@ -39,7 +42,7 @@ def check_cancelled(*_: object) -> None:
         lock.note_progress()
 
 
-def make_cancellable(module: nn.Module) -> None:
+def make_cancellable(module: "nn.Module") -> None:
     """Check for cancellation before every call of a part of the module, and of copies of it."""
     for m in module.modules():
         if check_cancelled not in m._forward_pre_hooks.values():
