@@ -2,7 +2,10 @@
 
 import errno
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +25,24 @@ def without_fsync(patch: pytest.MonkeyPatch) -> None:
 def fsync(handle: int) -> None:
     """Replaces os.fsync."""
     os.fstat(handle)  # an error if it is closed
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A disk of this size, mounted at a new folder; skip the test where that is not allowed."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
+    process = subprocess.run(command, capture_output=True)
+    if process.returncode:
+        pytest.skip(f"cannot mount a small disk here: {process.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def resize_disk(folder: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
 
 
 def every_kind() -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import regard
+from helpers.disks import small_disk
 from helpers.errors import user_error
 from helpers.locking import held
 from helpers.runs import at_step, before, checkpoints, same, stopped, tiny, unmeasured, write_text
@@ -191,17 +192,10 @@ def fail(*_):
 
 
 def test_a_mount_point(text, tmp_path):
-    out = tmp_path / "disk"
-    out.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", out], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
-    try:
+    with small_disk(tmp_path / "disk", "4m") as out:
         tiny(text, out, steps=2)
         tiny(text, out, steps=3, resume=True)
         assert checkpoints(out)[-1] == "step-3"
-    finally:
-        subprocess.run(["umount", out], check=True)
 
 
 @pytest.mark.parametrize("when", [(build, "read_data"), (Trainer, "train_step")])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.disks import resize_disk, small_disk
 from helpers.errors import user_error
 from helpers.runs import (
     QUESTIONS,
@@ -290,23 +291,16 @@ def test_a_full_disk_at_the_first_save_leaves_nothing(text, tmp_path, monkeypatc
 
 def test_a_disk_that_is_really_full(text, tmp_path):
     """Space for one and a half checkpoints."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "none", disk], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
-    try:
+    with small_disk(tmp_path / "disk", "320k") as disk:
         out = disk / "out"
         settings = {"steps": 8, "train__save": 2, "train__evaluate": 100, "model__dim": 24, "train__keep": 9}
         user_error(lambda: tiny(text, out, **settings), out, "No space left", "--resume")
         assert len(checkpoints(out)) >= 1
         assert all(checkpoint.is_intact(p) for p in (out / "checkpoints").iterdir())
-        subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
+        resize_disk(disk, "4m")
         tiny(text, out, **settings, resume=True)
         tiny(text, tmp_path / "whole", **settings)
         same(tmp_path / "whole", out)
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_out_of_memory_says_what_to_do(text, tmp_path, monkeypatch):
