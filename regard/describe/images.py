@@ -6,7 +6,7 @@ from torch import nn
 
 from regard.describe.parts import OUTPUT
 from regard.describe.texts import Op, Text, activation, add_bias, sign
-from regard.describe.values import Description, Term
+from regard.describe.values import EMBEDDING, Description, Term
 
 SPECTROGRAM = Text(
     "Spectrogram, normalised",
@@ -24,9 +24,10 @@ def vit(m: Any, d: Description, head: bool = True, image: str | None = None) -> 
     about = "The picture cut into patches; each row holds the pixels of one patch."
     height, width = m.patch
     op: Op = {"does": "patch", "x": image, "side": width} | ({} if height == width else {"height": height})
-    patches = d.see("patches", op, Text("Patches", about, "x = I[patch]"), m.embed, "input")
-    text = Text("Embedding", "Each patch becomes a vector.", "E x")
-    x, letters = d.linear("embed", m.embed, patches, text), "x"
+    patches = d.see("patches", op, Text("Patches", about, "x = I[patch]"), m.embed, "input", box="Patches")
+    text, box = Text("Embedding", "Each patch becomes a vector.", "E x"), EMBEDDING
+    box += "" if m.config.positions == "none" else " + positions"
+    x, letters = d.linear("embed", m.embed, patches, text, box=box), "x"
     terms: list[Term] = [] if m.first is None else [(d.weight("first.weight", m.first.weight), 1.0)]
     terms.append((x, 1.0, len(terms)))
     title = "Embedding" if m.first is None else "Class token, embedding"
@@ -34,7 +35,8 @@ def vit(m: Any, d: Description, head: bool = True, image: str | None = None) -> 
         terms.append(grid_positions(m, d))
         letters, title = f"{letters} + p", f"{title} + positions"
     text = Text(title, "What a patch shows and where it is, in one vector.", letters)
-    return d.norm("norm", m.norm, m.blocks.describe(d, d.add("sum", text, *terms, module=m.drop, at="input")))
+    x = m.blocks.describe(d, d.add("sum", text, *terms, module=m.drop, at="input"))
+    return d.norm("norm", m.norm, x, box="Norm")
 
 
 def grid_positions(m: Any, d: Description) -> str:
@@ -62,11 +64,12 @@ def image_encoder(m: Any, d: Description) -> str:
     )
     image = d.see("image", op if m.zoom == 1 else None, text, m.net, "input")
     x = m.net.describe(d.at("net"), image=image)
-    x = d.linear("project", m.project, x, Text("Projection", "Projected to the width of the decoder.", "W x"))
-    return d.same("output", d.norm("norm", m.norm, m.positions.describe(d, x)[0]), OUTPUT, m)
+    text = Text("Projection", "Projected to the width of the decoder.", "W x")
+    x = d.linear("project", m.project, x, text, box="Projection")
+    return d.same("output", d.norm("norm", m.norm, m.positions.describe(d, x)[0], box="Norm"), OUTPUT, m)
 
 
-def convolve(d: Description, name: str, m: nn.Conv2d, x: str, f: Any = None) -> str:
+def convolve(d: Description, name: str, m: nn.Conv2d, x: str, f: Any = None, box: str | None = None) -> str:
     """A convolution of f(x) that pads with zeros, so that its result is as large as x, over the stride."""
     op: Op = {"does": "conv", "x": x, "W": d.weight(f"{name}.weight", m.weight.flatten(1))}
     op |= {} if m.bias is None else {"b": d.weight(f"{name}.bias", m.bias)}
@@ -76,9 +79,10 @@ def convolve(d: Description, name: str, m: nn.Conv2d, x: str, f: Any = None) -> 
     each = "channel" if m.groups == 1 else "channel by itself"
     k = m.kernel_size[0]
     about = f"Squares of {k} × {k} numbers of every {each}, weighted and added up."
-    return d.see(name, op, Text("Convolution", about, add_bias(f"W ∗ {of}", m)), m)
+    return d.see(name, op, Text("Convolution", about, add_bias(f"W ∗ {of}", m)), m, box=box)
 
 
+CONVOLUTIONS = "Convolutions"
 RESIDUAL = "Added to its input, so that this part only learns what to change."
 
 
@@ -94,7 +98,7 @@ def conv_net(m: Any, d: Description, image: str) -> str:
     x, relu = image, nn.functional.relu
     for i, layer in enumerate(m.layers):
         if isinstance(layer, nn.Conv2d):
-            x = convolve(d.at("layers"), str(i), layer, x)
+            x = convolve(d.at("layers"), str(i), layer, x, box=None if i else CONVOLUTIONS)
         elif isinstance(layer, nn.GroupNorm):
             x = d.at("layers").norm(str(i), layer, x)
         else:
@@ -108,7 +112,10 @@ def conv_net(m: Any, d: Description, image: str) -> str:
 def efficient_net(m: Any, d: Description, image: str) -> str:
     """Inverted residuals: a wide layer, one of each channel by itself, and a narrow one."""
     f: Any = nn.functional.relu6
-    x, before = convolve(d, "stem", m.stem, image), f  # `before`: what is still to be applied to x
+    x, before = (
+        convolve(d, "stem", m.stem, image, box=CONVOLUTIONS),
+        f,
+    )  # `before`: what is still to be applied to x
     for i, block in enumerate(m.blocks):
         part, y, g = d.at("blocks", i), x, before
         if block.expand is not None:

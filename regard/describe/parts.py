@@ -18,7 +18,7 @@ from regard.describe.cells import (
     unpacked,
 )
 from regard.describe.texts import Op, Text, activation, add_bias, scaled_term, sign
-from regard.describe.values import Description, Term, Value
+from regard.describe.values import EMBEDDING, LINEAR, Description, Term, Value
 
 Described = tuple[str, tuple[Value, Value] | None, Value | None]  # the sum's name; cos and sin; the bias
 
@@ -36,6 +36,8 @@ def positions(m: Any, d: Description, x: str, times: float = 1.0, more: Sequence
     if m.vectors() is not None:
         terms.append(position_vectors(m, d))
         letters, names = [*letters, "p"], [*names, "positions"]
+        if d.boxes.get(x) == EMBEDDING:
+            d.boxes[x] = f"{EMBEDDING} + positions"
     d.inner.update(m.children())
     text = Text(" + ".join(names), "What a token is and where it stands, in one vector.", " + ".join(letters))
     if len(terms) == 1:
@@ -169,7 +171,7 @@ def stack(
 
 # Recurrent networks
 
-STATES = "The state of the recurrent cells after each token."
+CELLS, STATES = "Recurrent cells", "The state of the recurrent cells after each token."
 
 
 def encoder(m: Any, d: Description, x: str) -> tuple[str, str]:
@@ -182,7 +184,7 @@ def recurrent_states(m: Any, d: Description, x: str) -> str:
     cell = m.rnn.mode.partition("_")[0]
     formula = "[→h_t; ←h_t]" if m.rnn.bidirectional else f"h_t = {cell}(x_t, h_{{t−1}})"
     pick = lambda _, __, y: unpacked(y[0])  # noqa: E731
-    return d.same("states", x, Text("States", STATES, formula), m.rnn, pick=pick)
+    return d.same("states", x, Text("States", STATES, formula), m.rnn, pick=pick, box=CELLS)
 
 
 def recurrent_lm(m: Any, d: Description, head: bool = True) -> str:
@@ -241,15 +243,15 @@ def decoder(m: Any, d: Description, y: str, source: str | tuple[str, str]) -> st
         x = d.see("cell_input", {"does": "concat", "x": [y, c]}, text, m.rnn, "input", lambda a, *_: a[0])
     cell = m.rnn.mode.partition("_")[0]
     text = Text("States", STATES, f"s_t = {cell}({'y_t' if after else '[y_t; c_t]'}, s_{{t−1}})")
-    s = d.same("states", describe_cells(d, m.rnn, x, hidden), text, m.rnn, pick=lambda _, __, y: y[0])
+    x, pick = describe_cells(d, m.rnn, x, hidden), lambda _, __, y: y[0]
+    s = d.same("states", x, text, m.rnn, pick=pick, box=CELLS)
     if after:
         text = Text("Readout", "Context and state, mixed.", "W [c; s]")
-        readout = d.linear("readout", m.readout, [c, s], text)
+        readout = d.linear("readout", m.readout, [c, s], text, box="Readout")
         text = Text("Output", "What the output layer reads.", f"tanh({add_bias('W [c; s]', m.readout)})")
         return d.activate("output", torch.tanh, readout, None, m, text=text)
-    readout = d.linear(
-        "readout", m.readout, [s, y, c], Text("Readout", "State, token and context, mixed.", "W [s; y; c]")
-    )
+    text = Text("Readout", "State, token and context, mixed.", "W [s; y; c]")
+    readout = d.linear("readout", m.readout, [s, y, c], text, box="Readout")
     text = Text("Output", "Of each two numbers of the readout the larger.", "o_i = max(r_{2i}, r_{2i+1})")
     return d.see("output", {"does": "largest", "x": readout}, text, m)
 
@@ -266,7 +268,7 @@ def encoder_decoder(m: Any, d: Description, head: bool = True) -> str:
 
 def caption_decoder(m: Any, d: Description, y: str, source: str) -> str:
     x = m.blocks.describe(d, m.positions.describe(d, y, m.scale)[0], source)
-    return d.same("output", d.norm("norm", m.norm, x), OUTPUT, m)
+    return d.same("output", d.norm("norm", m.norm, x, box="Norm"), OUTPUT, m)
 
 
 # Models and heads
@@ -293,7 +295,7 @@ def bert(m: Any, d: Description, head: bool = True, generator: nn.ModuleList | N
     if generator is None:
         next_sentence(m, d, x)
     text = Text("Transform", "One more layer before the tokens are predicted.", "W x")
-    x = d.linear("transform", m.transform, x, text)
+    x = d.linear("transform", m.transform, x, text, box="Transform")
     x = d.norm("transform_norm", m.transform_norm, x, "Norm of the transform", f=activation(m.activation))
     return d.logits(x, m.output, m.output_bias)
 
@@ -302,7 +304,8 @@ def elmo(m: Any, d: Description, head: bool = True) -> str:
     """The states of both directions; the token predicted from its two sides, or the mixture of the layers."""
     x, rnn = d.lookup("embed", m.embed, "text"), m.encoder.rnn
     text = Text("States", STATES, "[→h_t; ←h_t]")
-    states = d.same("states", describe_cells(d, rnn, x), text, rnn, pick=lambda _, __, y: unpacked(y[0]))
+    y, pick = describe_cells(d, rnn, x), lambda _, __, y: unpacked(y[0])
+    states = d.same("states", y, text, rnn, pick=pick, box=CELLS)
     shares = (m.mix.gamma * m.mix.w.softmax(0)).tolist()
     text = Text("Mixture of the layers", "The vector of each token in its context.", "γ Σ_j s_j h_j")
     mixed = d.add("mixed", text, (x, shares[0]), (states, shares[1]), module=m.mix)
@@ -316,7 +319,7 @@ def elmo(m: Any, d: Description, head: bool = True) -> str:
     return d.logits(y, m.output, m.output_bias)
 
 
-VECTOR = "One vector for the whole input"
+POOLED, VECTOR = "Pooled", "One vector for the whole input"
 
 
 def pooled_by_layer(m: Any, d: Description, x: str, at: nn.Module) -> str:
@@ -324,8 +327,8 @@ def pooled_by_layer(m: Any, d: Description, x: str, at: nn.Module) -> str:
     f = m.pooler_activation
     text = Text("Pooler", "The vector of the first token, through one more layer.", "W x_0")
     y = d.linear("pooler", m.pooler, x, text, row=0)
-    text = Text("Pooled", f"{VECTOR}.", f"{sign(f)}({add_bias('W x_0', m.pooler)})")
-    return d.activate("pooled", f, y, None, at, "input", text)
+    text = Text(POOLED, f"{VECTOR}.", f"{sign(f)}({add_bias('W x_0', m.pooler)})")
+    return d.activate("pooled", f, y, None, at, "input", text, POOLED)
 
 
 NEXT = Text("Next sentence?", "Whether the second text follows the first: a score of yes and of no.", "W x")
@@ -337,15 +340,14 @@ def next_sentence(m: Any, d: Description, x: str) -> str:
 
 
 def pooled_mean(d: Description, x: str, at: nn.Module) -> str:
-    text = Text("Pooled", f"{VECTOR}: the mean of all.", "mean_t(x_t)")
-    return d.see("pooled", {"does": "mean", "x": x}, text, at, "input")
+    text = Text(POOLED, f"{VECTOR}: the mean of all.", "mean_t(x_t)")
+    return d.see("pooled", {"does": "mean", "x": x}, text, at, "input", box=POOLED)
 
 
 def pooled_last(d: Description, x: str, at: nn.Module) -> str:
     """A GPT's vector of a text: only the last token has read all of it."""
-    return d.same(
-        "pooled", x, Text("Pooled", f"{VECTOR}: that of the last token.", "x_T"), at, "input", row=-1
-    )
+    text = Text(POOLED, f"{VECTOR}: that of the last token.", "x_T")
+    return d.same("pooled", x, text, at, "input", box=POOLED, row=-1)
 
 
 def pooled_ends(m: Any, d: Description, x: str, at: nn.Module) -> str:
@@ -353,22 +355,18 @@ def pooled_ends(m: Any, d: Description, x: str, at: nn.Module) -> str:
     if not m.rnn.bidirectional:
         return pooled_last(d, x, at)
     ends = [d.at("cells", m.rnn.num_layers - 1, way).name("state") for way in ("forward", "backward")]
-    text = Text("Pooled", f"{VECTOR}: the last state of each direction.", "[→h_T; ←h_1]")
-    return d.see("pooled", {"does": "concat", "x": ends, "row": [-1, 0]}, text, at, "input")
+    text = Text(POOLED, f"{VECTOR}: the last state of each direction.", "[→h_T; ←h_1]")
+    return d.see("pooled", {"does": "concat", "x": ends, "row": [-1, 0]}, text, at, "input", box=POOLED)
 
 
 def pooled_first(m: Any, d: Description, x: str, at: nn.Module) -> str:
     """A ViT's vector of an image: that of its first token, or the mean of all."""
-    if m.first is None:
-        return pooled_mean(d, x, at)
-    return d.same(
-        "pooled", x, Text("Pooled", f"{VECTOR}: that of the first token.", "x_0"), at, "input", row=0
-    )
+    return pooled_mean(d, x, at) if m.first is None else pooled_token(m, d, x, at)
 
 
 def pooled_token(m: Any, d: Description, x: str, at: nn.Module) -> str:
-    text = Text("Pooled", f"{VECTOR}: that of the first token.", "x_0")
-    return d.same("pooled", x, text, at, "input", row=0)
+    text = Text(POOLED, f"{VECTOR}: that of the first token.", "x_0")
+    return d.same("pooled", x, text, at, "input", box=POOLED, row=0)
 
 
 def head(m: Any, d: Description) -> str:
@@ -382,7 +380,7 @@ def head(m: Any, d: Description) -> str:
         x = m.model.describe_pooled(d, x, m.head)
     else:
         x = pooled_last(d, x, m.head)
-    return d.linear("logits", m.head, x, Text("Logits", "A score for every class.", "z = W x"))
+    return d.linear("logits", m.head, x, Text("Logits", "A score for every class.", "z = W x"), box=LINEAR)
 
 
 def electra(m: Any, d: Description) -> str:
@@ -391,7 +389,7 @@ def electra(m: Any, d: Description) -> str:
     x = m.model.describe(d, head=False)
     next_sentence(m.model, d, x)
     text = Text("Transform", "One more layer before replaced tokens are detected.", "W x")
-    y = d.linear("transform", m.transform, x, text)
+    y = d.linear("transform", m.transform, x, text, box="Transform")
     text = Text("Activation", "The transform, activated.", f"{sign(m.model.activation)}(x)")
     x = d.activate("activated", m.model.activation, y, None, m.found, "input", text)
     return d.linear("found", m.found, x, Text("Replaced?", "How likely each token was replaced.", "z = wᵀ x"))

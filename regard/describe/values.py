@@ -47,15 +47,14 @@ Every value carries a `Text` for people to read. Its formula is a line such as `
 it, `√` a root; names and signs stand for themselves. `viewer/page/formula.js` draws it.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from regard.describe.export import StackParts
+from regard.describe.records import biases, last, products, reasons
 from regard.describe.texts import (
     HEADS,
     MASK,
@@ -71,6 +70,7 @@ from regard.describe.texts import (
 
 Pick = Callable[[tuple[Any, ...], dict[str, Any], Any], Tensor | None]  # positional, keyword, result
 Term = str | tuple[str, float] | tuple[str, float, int]  # a name, times, and the row that it begins at
+EMBEDDING, LINEAR, SOFTMAX = "Embedding", "Linear", "Softmax"  # titles of boxes that models share
 SIDES = {"encoder": "source", "decoder": "target"}  # what the stacks of an encoder-decoder read
 OPERANDS = (
     "x",
@@ -114,11 +114,14 @@ class Description:
     weights: dict[str, Tensor] = field(default_factory=dict)  # by names that begin with @
     attentions: dict[str, nn.Module] = field(default_factory=dict)  # by their part's name
     inner: set[nn.Module] = field(default_factory=set)  # modules whose outputs are no values of their own
+    boxes: dict[str, str] = field(
+        default_factory=dict
+    )  # titles of the parts of the map, by their first value
 
     def at(self, *parts: str | int) -> "Description":
         """The same notes, for a part of the model."""
         below = "".join(f"{part}." for part in parts if part != "")
-        return Description(self.prefix + below, self.values, self.weights, self.attentions, self.inner)
+        return replace(self, prefix=self.prefix + below)
 
     def name(self, name: str) -> str:
         """The name in a trace of a value of this part."""
@@ -138,8 +141,12 @@ class Description:
         at: str = "output",
         pick: Pick | None = None,
         once: bool = False,
+        box: str | None = None,
     ) -> str:
-        """Note a value; returns its full name."""
+        """Note a value; returns its full name. `box` is the title of a part of the model's map, if one begins
+        with this value."""
+        if box is not None:
+            self.boxes[self.name(name)] = box
         self.values.append(Value(self.name(name), op, text, module, at, pick, once))
         return self.name(name)
 
@@ -164,7 +171,7 @@ class Description:
         W = self.weight(f"{name}.weight", module.weight)
         about = "Each token becomes a vector: its row of the embedding matrix."
         text = Text("Embedding", about, "x = E[token]")
-        return self.see(name, {"does": "look up", "W": W, "side": side}, text, module)
+        return self.see(name, {"does": "look up", "W": W, "side": side}, text, module, box=EMBEDDING)
 
     def linear(
         self,
@@ -173,21 +180,24 @@ class Description:
         x: str | list[str],
         text: Text | None = None,
         b: str = "b",
+        box: str | None = None,
         **more: Any,
     ) -> str:
         """W x + b, seen as the module's output; if there is a bias, it is added to the text's formula."""
         title, about, formula = text or Text(as_title(name), "A weighted sum for each number.", "W x")
         op = {"does": "linear", "x": x} | self._affine(name, module) | more
-        return self.see(name, op, Text(title, about, add_bias(formula or "W x", module, b)), module)
+        return self.see(name, op, Text(title, about, add_bias(formula or "W x", module, b)), module, box=box)
 
-    def norm(self, name: str, module: Any, x: str, title: str = "Norm", **more: Any) -> str:
+    def norm(
+        self, name: str, module: Any, x: str, title: str = "Norm", box: str | None = None, **more: Any
+    ) -> str:
         """LayerNorm, RMSNorm or GroupNorm of one group; nn.Identity is no value of its own."""
         if isinstance(module, nn.Identity):
             return x
         kind = {"rms": True} if isinstance(module, nn.RMSNorm) else {}
         kind |= {"whole": True} if isinstance(module, nn.GroupNorm) else {}
         op = {"does": "norm", "x": x, "eps": module.eps} | self._affine(name, module) | kind | more
-        return self.see(name, op, norm_text(title, op), module)
+        return self.see(name, op, norm_text(title, op), module, box=box)
 
     def logits(self, x: str, W: Tensor, b: Tensor | None = None) -> str:
         """What a run returns in the end: x Wᵀ + b."""
@@ -196,7 +206,7 @@ class Description:
         about = "A score for every token: the last vector, compared with the vector of each."
         op = {"does": "linear", "x": x, "W": self.weight("output", W)}
         op |= {} if b is None else {"b": self.weight("output_bias", b)}
-        return self.see("logits", op, Text("Logits", about, formula))
+        return self.see("logits", op, Text("Logits", about, formula), box=LINEAR)
 
     def add(
         self, name: str, text: Text, *terms: Term, module: nn.Module | None = None, at: str = "output"
@@ -212,9 +222,10 @@ class Description:
         module: nn.Module | None = None,
         at: str = "output",
         pick: Pick | None = None,
+        box: str | None = None,
         **more: Any,
     ) -> str:
-        return self.see(name, {"does": "same", "x": x} | more, text, module, at, pick)
+        return self.see(name, {"does": "same", "x": x} | more, text, module, at, pick, box=box)
 
     def activate(
         self,
@@ -225,6 +236,7 @@ class Description:
         module: nn.Module | None = None,
         at: str = "output",
         text: Text | None = None,
+        box: str | None = None,
     ) -> str:
         """f(x), times another value if one is given."""
         op: Op = {"does": "activate", "x": x, "f": activation(f)} | (
@@ -233,7 +245,7 @@ class Description:
         if text is None:
             formula = f"{sign(f)}(x)" + ("" if times is None else " ⊙ y")
             text = Text(as_title(name), "A function of each number.", formula)
-        return self.see(name, op if activation(f) else None, text, module, at)
+        return self.see(name, op if activation(f) else None, text, module, at, box=box)
 
     def record(
         self, name: str, op: Op | None, text: Text, module: Any, key: str, at: tuple[nn.Module, str]
@@ -352,10 +364,11 @@ class Description:
                 x = part.norm("embed_norm", stack.embed_norm, x, "Norm of the embeddings")
             if stack.project is not None:
                 about = "The embeddings, brought to the width of the blocks."
-                x = part.linear("project", stack.project, x, Text("Projection", about, "W x"))
+                text = Text("Projection", about, "W x")
+                x = part.linear("project", stack.project, x, text, box="Projection")
             at, name = (part, "" if several else blocks) if blocks == "blocks" else (self.at(blocks), "")
             x = cast("Any", stack.blocks).describe(at, x, memory, name, rotary=rotary, bias=bias)
-            memory = part.norm("norm", stack.norm, x)
+            memory = part.norm("norm", stack.norm, x, box="Norm")
         assert memory is not None
         return memory
 
@@ -372,54 +385,6 @@ class Description:
         if hasattr(model, "describe"):
             model.describe(self)
         return self
-
-
-# Why a query attends to a key, or not: the values of `reason`.
-REASONS = ("may look", "padding", "future", "window")
-
-
-def last(module: Any) -> dict[str, Tensor]:
-    """What a module that is watched recorded at its last call; of one that is not, nothing."""
-    return module.records[-1] if module.records else {}
-
-
-def products(module: Any) -> Tensor | None:
-    """q kᵀ of the last call."""
-    if not module.records:
-        return None
-    record = last(module)
-    return (
-        record["scores"] * math.sqrt(record["q"].shape[-1])
-        if "q_global" in record
-        else record["q"] @ record["k"].mT
-    )
-
-
-def biases(module: Any) -> Tensor | None:
-    """What was added to the scores at the last call, (1, H, T, S)."""
-    return last(module)["bias"].expand(1, -1, -1, -1) if "bias" in last(module) else None
-
-
-def reasons(module: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Where a query may attend (1, T, S), and the numbers of the reasons, at the last call."""
-    if not module.records:
-        return None, None
-    (T, S), mask = last(module)["weights"].shape[-2:], last(module).get("mask")
-    device = last(module)["weights"].device
-    may = torch.ones(1, T, S, dtype=torch.bool, device=device)
-    reason = torch.zeros(1, T, S, dtype=torch.uint8, device=device)
-    if mask is None:
-        return may, reason
-    may = mask.reshape(-1, *mask.shape[-2:])[:1].expand(1, T, S)  # the first row's; the same for all heads
-    reason[~may] = REASONS.index("padding")
-    i, j = torch.arange(S - T, S, device=device)[:, None], torch.arange(S, device=device)
-    if getattr(module, "window", None) is not None:
-        g = last(module)["q_global"].shape[-2] if "q_global" in last(module) else module.globals
-        near = ((i - j).abs() <= module.window) | (i < g) | (j < g)
-        reason[:, ~near] = REASONS.index("window")
-    if getattr(module, "causal", False):
-        reason[:, i < j] = REASONS.index("future")
-    return may, reason
 
 
 def operands(op: Op) -> set[str]:

@@ -349,4 +349,4 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         x, first = model.describe(Description(), head=False), self.config.pooling == "first"
         op = {"does": "same", "x": x, "row": 0} if first else {"does": "mean", "x": x}
         about = f"One vector for the whole text: {'that of the first token' if first else 'the mean of all'}."
-        d.see("vector", op, Text("Vector", about, "x_0" if first else "mean_t(x_t)"))
+        d.see("vector", op, Text("Vector", about, "x_0" if first else "mean_t(x_t)"), box="Vector")

@@ -18,7 +18,7 @@ from regard.data import Stream
 from regard.data.passages import Passages
 from regard.decode.sampling import sample_tokens
 from regard.describe.texts import Text
-from regard.describe.values import Description
+from regard.describe.values import LINEAR, SOFTMAX, Description
 from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import Bert, Electra, Elmo
@@ -298,14 +298,13 @@ class Fill(MaskedTexts):
 
     def describe(self, d: Description, model: Bert | Electra | Elmo, dims: int) -> None:
         if dims == 1:  # the next sentence is predicted, or ELECTRA detects replaced words
-            d.same(
-                "logits", "next", Text("Logits", "The scores of a text that follows, and of another.", "z")
-            )
-            d.see("probabilities", {"does": "softmax", "x": "next"}, PROBABILITIES)
+            text = Text("Logits", "The scores of a text that follows, and of another.", "z")
+            d.same("logits", "next", text, box=LINEAR)
+            d.see("probabilities", {"does": "softmax", "x": "next"}, PROBABILITIES, box=SOFTMAX)
             text = Text("Logits", "The score of each token being replaced.", "z_t")
-            z = d.same("logits", "found", text, column=0)
+            z = d.same("logits", "found", text, box=LINEAR, column=0)
             text = Text("Probabilities", "The probability of each token being replaced.", "σ(z_t)")
-            d.activate("probabilities", torch.sigmoid, z, text=text)
+            d.activate("probabilities", torch.sigmoid, z, text=text, box=SOFTMAX)
         else:
             super().describe(d, model, dims)
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.spans import Span, read_spans
-from regard.describe.values import Description
+from regard.describe.values import SOFTMAX, Description
 from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import Bert, ModelWithHead
@@ -309,7 +309,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
 
     def describe(self, d: Description, model: ModelWithHead, dims: int) -> None:
         about = "Softmax over the places where an answer may begin, and over those where it may end."
-        d.see("probabilities", None, PROBABILITIES._replace(about=about))
+        d.see("probabilities", None, PROBABILITIES._replace(about=about), box=SOFTMAX)
 
 
 def strip_offsets(text: str, start: int, end: int) -> tuple[int, int]:

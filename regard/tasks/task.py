@@ -13,7 +13,7 @@ from regard.data import Corpus, in_length_order
 from regard.data.images import find_image, read_pixels
 from regard.decode.sampling import Sampling
 from regard.describe.texts import Text
-from regard.describe.values import Description
+from regard.describe.values import SOFTMAX, Description
 from regard.errors import UserError
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Bucketed, Samples
@@ -283,7 +283,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     def describe(self, d: Description, model: ModelT, dims: int) -> None:
         """Note what the task computes before and after the model; `dims` are those of the logits."""
-        d.see("probabilities", {"does": "softmax", "x": "logits"}, PROBABILITIES)
+        d.see("probabilities", {"does": "softmax", "x": "logits"}, PROBABILITIES, box=SOFTMAX)
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
         """The rows of `count` rows of logits that are the answer."""

@@ -47,7 +47,7 @@ from typing import Any, overload
 import torch
 
 from regard.decode.ensemble import Ensemble
-from regard.describe.values import REASONS
+from regard.describe.records import REASONS
 from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.runs.model import Model

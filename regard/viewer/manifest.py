@@ -11,28 +11,15 @@ from torch import Tensor
 
 from regard.runs.folder import LOG
 from regard.runs.load import steps_of
+from regard.runs.model import Model
 from regard.tracing import Trace
 from regard.tracing.names import attention_sides, layer_index
-from regard.viewer.sums import describe_trace
+from regard.viewer.sums import EXTRA_TEXTS, describe_run, describe_trace
 from regard.viewer.trace_data import TraceData
 from regard.viewer.tree import searches
 
 SCORE_TENSORS = ("scores", "scaled", "mask", "reason", "weights")  # of an attention: queries by keys
 PARTS = "cross", "self", "masked", "encoder", "decoder"
-TITLES = {
-    "pixels": "Picture",
-    "patches": "Patches",
-    "embed": "Embedding",
-    "states": "Recurrent cells",
-    "readout": "Readout",
-    "norm": "Norm",
-    "project": "Projection",
-    "transform": "Transform",
-    "pooled": "Pooled",
-    "logits": "Linear",
-    "probabilities": "Softmax",
-    "vector": "Vector",
-}
 
 
 class TensorInfo(TypedDict):
@@ -79,7 +66,7 @@ def build_manifest(data: TraceData) -> Manifest:
         "attentions": describe_attentions(trace),
         "layers": data.layers,
         "depth": data.depth,
-        "graph": build_graph(trace),
+        "graph": build_graph(model, trace),
         "outputs": data.outputs(),
         "logged": model.folder is not None and (model.folder / LOG).is_file(),
         "step": model.step,
@@ -168,13 +155,17 @@ def head_statistics(weights: Tensor) -> list[dict[str, float]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def build_graph(trace: Trace) -> list[Column]:
-    """The parts of the model in the order of computation: one column that reads and one that writes."""
+def build_graph(model: Model, trace: Trace) -> list[Column]:
+    """The parts of the model in the order of computation: one column that reads and one that writes.
+
+    The model names its parts, except for attention and feed-forward layers, whose tensors say what they are.
+    """
+    boxes = {"pixels": EXTRA_TEXTS["pixels"].title} | describe_run(model, trace).boxes
     columns: dict[str, list[dict[str, Any]]] = {}
     names: set[str] = set()
     last_read = None
     for name in trace:
-        box = describe_box(trace, name)
+        box = describe_box(trace, name, boxes.get(name))
         if box is None or box["name"] in names:
             continue
         names.add(box["name"])
@@ -190,16 +181,13 @@ def build_graph(trace: Trace) -> list[Column]:
     return [{"title": titles[name], "boxes": boxes} for name, boxes in columns.items()]
 
 
-def describe_box(trace: Trace, name: str) -> dict[str, Any] | None:
+def describe_box(trace: Trace, name: str, title: str | None) -> dict[str, Any] | None:
     """The part of the diagram that begins with a tensor; None if the tensor is inside of a part."""
-    part, _, kind = name.rpartition(".")
-    number = layer_index(name)
-    crosses, note, shape = False, None, list(trace[name].shape)
-    if number is None and kind in TITLES and not name.endswith("look.norm"):
-        title = TITLES[kind]
-        if kind == "embed" and f"{part}.positions".strip(".") in trace:
-            title = "Embedding + positions"
-    elif f"{part}.weights" in trace and name == first_tensor(trace, part):
+    shape = list(trace[name].shape)
+    if title is not None:
+        return {"name": name, "title": title, "note": None, "shape": shape, "group": None, "crosses": False}
+    part, number, crosses = name.rpartition(".")[0], layer_index(name), False
+    if f"{part}.weights" in trace and name == first_tensor(trace, part):
         attention = part.rsplit(".", 1)[-1]
         self_title = "Masked self-attention" if is_causal(trace, part) else "Self-attention"
         title = {"cross": "Cross-attention", "look": "Attention"}.get(attention, self_title)
@@ -210,11 +198,9 @@ def describe_box(trace: Trace, name: str) -> dict[str, Any] | None:
     elif f"{part}.hidden" in trace and name == first_tensor(trace, part):
         title, note = "Feed-forward", f"{trace[f'{part}.hidden'].shape[-1]} wide"
         shape = list(trace[f"{part}.residual"].shape)
-    elif "layers.0" in name and kind == "0" and trace[name].ndim == 3:
-        title = "Convolutions"
     else:
         return None
-    group = None if number is None or title == "Convolutions" else f"block {number}"
+    group = None if number is None else f"block {number}"
     return {"name": name, "title": title, "note": note, "shape": shape, "group": group, "crosses": crosses}
 
 

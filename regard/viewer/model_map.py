@@ -13,7 +13,7 @@ def model_map(model: Model, input: Any, choice: object) -> Diagram:
     trace, module = trace_input(model, input), model.model
     kind = type(getattr(module, "model", module)).__name__  # without its head
     columns = [
-        (each["title"], [make_box(trace, box) for box in each["boxes"]]) for each in build_graph(trace)
+        (each["title"], [make_box(trace, box) for box in each["boxes"]]) for each in build_graph(model, trace)
     ]
     return Diagram(f"{kind}: its parts, and the shape that each passes on", columns)
 

@@ -23,11 +23,17 @@ def weights(model: Model) -> dict[str, Tensor]:
     return {name: t.detach() for name, t in Description().of(model.model).weights.items()}
 
 
+def describe_run(model: Model, trace: Trace) -> Description:
+    """What the model and its task compute."""
+    description = Description().of(model.model)
+    model.task.describe(description, model.model, trace["logits"].ndim if "logits" in trace else 1)
+    return description
+
+
 def describe_trace(model: Model, trace: Trace) -> tuple[dict[str, Op], dict[str, Text]]:
     """The operation that made each tensor of a trace, by name, where all of its operands are at hand; and
     what people read of every tensor."""
-    description = Description().of(model.model)
-    model.task.describe(description, model.model, trace["logits"].ndim if "logits" in trace else 1)
+    description = describe_run(model, trace)
     known = description.weights.keys() | set(trace)
     values = [value for value in reversed(description.values) if value.name in trace]  # the first come last
     texts = {name: EXTRA_TEXTS.get(name, layer_text(name)) for name in (*trace, "rollout")}

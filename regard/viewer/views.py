@@ -78,11 +78,8 @@ def views(model: Model) -> Views:
 
 def special_views(model: Model) -> Views:
     """The views that depend on the kind of model."""
-    names = attentions(model)
-    placed: Views = {} if position_table(model) is None else {"positions": (positions, ())}
-    if placed:
-        placed |= {"waves": (position_waves, ()), "similarity": (similarity, ())}
-    task = model.task
+    names, table, task = attentions(model), position_table(model), model.task
+    placed = {} if table is None else position_views(table)
     images, writes = (task.reads != "text", task.has_source) if task is not None else (False, False)
     if images and not writes:
         which = "layer", "head"
@@ -233,13 +230,9 @@ def between(model: Model, text: str, answer: str | None) -> dict[str, Looks]:
     device = next(model.model.parameters()).device
     both = [torch.tensor([ids], device=device) for ids in (source, read)]
     weights = watched(model.model, lambda: model.model(*both))
-    source_tokens, written_tokens, read_tokens = (
-        task.tokenizer.tokens(source),
-        writer.tokens(written),
-        writer.tokens(read),
-    )
+    source_tokens, read_tokens = task.tokenizer.tokens(source), writer.tokens(read)
     names = {
-        "cross": (written_tokens, source_tokens),
+        "cross": (writer.tokens(written), source_tokens),
         "encoder": (source_tokens, source_tokens),
         "decoder": (read_tokens, read_tokens),
     }
@@ -345,26 +338,15 @@ def spread(n: int) -> list[int]:
 # Positions
 
 
-def positions(model: Model, input: Any, choice: Choice) -> Matrix:
-    """The position vectors: a row for each position, whatever the input."""
-    table = position_table(model)
-    assert table is not None
+def position_views(table: np.ndarray) -> Views:
+    """Views of the vectors (T, D) that positions add: the same for every input."""
     rows, columns = (list(map(str, range(n))) for n in table.shape)
-    return Matrix("positions, and what each adds", table, rows, columns, float(table.min()))
-
-
-def position_waves(model: Model, input: Any, choice: Choice) -> Curves:
-    """Some columns of the position vectors."""
-    table = position_table(model)
-    assert table is not None
-    return waves("what each position adds", table)
-
-
-def similarity(model: Model, input: Any, choice: Choice) -> Matrix:
-    """The cosine similarity of position vectors."""
-    table = position_table(model)
-    assert table is not None
-    return similarity_matrix("positions, and how alike they are", table)
+    least = float(table.min())
+    return {
+        "positions": (lambda *_: Matrix("positions, and what each adds", table, rows, columns, least), ()),
+        "waves": (lambda *_: waves("what each position adds", table), ()),
+        "similarity": (lambda *_: similarity_matrix("positions, and how alike they are", table), ()),
+    }
 
 
 @torch.inference_mode()

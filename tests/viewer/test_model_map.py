@@ -47,6 +47,22 @@ def test_every_model_has_a_map(model, given, parts):
     assert result.scene().shapes
 
 
+def test_a_model_names_its_parts():
+    """What the description calls a box is one, whatever its value is called."""
+    model = reader("write", "gpt")
+    true = model.model.describe
+
+    def describe(d, head=True):
+        x = d.norm("norm", model.model.norm, true(d, head=False), box="Last vectors")
+        del d.boxes["embed"]
+        return d.logits(x, model.model.output)
+
+    model.model.describe = describe
+    ((_, boxes),) = view(model, WORDS, "map").columns
+    titles = [box.title for box in boxes]
+    assert titles == [*["Masked self-attention", "Feed-forward"] * 2, "Last vectors", "Linear", "Softmax"]
+
+
 def test_pre_norm_and_post_norm_differ():
     boxes = {
         kind: view(reader(task, kind), WORDS, "map").columns[0][1]
