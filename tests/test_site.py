@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from collections import Counter
 from dataclasses import fields
 from functools import cache
@@ -18,7 +17,7 @@ from docs import animate
 from docs.site.build import ROOT, build
 from docs.site.reference import configs, rows
 
-from helpers.commands import call
+from helpers.documents import fenced, inline, split_commands
 from regard.cli.parser import build_parser
 from regard.errors import UserError
 from regard.runs import recipe
@@ -28,16 +27,6 @@ LOOKED_AT = (
     *("index.html", "start.html", "tour/index.html", "tour/06-self-attention.html", "files.html"),
     *("story.html", "python.html", "source/regard/models/t5.py.html"),
 )
-SMALL = [
-    "--set",
-    "model.dim=16",
-    "--set",
-    "model.depth=1",
-    "--set",
-    "model.heads=2",
-    "--set",
-    "data.vocab=300",
-]
 RESOURCES = {("img", "src"), ("source", "srcset"), ("link", "href"), ("script", "src"), ("iframe", "src")}
 
 
@@ -144,56 +133,6 @@ def test_every_setting_has_a_meaning(site):
 # Commands
 
 
-def fenced(text):
-    """The lines of commands in blocks, with continued lines joined and variables filled in."""
-    for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        variables = {}
-        for line in block.replace("\\\n", " ").splitlines():
-            if match := re.fullmatch(r'(\w+)="([^"]*)"', line.strip()):
-                variables[f"${match[1]}"] = match[2]
-            for name, value in variables.items():
-                line = line.replace(name, value)
-            yield line
-
-
-def inline(text):
-    """The commands inside of sentences and tables."""
-    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
-
-
-def split_commands(line):
-    """The words of each command of a line, without comments, redirections and settings of variables."""
-    line = re.sub(r"\[--[^]]*\]", "", line)  # options that may be left out
-    reader = shlex.shlex(line, posix=True, punctuation_chars=True)
-    reader.whitespace_split, reader.commenters = True, "#"
-    try:
-        words = list(reader)
-    except ValueError:  # a quote that does not end: JSON over several lines
-        return []
-    parts = [[]]
-    for word in words:
-        if set(word) <= set(";|&"):
-            parts.append([])
-        else:
-            parts[-1].append(word)
-    return [clean for part in parts if (clean := strip_words(part))]
-
-
-def strip_words(words):
-    while words and re.match(r"[A-Z_]+=", words[0]):
-        words = words[1:]
-    for sign in ("<", ">"):
-        if sign in words:
-            at = words.index(sign)
-            words = words[:at] + words[at + 2 :]
-    words = [word for word in words if word != "..."]  # further options, as in the commands above
-    for start in (["python", "-m", "regard"], ["torchrun"]):
-        if words[: len(start)] == start and "regard" in words:
-            words = words[words.index("regard") :]
-    return words
-
-
 @cache
 def documented():
     """Every command of every document: the document, the line, its words."""
@@ -258,29 +197,6 @@ def test_a_wrong_command_would_be_noticed(capsys):
     wrong = ["regard trian chat", "regard train chatt", "regard train chat --set model.dimm=2", "make tests"]
     for line in (*wrong, "python bench/none.py", "python -m nothing_here"):
         assert complaint(split_commands(line)[0]), line
-
-
-def test_commands_of_the_first_pages_run(tmp_path, monkeypatch, quick, capsys):
-    """All of README's and start.md's blocks, in their order, with two steps where they train."""
-    monkeypatch.chdir(tmp_path)
-    Path("lines.txt").write_text("budget rooms\na red car\n")
-    assert call("train", "chat", "--out", "runs/demo", "--steps", 2, *SMALL) == 0  # in place of make demo
-    done = []
-    for name in ("README.md", "docs/start.md"):
-        for line in fenced((ROOT / name).read_text()):
-            for program, *words in split_commands(line):
-                if program != "regard" or words in done:
-                    continue
-                done.append(words)
-                if words[0] == "train" and "--list" not in words:
-                    words = [*words, "--steps", "2", *(SMALL if words[1] in ("chat", "translate") else [])]
-                capsys.readouterr()
-                assert call(*words) == 0, (line, capsys.readouterr().err)
-                if "--save" in words:
-                    assert Path(words[words.index("--save") + 1]).stat().st_size > 1000
-                else:
-                    assert capsys.readouterr().out.endswith("\n"), line
-    assert {words[0] for words in done} == {"train", "ask", "look"}
 
 
 # The first page, and the list of all that is covered

@@ -1,0 +1,46 @@
+"""The commands on the pages run as printed, in their order, on small data and with two steps of training."""
+
+import pytest
+
+from helpers.documents import ROOT, Command, blocks, fenced, run_command, run_page, split_commands
+
+QUICK = ("README.md", "docs/start.md", "docs/chatting.md")
+NOT_RUN = {  # lines that begin so, and why
+    "regard ask hf:OWNER/NAME": "a model on the Hub, which tests don't reach",
+    "torchrun --nproc-per-node 8": "eight GPUs; tests/training/test_distributed.py has two processes",
+    "python bench/spoken_digits.py": "6,000 recordings by espeak-ng take minutes; the test writes a few",
+    "from openai import OpenAI": "needs a server on this port; tests/serve/test_openai.py has this client",
+}
+PAGES_NOT_RUN = {
+    "docs/results.md": "hours of training on data that are not here",
+    "docs/experiments.md": "python -m experiments, which tests/test_experiments.py runs",
+}
+
+
+def has_commands(path):
+    return any(words[0] == "regard" for line in fenced(path.read_text()) for words in split_commands(line))
+
+
+PAGES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")) if has_commands(path)]
+PAGES = [page for page in ["README.md", *PAGES] if page not in PAGES_NOT_RUN]
+
+
+@pytest.mark.parametrize(
+    "page", [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in PAGES]
+)
+def test_commands_of_a_page_run(page, tmp_path, monkeypatch, quick):
+    monkeypatch.chdir(tmp_path)
+    assert run_page(page, tuple(NOT_RUN), monkeypatch)
+
+
+def test_what_does_not_run_is_on_a_page():
+    lines = [line for page in PAGES for _, block in blocks((ROOT / page).read_text()) for line in block]
+    for start in NOT_RUN:
+        assert any(line.startswith(start) for line in lines), start
+    assert all((ROOT / page).is_file() for page in PAGES_NOT_RUN)
+
+
+def test_a_command_that_fails_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError, match="nowhere"):
+        run_command("docs/start.md", Command(["regard", "ask", "nowhere", "Hello"]), monkeypatch)
