@@ -1,6 +1,9 @@
 """The commands and options of the command line."""
 
 import argparse
+import itertools
+import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from regard import __version__
@@ -30,17 +33,35 @@ READING = ("ask", "score", "look", "serve", "export")  # they read data or word 
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UserError, instead of printing the usage."""
+    """Takes options before, between and after the arguments of a command. Raises UserError, instead of
+    printing the usage."""
+
+    commands: "dict[str, Parser]"  # of the parser of all commands
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        words = sys.argv[1:] if args is None else list(args)
+        if not words or words[0] not in self.commands:
+            return super().parse_args(words, namespace)
+        command, *rest = words
+        if "--" in rest:  # argparse forgets it, where no argument stands before it
+            at = rest.index("--")
+            plain = list(itertools.takewhile(lambda word: not word.startswith("-"), rest[at + 1 :]))
+            rest = [*rest[:at], *plain, "--", *rest[at + 1 + len(plain) :]]
+        # parse_args would match all arguments with the first group of words, and refuse those after options.
+        options = self.commands[command].parse_intermixed_args(rest, namespace)
+        options.command = command
+        return options
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser of all commands; `command` is the name of the one that was given."""
     top = Parser(prog="regard", description="Every transformer in one small, fast, see-through codebase.")
     top.add_argument("--version", action="version", version=f"regard {__version__}")
     commands = top.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    top.commands = commands.choices
 
     def add(name: str, about: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
