@@ -92,6 +92,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     data_config = DataConfig
     builtin = ("classify.tsv",), ("classify.valid.tsv",)
     has_references = True
+    fitted = ("labels", "low", "high", "weights")
 
     def setup(self) -> None:
         end = self.tokenizer.id(END)

@@ -94,6 +94,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
     builtin = ("embed.tsv",), ("embed.valid.tsv",)
     divisible_batches = False
     embeds = True
+    fitted = ("low", "high")
     extra_options = ("within",)  # a file, whose nearest lines are the answers
     inherits = ("pooling", "normalize", "longest")
     nearest = 5  # lines of a file that are answers, if nothing is said

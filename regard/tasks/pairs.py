@@ -169,6 +169,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
 class Translate(PairTask[TranslateConfig]):
     builtin = ("translate.tsv",), ("translate.valid.tsv",)
+    fitted = ("longest",)
     generation: ClassVar = {"max_new_tokens": 200, "temperature": 0.0, "num_beams": 4}
 
     @classmethod

@@ -95,6 +95,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     builtin = (), ()  # synthetic
     static_shapes = has_references = shows_scores = True
     best_metric = "accuracy"
+    fitted = ("labels", "mean", "std", "weights")
     ask_batch_size = 64
     normalised: ClassVar[Text] = IMAGE  # what the page says about pixels as the network reads them
 

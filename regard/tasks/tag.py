@@ -97,6 +97,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
     data_config = DataConfig
     builtin = ("tag.conll",), ("tag.valid.conll",)
     has_references = True
+    fitted = ("labels",)
 
     def setup(self) -> None:
         tokenizer, end = self.tokenizer, self.tokenizer.id(END)

@@ -45,6 +45,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     specials: ClassVar[tuple[str, ...]]  # tokens that its tokenizer must have
     data_config: ClassVar[type[Any]]  # the settings in a recipe's [data]
     builtin: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]  # files to train and evaluate on by default
+    fitted: ClassVar[tuple[str, ...]] = ()  # settings that follow from the data, not for others
     inherits: ClassVar[tuple[str, ...]] = ()  # settings taken over from the model that it starts from
     static_shapes: ClassVar[bool] = False  # all batches have one shape, so that compiling pays
     few_shapes: ClassVar[bool] = False  # or `pad_to_bucket` makes them have a few

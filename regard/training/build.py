@@ -78,8 +78,13 @@ def train(
     if minutes is not None:
         changes["train.minutes"] = minutes
     sections = change_recipe(recipe.read(name), changes)
+    files, held_out, parent = take_sources(sections, name)
+    if files and data:  # a run's own recipe, for other data
+        forget_data(sections["task"])
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
+    base = base if base is not None else parent
     valid = [valid] if isinstance(valid, str) else list(valid)
+    data, valid = data or tuple(files), valid or ([] if data else held_out)
     for path in (folder, base or "", *data, *valid):
         check_name(os.path.abspath(path))  # which is written to the recipe
     plan = Plan(folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file())
@@ -144,11 +149,24 @@ def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
             raise UserError(
                 f"{key}: {plan.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
-    files, held_out, plan.base = (old["data"].pop(name, None) for name in ("files", "valid", "from"))
-    for key, value in (("files", files), ("valid", held_out), ("from", [plan.base])):
+    files, held_out, plan.base = take_sources(old, plan.folder / RECIPE)
+    plan.sections, plan.data, plan.valid = old, plan.data or files, plan.valid or held_out
+
+
+def take_sources(sections: recipe.Sections, where: str | Path) -> tuple[list[str], list[str], str | None]:
+    """Take out of a run's recipe what it was trained on, evaluated on, and begun from."""
+    files, held_out, base = (sections["data"].pop(name, None) for name in ("files", "valid", "from"))
+    for key, value in (("files", files), ("valid", held_out), ("from", [base])):
         if value and not (isinstance(value, list) and all(isinstance(v, str | None) for v in value)):
-            raise UserError(f"{plan.folder / RECIPE}: data.{key}={value!r} should name files")
-    plan.sections, plan.data, plan.valid = old, plan.data or files or [], plan.valid or held_out or []
+            raise UserError(f"{where}: data.{key}={value!r} should name files")
+    return files or [], held_out or [], base
+
+
+def forget_data(section: dict[str, Any]) -> None:
+    """Leave out the settings of a task that follow from what it was trained on, such as its classes."""
+    task_class, _ = TASKS.get(str(section.get("name")), (Task, None))
+    for name in task_class.fitted:
+        section.pop(name, None)
 
 
 def get_preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[str, Any]:

@@ -272,3 +272,34 @@ def test_valid_given_apart(text, tmp_path):
     assert last["valid_loss"] == pytest.approx(scored["loss"], rel=1e-5)
     assert last["valid_bits_per_byte"] == pytest.approx(scored["bits_per_byte"], rel=1e-5)
     assert isinstance(model.task, Write)
+
+
+# ------------------------------------------------------------------------------------ a run's own recipe
+
+
+def test_a_runs_own_recipe_trains_the_same_again(finished, text, tmp_path):
+    """With its data, and with the same given by hand."""
+    for n, data in enumerate(([], [text])):
+        train(str(finished / "recipe.toml"), *data, out=tmp_path / str(n))
+        same(finished, tmp_path / str(n))
+
+
+def test_a_runs_own_recipe_for_other_data(tmp_path):
+    """Classes follow from the new data, and so does what is held out; the model is that of the run."""
+    data = Path(write_data("classify-bert", tmp_path))
+    tiny(str(data), tmp_path / "first", "classify-bert", steps=1, valid=str(data))
+    other = tmp_path / "other.tsv"
+    other.write_text(data.read_text().replace("\tsmall\n", "\ttiny\n"))
+    train(str(tmp_path / "first" / "recipe.toml"), str(other), out=tmp_path / "second")
+    first, second = load(tmp_path / "first"), load(tmp_path / "second")
+    assert second.task.config.labels == ("large", "middling", "tiny")
+    assert len(second.task.config.weights) == 3
+    assert second.model.config.dim == first.model.config.dim
+    assert "valid = []" in (tmp_path / "second" / "recipe.toml").read_text()
+
+
+def test_a_runs_own_recipe_begins_from_the_same_model(finished, text, tmp_path):
+    shutil.copytree(finished, tmp_path / "base")
+    tiny(text, tmp_path / "first", base=tmp_path / "base", steps=2)
+    train(str(tmp_path / "first" / "recipe.toml"), text, out=tmp_path / "second")
+    same(tmp_path / "first", tmp_path / "second")
