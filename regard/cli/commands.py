@@ -233,13 +233,17 @@ def open_page(options: argparse.Namespace) -> None:
     state = {name: str(value) for name, value in settings.items() if value is not None}
     (text,) = check_inputs(options.input)
     session = page(load(options.model), text, options.answer)
+    others = [load(folder) for folder in options.against]
+    for folder, other in zip(options.against, others, strict=True):
+        if other.task.reads != (reads := session.model.task.reads):
+            raise UserError(f"--against {folder}: it reads {other.task.reads}, not {reads} like {options.model}")
     if options.save is not None:
         session.save(options.save, state)
         print(options.save)
         return
     from regard.serve.server import serve_page
 
-    serve_page(session.model, session, state, compared_models=[load(folder) for folder in options.against])
+    serve_page(session.model, session, state, compared_models=others)
     raise KeyboardInterrupt  # stopped by Ctrl-C, which the server has handled: exit with its status
 
 

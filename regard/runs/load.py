@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.models import MODELS
 from regard.runs import lora, recipe
-from regard.runs.checkpoints import steps
+from regard.runs.checkpoints import STEP, steps
 from regard.runs.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -38,7 +38,8 @@ def load(
     folder: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype = "auto"
 ) -> Model:
     """The trained model of a run's folder, or of one in Hugging Face's layout; hf:OWNER/NAME is one of
-    theirs on the hub. Or that of a GGUF file, or word vectors in a file of GloVe or word2vec.
+    theirs on the hub. RUN/checkpoints/step-N is a run's model as it was at that step. Or that of a GGUF
+    file, or word vectors in a file of GloVe or word2vec.
 
     `dtype` is the precision in which it writes on a GPU: auto is bfloat16. All else is computed in float32.
     """
@@ -58,6 +59,8 @@ def parse_dtype(name: str | torch.dtype) -> torch.dtype:
 
 def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
     folder = download(str(folder)) if str(folder).startswith(HUB) else Path(folder)
+    if (match := STEP.fullmatch(folder.name)) and folder.absolute().parent.name == CHECKPOINTS:
+        return at_step(load_model(folder.absolute().parents[1], device), int(match[1]))
     if folder.is_file() and is_vectors_file(folder.name):
         return load_vectors(folder, device)
     if is_huggingface(folder):

@@ -8,7 +8,7 @@ import torch
 
 from regard.draw.terminal import progress
 from regard.errors import UserError
-from regard.tasks import targets
+from regard.tasks import Task, targets
 from regard.tasks.loss import IGNORED
 from regard.tasks.metrics import compare
 
@@ -34,9 +34,9 @@ def score_model(
         raise UserError("there is nothing to score on; give at least one file or folder")
     if (samples := model.request([], options).samples) > 1:
         raise UserError(f"num_return_sequences={samples}: only one answer to each text can be scored")
+    if against is not None:
+        check_comparable(task, against.task)
     data = task.held_out(paths)
-    if against is not None and not task.has_references:
-        raise UserError("--against compares answers with references; this model's task has none")
     if by_position:
         return evaluate_positions(model, data)
     if (scores := task.score(model.model, data)) is not None:
@@ -49,6 +49,19 @@ def score_model(
     if against is not None:
         scores |= compare(answers, answer_all(against, data.sources, options), data.targets)
     return scores
+
+
+def check_comparable(task: Task, other: Task) -> None:
+    """Raise UserError unless the answers of both tasks can be compared with the same references."""
+    names = task.config.name, other.config.name
+    if not task.has_references:
+        raise UserError(f"--against compares answers with references; this model's task, {names[0]}, has none")
+    both_write = all(t.has_references and t.generates for t in (task, other))
+    if names[0] != names[1] and not (both_write and task.reads == other.reads):
+        raise UserError(
+            f"--against: a model for {names[1]} does not answer what a model for {names[0]} is asked; give "
+            f"another one for {names[0]}"
+        )
 
 
 def evaluate(model: "Model", data: Any) -> dict[str, float]:

@@ -245,6 +245,10 @@ def test_score_against(capsys, tmp_path, pairs, translator, chatter, model, text
     assert same["bleu_p"] == same["chrf_p"] == 1
     assert "bleu_p " in stdout_of(capsys, "score", translator, few, "--against", translator)
     check_refused(capsys, tmp_path, ["score", model, text, "--against", model], "--against")
+    check_refused(capsys, tmp_path, ["score", translator, few, "--against", model], "write", "translate")
+    last = next((translator / "checkpoints").iterdir())
+    earlier = json.loads(stdout_of(capsys, "score", translator, few, *options, "--against", last))
+    assert earlier["bleu_against"] == json.loads(stdout_of(capsys, "score", last, few, *options))["bleu"]
     check_refused(
         capsys, tmp_path, ["score", translator, few, "--against", tmp_path / "none"], tmp_path / "none"
     )

@@ -17,7 +17,7 @@ from helpers.errors import user_error
 from regard.decode.runners import writing_dtype
 from regard.files.tensors import read_tensors, write_tensors
 from regard.models import GPT, GPTConfig
-from regard.runs import recipe
+from regard.runs import checkpoints, recipe
 from regard.runs.folder import CONFIG, WEIGHTS, begin
 from regard.runs.load import load
 from regard.runs.model import Model
@@ -350,3 +350,15 @@ def test_the_dtype_is_that_of_writing(tmp_path: Path) -> None:
     assert writing_dtype(loaded.model) == torch.float32
     assert writing_dtype(load(tmp_path / "run", "cpu").model) == torch.bfloat16
     user_error(lambda: load(tmp_path / "run", "cpu", dtype="int3"), "dtype=int3", "bfloat16")
+
+
+def test_a_checkpoint_is_a_model_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RUN/checkpoints/step-N, wherever one stands; a step that is not there is named."""
+    earlier = {name: t + 1 for name, t in read_tensors(folder / WEIGHTS).items()}
+    checkpoints.save(folder / "checkpoints", 7, earlier, {"a": torch.zeros(1)}, {})
+    monkeypatch.chdir(folder / "checkpoints")
+    for path in (folder / "checkpoints" / "step-7", Path("step-7")):
+        model = load(path)
+        assert model.step == 7
+        assert all(model.model.state_dict()[name].equal(t) for name, t in earlier.items())
+    user_error(lambda: load(folder / "checkpoints" / "step-8"), "step 8", "7")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import regard
 from helpers.browsing import HOSTILE, close, hostile, number, shown
-from helpers.looking import noise, reader
+from helpers.looking import noise, reader, seer
 from helpers.serving import PageServer, serve_session
 from regard import UserError
 from regard.cli.commands import look
@@ -87,6 +87,9 @@ def test_the_command_takes_other_models(monkeypatch):
     with pytest.raises(KeyboardInterrupt):  # as if it had been stopped
         look(parse(["look", "a", "the fox", "--against", "b", "--against", "a"]))
     assert served_with == [models["b"], models["a"]]
+    models["c"] = seer()
+    with pytest.raises(UserError, match=r"--against c: it reads image, not text"):
+        look(parse(["look", "a", "the fox", "--against", "c"]))
     with pytest.raises(UserError, match="leave --save out"):
         look(parse(["look", "a", "the fox", "--against", "b", "--save", "a.html"]))
 
