@@ -85,7 +85,7 @@ def measure(trainer: Trainer, steps: int) -> dict[str, float]:
     start = time.perf_counter()
     for _ in range(steps):
         trainer.train_step()
-    tokens = trainer.pace.tokens
+    tokens = trainer.pace.counts["tokens"]
     synchronize(device)
     seconds = time.perf_counter() - start
     # since the start: what a graph uses counts only while it is captured

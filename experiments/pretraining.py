@@ -35,7 +35,9 @@ def run(seed: int, steps: int = STEPS, bytes: int = BYTES) -> Result:
         text.write_text(make_text(seed, bytes), "utf-8")
         for file, rows in zip(files, sides, strict=True):
             file.write_text("text\tlabel\n" + "".join(f"{review}\t{label}\n" for review, label in rows))
-        shared: dict[str, Any] = {"train.seed": seed, "train.log": 100, "train.save": 10**9}
+        shared: dict[str, Any] = {
+            "train.seed": seed, "train.warmup": 100, "train.log": 100, "train.save": 10**9
+        }  # fmt: skip
         train("fill", str(text), out=bert, steps=steps, set=MODEL | PRETRAINING | shared)
         for variant, base in (("from scratch", None), ("pre-trained", bert)):
             settings = shared | TUNING | ({} if base else MODEL)

@@ -236,7 +236,9 @@ def open_page(options: argparse.Namespace) -> None:
     others = [load(folder) for folder in options.against]
     for folder, other in zip(options.against, others, strict=True):
         if other.task.reads != (reads := session.model.task.reads):
-            raise UserError(f"--against {folder}: it reads {other.task.reads}, not {reads} like {options.model}")
+            raise UserError(
+                f"--against {folder}: it reads {other.task.reads}, not {reads} like {options.model}"
+            )
     if options.save is not None:
         session.save(options.save, state)
         print(options.save)

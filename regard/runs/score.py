@@ -55,7 +55,9 @@ def check_comparable(task: Task, other: Task) -> None:
     """Raise UserError unless the answers of both tasks can be compared with the same references."""
     names = task.config.name, other.config.name
     if not task.has_references:
-        raise UserError(f"--against compares answers with references; this model's task, {names[0]}, has none")
+        raise UserError(
+            f"--against compares answers with references; this model's task, {names[0]}, has none"
+        )
     both_write = all(t.has_references and t.generates for t in (task, other))
     if names[0] != names[1] and not (both_write and task.reads == other.reads):
         raise UserError(

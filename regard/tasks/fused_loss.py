@@ -4,8 +4,8 @@ Shapes: N positions, R positions of a chunk, V vocabulary, C columns (V filled u
 """
 
 import torch
-import triton  # type: ignore[import-not-found]
-import triton.language as tl  # type: ignore[import-not-found]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 BLOCK = 8192  # columns at a time

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from regard.tasks.heads import without_head
 from regard.training import distributed
 from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
+from regard.training.config import WARMUP_SHARE
 from regard.training.gather import gather_pairs
 from regard.training.machine import choose_device, explain_limits
 from regard.training.trainer import TrainConfig, Trainer
@@ -99,6 +100,8 @@ def train(
     config = recipe.fill("train", plan.sections["train"], TrainConfig)
     limits = {key: value for key, value in plan.sections["data"].items() if key == "max_bytes"}
     reading = recipe.fill("data", limits, ReadConfig)  # for the base, too
+    if config.steps and not plan.resumes and "train.warmup" not in changes:  # a recipe's is for its own steps
+        config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(folder), exclusive_folder(plan):
         with read_together(reading.max_bytes):

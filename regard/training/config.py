@@ -7,6 +7,7 @@ POSITIVE = (
     *("steps", "minutes", "batch", "tokens", "micro", "lr", "lora_alpha"),
     *("evaluate", "save", "keep", "average", "patience", "log"),
 )
+WARMUP_SHARE = 0.25  # of a run, at most, unless train.warmup is asked for
 NOT_NEGATIVE = ("warmup", "weight_decay", "clip", "freeze", "lora", "seed")
 
 
@@ -23,7 +24,7 @@ class TrainConfig:
     micro: int | None = None
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
-    warmup: int = 100
+    warmup: int = 100  # steps; fewer in a short run, see WARMUP_SHARE
     schedule: Literal["noam", "cosine", "linear", "wsd"] = "cosine"
     weight_decay: float = 0.1
     beta2: float = 0.99

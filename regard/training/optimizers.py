@@ -146,8 +146,11 @@ def stable(done: float, step: int, warmup: int) -> float:
 SCHEDULES = {"noam": noam, "cosine": cosine, "linear": linear, "wsd": stable}
 
 
-def lr_factor(schedule: str, done: float, step: int, warmup: int) -> float:
-    """Return the factor of the learning rate at a step: linear warm-up, then the schedule."""
-    if step <= warmup:
-        return step / warmup
-    return SCHEDULES[schedule](min(1.0, done), step, warmup)
+def lr_factor(schedule: str, done: float, step: int, warmup: int, longest: float = 0.0) -> float:
+    """Return the factor of the learning rate at a step: linear warm-up, then the schedule.
+
+    Of a run whose steps are not known before, `longest` is the share that warm-up takes at most.
+    """
+    if step <= warmup and not 0 < longest <= done:
+        return max(step / warmup, done / longest) if longest else step / warmup
+    return min(1.0, SCHEDULES[schedule](min(1.0, done), step, warmup))

@@ -22,7 +22,7 @@ from regard.runs import folder as run_folder
 from regard.tasks import Batch, idle, targets
 from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState
-from regard.training.config import TrainConfig
+from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
 from regard.training.graphs import Graphs, set_value
 from regard.training.joint import join_products
@@ -263,7 +263,8 @@ class Trainer:
 
     def lr(self) -> float:
         c = self.config
-        return c.lr * lr_factor(c.schedule, self.budget_used(), self.step + 1, c.warmup)
+        longest = 0.0 if c.steps else WARMUP_SHARE
+        return c.lr * lr_factor(c.schedule, self.budget_used(), self.step + 1, c.warmup, longest)
 
     def check_finite(self) -> None:
         """Raise UserError if the last gradient was not finite, before such weights are measured or saved."""

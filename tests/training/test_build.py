@@ -303,3 +303,23 @@ def test_a_runs_own_recipe_begins_from_the_same_model(finished, text, tmp_path):
     tiny(text, tmp_path / "first", base=tmp_path / "base", steps=2)
     train(str(tmp_path / "first" / "recipe.toml"), text, out=tmp_path / "second")
     same(tmp_path / "first", tmp_path / "second")
+
+
+# ----------------------------------------------------------------------------------------------- warm-up
+
+
+def test_warm_up_is_a_share_of_a_short_run(text, tmp_path):
+    """A recipe's 100 steps of warm-up would be all of a short run. What is asked for holds."""
+    settings = {key: value for key, value in TINY.items() if key != "train.warmup"}
+    for out, steps, more, warmup in (
+        ("short", 8, {}, 2),
+        ("asked", 8, {"train.warmup": 7}, 7),
+        ("one", 1, {}, 0),
+    ):
+        train("write", text, out=tmp_path / out, steps=steps, set=settings | more)
+        assert f"warmup = {warmup}\n" in (tmp_path / out / "recipe.toml").read_text()
+    assert max(row["lr"] for row in rows(tmp_path / "short") if "lr" in row) == pytest.approx(0.01)
+    with stopped(Trainer, "train_step", at_step(1)):
+        train("write", text, out=tmp_path / "resumed", steps=8, set=settings)
+    train("write", text, out=tmp_path / "resumed", steps=8, set=settings, resume=True)
+    same(tmp_path / "short", tmp_path / "resumed")

@@ -326,3 +326,15 @@ def test_wsd_is_flat_and_then_a_line_to_zero() -> None:
     assert lr_factor("wsd", 1.0, 1000, WARMUP) == 0
     falls = [a - b for a, b in pairwise(rates[600:])]
     assert falls == [pytest.approx(1 / 400)] * len(falls)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_warm_up_by_time_is_at_most_a_share_of_the_run(schedule: str) -> None:
+    """A run of 60 steps, which nobody knew before."""
+    rates = [lr_factor(schedule, (step - 1) / 60, step, WARMUP, 0.25) for step in range(1, 61)]
+    assert all(a < b for a, b in pairwise(rates[:15]))
+    assert rates[1] == pytest.approx(max(2 / WARMUP, 1 / 15))
+    assert max(rates) <= 1
+    assert all(a >= b for a, b in pairwise(rates[15:]))
+    late = lr_factor(schedule, 0.5, 500, WARMUP)
+    assert lr_factor(schedule, 0.5, 500, WARMUP, 0.25) == late  # a long run, as ever
