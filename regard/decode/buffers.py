@@ -5,6 +5,7 @@ Shapes: S slots (places for texts), R rows, N pages of a text, M pages of a sour
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +14,22 @@ from torch import Tensor
 from regard.decode.prompts import Source
 from regard.decode.sampling import GREEDY, LEVELS, Sampling
 
+SUPPRESSED = 16  # tokens that a text may suppress on the device
 DRAWS = 64  # steps for which random numbers are sent to the device at once
 FIELDS = 7  # of a slot: id, position, steps, temperature, top_k, top_p, min_p
+
+
+class Kind(NamedTuple):
+    """How tokens are chosen, for which a step has operations of its own."""
+
+    filtered: bool = False  # from some tokens only: top_k, top_p, min_p
+    suppressed: bool = False  # some tokens never
+
+
+def joint_kind(texts: Sequence["Text"]) -> Kind:
+    """The kind of a step with these texts."""
+    kinds = [text.kind for text in texts]
+    return Kind(any(kind.filtered for kind in kinds), any(kind.suppressed for kind in kinds))
 
 
 @dataclass(eq=False)
@@ -41,18 +56,14 @@ class Text:
     draws: np.ndarray | None = None  # (DRAWS, LEVELS), of the present block of steps
     block: int = -1
 
-    @property
-    def on_host(self) -> bool:
-        """Whether the next token depends on the text so far, or more than its probability is asked for."""
+    def __post_init__(self) -> None:
         s = self.sampling
-        by_text = s.repetition_penalty != 1 or s.no_repeat_ngram_size or s.suppress_tokens
-        return bool(by_text or self.top_logprobs)
-
-    @property
-    def kind(self) -> int:
-        """How its tokens are chosen: 0 greedily, 1 sampled, 2 sampled from some of the tokens."""
-        s = self.sampling
-        return 0 if s.temperature < GREEDY else 2 if s.top_k or s.top_p < 1 or s.min_p else 1
+        by_text = s.repetition_penalty != 1 or s.no_repeat_ngram_size or len(s.suppress_tokens) > SUPPRESSED
+        # Whether the next token depends on the text so far, or more than its probability is asked for
+        self.on_host = bool(by_text or self.top_logprobs)
+        self.sampled = s.temperature >= GREEDY
+        filtered = self.sampled and bool(s.top_k or s.top_p < 1 or s.min_p)
+        self.kind = Kind(filtered, bool(s.suppress_tokens))
 
     def uniform(self, step: int) -> np.ndarray:
         """The random numbers of a step: its row of the block (DRAWS, LEVELS), which is drawn in order."""
@@ -73,6 +84,7 @@ class Buffers:
         self.source_tables = torch.zeros(slots, source_width, dtype=torch.int32, device=device)
         self.source_lengths = torch.zeros(slots, dtype=torch.int32, device=device)
         self.draws = torch.zeros(slots, DRAWS, LEVELS, device=device)
+        self.suppressed = torch.full((slots, SUPPRESSED), -1, device=device)  # -1: none
 
     def send(self, array: np.ndarray) -> Tensor:
         """An array on the device, without waiting for what the device does."""
@@ -92,6 +104,12 @@ class Buffers:
             numbers[4, i] = min(s.top_k, 2**31 - 1)
             floats[3, i], floats[5, i], floats[6, i] = s.temperature, s.top_p, s.min_p
         self.write(self.numbers, 1, [t.slot or 0 for t in texts], numbers)
+        if any(t.kind.suppressed and not t.on_host for t in texts):
+            rows = np.full((len(texts), SUPPRESSED), -1)
+            for row, t in zip(rows, texts, strict=True):
+                tokens = t.sampling.suppress_tokens[:SUPPRESSED]
+                row[: len(tokens)] = tokens
+            self.write(self.suppressed, 0, [t.slot or 0 for t in texts], rows)
 
     def clear(self, slots: Sequence[int]) -> None:
         numbers = np.zeros((FIELDS, len(slots)), np.int32)

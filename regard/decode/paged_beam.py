@@ -21,7 +21,7 @@ from regard.decode.blocks import Rows
 from regard.decode.buffers import Text
 from regard.decode.prompts import Source
 from regard.decode.runner import READ, ROWS, Runner
-from regard.decode.sampling import NOT_FINITE, Sampling, row_generator
+from regard.decode.sampling import LEVELS, NOT_FINITE, Sampling, row_generator
 from regard.decode.steps import PAGE
 from regard.errors import UserError
 
@@ -56,6 +56,10 @@ class PagedBeams:
             torch.full((B, K, new), NO_TOKEN, dtype=torch.int32, device=device) for _ in range(2)
         )
         self.steps = torch.zeros(B, dtype=torch.long, device=device)  # tokens written
+        self.greedy, self.no_draws = (
+            torch.zeros(B * K, device=device),
+            torch.zeros(B * K, LEVELS, device=device),
+        )
         self.over = torch.ones(B, dtype=torch.bool, device=device)
 
     @property
@@ -70,8 +74,8 @@ class PagedBeams:
         """One more token of every beam; whether each sentence is over (B,)."""
         source = self.source_tables, self.source_lengths
         rows = Rows(self.positions, self.positions + 1, self.tables, *source, distinct=True)
-        log_p = self.runner.steps.output_logits(self.runner.steps.hidden(self.ids, rows)).log_softmax(-1)
-        top, parents, tokens = self.best_candidates(log_p.unflatten(0, (self.B, self.K)))  # (B, C)
+        logits = self.runner.steps.output_logits(self.runner.steps.hidden(self.ids, rows))
+        top, parents, tokens = self.best_candidates(logits)  # (B, C)
         K, t = self.K, self.steps + 1  # (B,)
         ended = torch.isin(tokens, self.end_ids) | (t == self.T)[:, None]  # (B, C)
         candidates = self.texts.gather(1, parents[..., None].expand(-1, -1, self.T))  # (B, C, T)
@@ -98,16 +102,18 @@ class PagedBeams:
         self.positions.copy_(torch.where(over.repeat_interleave(K), -1, self.positions + 1))
         return over
 
-    def best_candidates(self, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def best_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The sums, beams and new tokens (B, C) of the likeliest texts with one more token.
 
         Those of each beam first: no beam has more than C of them.
         """
-        K, V = log_p.shape[1:]
+        K, V = self.K, logits.shape[-1]
         C = min(2 * K, K * V)
-        each, tokens = log_p.topk(min(C, V))  # (B, K, C)
-        top, index = (self.sums[..., None] + each).flatten(1).topk(C)  # (B, C)
-        return top, index // each.shape[-1], tokens.flatten(1).gather(1, index)
+        each, tokens = logits.topk(min(C, V))  # (B K, C)
+        _, highest = self.runner.steps.kernels.sample(logits, self.greedy, self.no_draws)  # log-probabilities
+        log_p = (each - each[:, :1] + highest[:, None]).view(self.B, K, -1)
+        top, index = (self.sums[..., None] + log_p).flatten(1).topk(C)  # (B, C)
+        return top, index // log_p.shape[-1], tokens.view(self.B, -1).gather(1, index)
 
     def continue_beams(self, parents: Tensor) -> None:
         """Beam k of a sentence continues from what its beam parents[k] was, (B, K)."""
@@ -115,10 +121,13 @@ class PagedBeams:
         flat = (first + parents).flatten()  # (B * K,)
         full = ((self.positions + 1).clamp(min=0) // PAGE).clamp(max=self.N - 1).long()[:, None]
         source, target = self.tables[flat].gather(1, full)[:, 0], self.own.gather(1, full)[:, 0]
-        for pages in (self.runner.steps.keys, self.runner.steps.values):
-            pages[:, target.long()] = pages[:, source.long()]
+        self.copy_pages(source, target)
         whole = torch.arange(self.N, device=parents.device) < full
         self.tables.copy_(torch.where(whole, self.tables[flat], self.own))
+
+    def copy_pages(self, source: Tensor, target: Tensor) -> None:
+        for pages in (self.runner.steps.keys, self.runner.steps.values):
+            pages.index_copy_(1, target.long(), pages.index_select(1, source.long()))
 
     # On the host
 
@@ -166,8 +175,7 @@ class PagedBeams:
         """All beams of a sentence begin with the prompt that its first one has read."""
         full = (lengths // PAGE).long()[:, None]
         source, target = self.tables[first].gather(1, full)[:, 0], self.own[beams].gather(1, full)[:, 0]
-        for pages in (self.runner.steps.keys, self.runner.steps.values):
-            pages[:, target.long()] = pages[:, source.long()]
+        self.copy_pages(source, target)
         whole = torch.arange(self.N, device=beams.device) < full
         self.tables[beams] = torch.where(whole, self.tables[first], self.own[beams])
         self.positions[beams] = lengths

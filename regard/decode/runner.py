@@ -19,19 +19,20 @@ import torch
 from torch import Tensor
 
 from regard.decode.blocks import find_decoder
-from regard.decode.buffers import DRAWS, Text
+from regard.decode.buffers import DRAWS, Kind, Text, joint_kind
 from regard.decode.pages import PagePool
 from regard.decode.prompts import Source, fit_context
 from regard.decode.sampling import Sampling, choose
 from regard.decode.steps import PAGE, Steps
 
 ROWS = 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512  # a step is filled up to one of these
+WARM_UP = 1, 2, 4, 8, 16, 32, 64, 128, 256  # those that are captured at the start of a server
 READ = 16, 64, 256, 1024  # the same for parts of prompts
 GROWTH = 4  # pages that a text gets at once, while there are plenty
 TopLogprobs = tuple[tuple[int, float], ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class Output:
     """A text's next token, its log-probability, and those of the likeliest tokens if they are asked for."""
 
@@ -74,9 +75,8 @@ class Runner:
     def warm_up(self) -> None:
         """Capture the graphs of the usual steps, while there are no texts yet."""
         slots = len(self.buffers.tables)
-        for R in {n for n in ROWS if n <= slots} | {slots}:
-            for kind in range(3):
-                self.steps.generate(R, kind)
+        for R in [n for n in WARM_UP if n <= slots]:
+            self.steps.generate(R, Kind())
         for R in READ:
             self.steps.read(np.zeros((3, 0)), R)
 
@@ -146,13 +146,14 @@ class Runner:
         """Give every text a page for its next token. Those that outgrew the context, and the youngest when
         pages run out, are read again later."""
         outputs: list[Output] = []
-        active = [t for t in self.texts if not t.reading and t.steps < t.limit]
-        full = [t for t in active if t.cached == self.context]
+        ended = [t for t in self.texts if t.cached in (self.context, len(t.pages) * PAGE)]
+        ended = [t for t in ended if not t.reading and t.steps < t.limit]
+        full = [t for t in ended if t.cached == self.context]
         if full:
             outputs += self._collect_all()
             self._requeue([t for t in full if not t.done])
         grown = []
-        for text in [t for t in active if t.slot is not None and t.cached == len(t.pages) * PAGE]:
+        for text in [t for t in ended if t not in full]:
             pages = self._take_pages(text) if text.slot is not None else None  # others may have sent it away
             while pages is None and text.slot is not None:
                 outputs += self._collect_all()
@@ -222,7 +223,7 @@ class Runner:
             self.steps.read(rows, next(n for n in READ if n >= rows.shape[1]))
         if read:
             self.buffers.place(read)
-            if sampled := [t for t in read if t.kind]:
+            if sampled := [t for t in read if t.sampled]:
                 self.buffers.write_draws(sampled)
             for text in read if not self.has_source else ():
                 self.pool.remember(text.ids[text.begin : text.begin + text.cached], text.pages)
@@ -240,7 +241,7 @@ class Runner:
 
     def _write_draws(self, texts: Sequence[Text]) -> None:
         """Send random numbers for more steps, where the last ones are used up."""
-        if later := [t for t in texts if t.kind and t.steps and t.block < t.steps // DRAWS]:
+        if later := [t for t in texts if t.sampled and t.steps and t.block < t.steps // DRAWS]:
             self.buffers.write_draws(later)
 
     def _stop(self, texts: Sequence[Text]) -> None:
@@ -249,7 +250,7 @@ class Runner:
             self.buffers.clear(slots)
 
     def _launch(self, texts: Sequence[Text]) -> None:
-        R, kind = self._begin(texts), max(text.kind for text in texts)
+        R, kind = self._begin(texts), joint_kind(texts)
         result = self.steps.fetch(self.steps.generate(R, kind))
         self.launched.append(Launched([(text, text.slot or 0) for text in texts], result))
         self._stop(texts)
@@ -317,7 +318,7 @@ class Runner:
         self._write_draws(texts)
         rows = np.concatenate(parts, axis=1)
         R = next(n for n in ROWS + READ if n >= rows.shape[1])
-        result = self.steps.fetch(self.steps.check(rows, R, max(text.kind for text in texts)))()
+        result = self.steps.fetch(self.steps.check(rows, R, joint_kind(texts)))()
         tokens, logprobs = result[0].tolist(), result[1].view(torch.float32).tolist()
         outputs, first = [], 0
         for text, guess in zip(texts, guesses, strict=True):

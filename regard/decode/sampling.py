@@ -91,6 +91,7 @@ class Sampling:
         ):
             if not fits:
                 raise UserError(f"{name}={getattr(self, name)!r}: give {need}")
+        object.__setattr__(self, "suppress_tokens", tuple(self.suppress_tokens))  # a Sampling can be a key
 
 
 # Logits processors: from logits (B, V) to logits, -inf for tokens that are ruled out

@@ -17,7 +17,7 @@ from regard.core.layers import Stack
 from regard.core.positions import Positions
 from regard.decode import kernels
 from regard.decode.blocks import FusedStack, Rows, attentions
-from regard.decode.buffers import DRAWS, Buffers, Text
+from regard.decode.buffers import DRAWS, Buffers, Kind, Text
 from regard.decode.prompts import collate_sources
 from regard.decode.sampling import RowOptions, choose_by_row
 
@@ -76,27 +76,34 @@ class Steps:
         weight, bias = self.model.output, self.model.output_bias
         return self.kernels.norm_linear(hidden, None, weight, bias, out_dtype=torch.float32)
 
-    def choose(self, logits: Tensor, numbers: Tensor, uniform: Tensor, kind: int) -> Tensor:
-        """The next tokens of rows with these numbers, and the bits of their log-probabilities, (2, R)."""
-        floats = numbers.view(torch.float32)
-        if kind < 2:
-            tokens, logprobs = self.kernels.sample(logits, floats[3], uniform)
-        else:
+    def choose(self, logits: Tensor, slots: Tensor, ahead: Tensor | int, kind: Kind) -> Tensor:
+        """The next tokens of rows (R, V) of slots (R,), `ahead` steps from now, and the bits of their
+        log-probabilities: (2, R)."""
+        b = self.buffers
+        numbers = b.numbers[:, slots]
+        floats, uniform = numbers.view(torch.float32), b.draws[slots, (numbers[2] + ahead) % DRAWS]
+        allowed = logits
+        if kind.suppressed:
+            ids = b.suppressed[slots]
+            bound = torch.where(ids >= 0, -math.inf, math.inf)
+            allowed = logits.scatter_reduce(1, ids.clamp(min=0), bound, "amin")
+        if kind.filtered:
             options = RowOptions(floats[3], numbers[4].long(), floats[5], floats[6])
-            tokens = choose_by_row(logits, options, uniform)
+            tokens = choose_by_row(allowed, options, uniform)
+        else:
+            tokens, logprobs = self.kernels.sample(allowed, floats[3], uniform)
+        if kind.filtered or kind.suppressed:
             logprobs = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logits.logsumexp(-1)
         return torch.stack([tokens.int(), logprobs.view(torch.int32)])
 
     # Steps
 
-    def generate(self, R: int, kind: int) -> Tensor:
+    def generate(self, R: int, kind: Kind) -> Tensor:
         """The next tokens of the first R slots, which then are their last ones: (2, R) as of `choose`."""
 
         def step() -> Tensor:
-            logits, b = self._logits(R), self.buffers
-            uniform = b.draws[torch.arange(R, device=self.device), b.numbers[2, :R] % DRAWS]
-            result = self.choose(logits, b.numbers[:, :R], uniform, kind)
-            b.numbers[0, :R] = result[0].clamp(min=0)
+            result = self.choose(self._logits(R), torch.arange(R, device=self.device), 0, kind)
+            self.buffers.numbers[0, :R] = result[0].clamp(min=0)
             self._advance(R)
             return result
 
@@ -131,17 +138,15 @@ class Steps:
         numbers = self._send_rows(rows, R)
         self.replay(("read", R), lambda: self._hidden_of_slots(*numbers))
 
-    def check(self, rows: np.ndarray, R: int, kind: int) -> Tensor:
+    def check(self, rows: np.ndarray, R: int, kind: Kind) -> Tensor:
         """What follows each of up to R tokens (4, R), as of `choose`: their ids, positions, slots, and by how
         many steps they are ahead of their text."""
-        numbers, b = self._send_rows(rows, R), self.buffers
+        numbers = self._send_rows(rows, R)
 
         def step() -> Tensor:
             ids, positions, slots, ahead = numbers
             logits = self.output_logits(self._hidden_of_slots(ids, positions, slots))
-            of_slots = b.numbers[:, slots]
-            uniform = b.draws[slots, (of_slots[2] + ahead) % DRAWS]
-            return self.choose(logits, of_slots, uniform, kind)
+            return self.choose(logits, slots, ahead, kind)
 
         result: Tensor = self.replay(("check", R, kind), step)
         return result

@@ -151,6 +151,9 @@ class Batch:
         with self.lock:
             return [*self.running, *self.admitted]
 
+    def warm_up(self) -> None:
+        """Do what would make the first requests wait."""
+
     def drop_running(self) -> list[GenerationRequest]:
         """After a failed step, drop the requests that run, or those to be read if none runs; return them."""
         with self.lock:

@@ -193,6 +193,7 @@ class Engine:
 
     @torch.inference_mode()
     def _generate(self, batch: Batch) -> None:
+        batch.warm_up()
         while self._wait_for_work(batch):
             batch.step_began = time.monotonic()
             try:

@@ -9,7 +9,7 @@ from regard.decode.blocks import find_decoder
 from regard.decode.buffers import Text
 from regard.decode.runner import Runner
 from regard.decode.runners import can_run, make_runner
-from regard.serve.batch import Batch, GenerationRequest, TokenOutput
+from regard.serve.batch import Batch, GenerationRequest, TokenOutput, describe_error, log
 
 
 def writes_by_runner(model: nn.Module) -> bool:
@@ -26,10 +26,17 @@ class PagedBatch(Batch):
 
     def warm_up(self) -> None:
         """Make the runner and its graphs, so that no request waits for them."""
+        try:
+            self._make_runner().warm_up()
+        except Exception as error:  # the first request tries again, and gets to know
+            log.error("the engine could not be warmed up: %s", describe_error(error))
+            self.runner = None
+
+    def _make_runner(self) -> Runner:
         self.runner = make_runner(self.model, self.slots)
         if self.runner is None:
             raise RuntimeError("the model changed since it was loaded: it can't write over pages any more")
-        self.runner.warm_up()
+        return self.runner
 
     def drop_running(self) -> list[GenerationRequest]:
         """After a failed step, drop all requests that run, and start again with a new runner."""
@@ -50,9 +57,7 @@ class PagedBatch(Batch):
                 self.runner.remove(text)
 
     def _generate_tokens(self) -> None:
-        if self.runner is None:
-            self.warm_up()
-        assert self.runner is not None
+        runner = self.runner or self._make_runner()
         for request in self.admitted:
             if request.remaining < 1:  # a target prefix that is longer than the context
                 self._end(request, "length")
@@ -60,11 +65,11 @@ class PagedBatch(Batch):
             s = request
             text = Text(list(s.ids), s.sampling, s.rng, s.remaining, s.source, s.top_logprobs or 0)
             self.texts[request] = text
-            self.runner.add(text)
+            runner.add(text)
         with self.lock:
             self.running, self.admitted = self.running + self.admitted, []
         requests = {text: request for request, text in self.texts.items()}
-        outputs = self.runner.step()
+        outputs = runner.step()
         self.counts["steps"] += bool(outputs)
         for output in outputs:
             request = requests[output.text]

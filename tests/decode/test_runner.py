@@ -40,6 +40,7 @@ OPTIONS = {
     "greedy": GREEDY,
     "sampled": Sampling(max_new_tokens=40, seed=3),
     "filtered": Sampling(max_new_tokens=40, temperature=0.9, top_k=9, top_p=0.8, min_p=0.02, seed=3),
+    "suppressed": Sampling(max_new_tokens=40, seed=3, suppress_tokens=[9, 0, 12]),
     "by text": Sampling(max_new_tokens=20, temperature=0.9, repetition_penalty=1.3, seed=3),
 }
 
@@ -218,9 +219,9 @@ def test_removed_texts_leave_the_others_alone() -> None:
 
 def test_log_probabilities_are_the_models() -> None:
     model, (prompt, *_) = make_gpt("gpt2"), make_prompts(1, 20)
-    for top in (0, 3):
-        (text,) = make_texts([prompt], Sampling(max_new_tokens=8, seed=1))
-        text.top_logprobs = top
+    for top, suppressed in ((0, ()), (0, (9, 10)), (3, ())):
+        (text,) = make_texts([prompt], Sampling(max_new_tokens=8, seed=1, suppress_tokens=suppressed))
+        text = replace(text, top_logprobs=top)
         (outputs,) = write(Runner(model, slots=1), [text])
         with torch.no_grad():
             logprobs = model(torch.tensor([text.ids]))[0].log_softmax(-1)
