@@ -12,8 +12,13 @@ __all__ = ["Norm", "for_device"]
 
 
 def for_device(device: torch.device) -> ModuleType:
-    """The module with norm_linear, linear_residual, write_pages and paged_attention for this device."""
-    if device.type == "cuda" and importlib.util.find_spec("triton"):
+    """The module with the operations for this device: `fused` needs Triton and an Nvidia GPU, Ampere or later."""
+    if (
+        device.type == "cuda"
+        and torch.version.cuda is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+        and importlib.util.find_spec("triton")
+    ):
         from regard.decode.kernels import fused
 
         return fused

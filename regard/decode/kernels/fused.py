@@ -26,6 +26,7 @@ from regard.decode.kernels.plain import Norm
 __all__ = ["linear_residual", "norm_linear", "paged_attention", "sample", "write_and_attend", "write_pages"]
 
 LARGE = 8192  # outputs from which there are programs enough without splitting K
+REGISTERS = 25_000  # weights that a program holds in registers at once
 WARPS = 4  # of all products that norm a row, and of the norm: it has the same bits in each
 
 
@@ -67,6 +68,15 @@ def _load_weights(weight, row, used, k, K: tl.constexpr, start):
 
 
 @triton.jit
+def _prefetch(pointers, mask):
+    """Bring the lines of these addresses into the L2 cache."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+        "=r,l,r", [pointers, mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
 def _pin(w):
     """w, in registers until here: else the compiler moves it to shared memory as soon as a load ends, and the
     next load waits for that."""
@@ -84,7 +94,7 @@ def _linear_kernel(
     x, norm_weight, norm_bias, weight, bias, residual, out, R, M, eps, K: tl.constexpr, NORM: tl.constexpr,
     BLOCK_D: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, S: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ONE_ROW: tl.constexpr,
-    PDL: tl.constexpr,
+    PRELOAD: tl.constexpr, PREFETCH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile (BLOCK_M, BLOCK_N) of x Wᵀ: K in S segments, one for each warp, unless S is 1.
 
@@ -107,13 +117,11 @@ def _linear_kernel(
     up = y
     at = row[:, None] * M + col[None, :]
     used = row_used[:, None] & col_used[None, :]
-    if PDL == 1:
-        gdc_launch_dependents()
     if bias is not None:
         y_bias = tl.load(bias + col, mask=col_used, other=0.0).to(tl.float32)
         if GATED:
             up_bias = tl.load(bias + M + col, mask=col_used, other=0.0).to(tl.float32)
-    if ONE_ROW:
+    if PRELOAD:
         blocks, parts, gains, shifts = tl.tuple([]), tl.tuple([]), tl.tuple([]), tl.tuple([])
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
             blocks = blocks + (_load_weights(weight, w_row, w_used, k, K, start),)
@@ -123,14 +131,17 @@ def _linear_kernel(
                 gains = gains + (tl.load(norm_weight + k + start, mask=k + start < K, other=0.0),)
             if norm_bias is not None:
                 shifts = shifts + (tl.load(norm_bias + k + start, mask=k + start < K, other=0.0),)
-        if PDL:
-            gdc_wait()
-        if PDL == 2:
-            gdc_launch_dependents()
+        begin_kernel(PDL)
         if residual is not None:
             before = tl.load(residual + at, mask=used, other=0.0)
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
-            parts = parts + (tl.load(x + k + start, mask=k + start < K, other=0.0),)
+            parts = parts + (
+                tl.load(
+                    x + (k if ONE_ROW else x_row * K + k) + start,
+                    mask=(k + start < K) if ONE_ROW else x_used & (k + start < K),
+                    other=0.0,
+                ),
+            )
         if NORM != NO_NORM:
             mean, scale = _row_stats(x, eps, NORM, K, BLOCK_D)
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
@@ -138,17 +149,21 @@ def _linear_kernel(
             if NORM != NO_NORM:
                 shift = None if norm_bias is None else shifts[start // BLOCK_K]
                 a = _normalize(a, mean, scale, gains[start // BLOCK_K], shift)
-            a = tl.where(x_used, a, 0.0).to(weight.dtype.element_ty)
+            if ONE_ROW:
+                a = tl.where(x_used, a, 0.0)
+            a = a.to(weight.dtype.element_ty)
             w = blocks[start // BLOCK_K * (1 + GATED)]
             y = _add_product(y, a, _pin(w) if PDL else w, S)
             if GATED:
                 w_up = blocks[start // BLOCK_K * 2 + 1]
                 up = _add_product(up, a, _pin(w_up) if PDL else w_up, S)
     else:
+        if PREFETCH:
+            LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
+            line = tl.arange(0, PREFETCH) * LINE
+            _prefetch(weight + col[:, None] * K + line[None, :], col_used[:, None] & (line < K)[None, :])
         if PDL:
             gdc_wait()
-        if PDL == 2:
-            gdc_launch_dependents()
         if residual is not None:
             before = tl.load(residual + at, mask=used, other=0.0)
         for start in range(0, SEGMENT, BLOCK_K):
@@ -158,8 +173,8 @@ def _linear_kernel(
             y = _add_product(y, a, _load_weights(weight, w_row, w_used, k, K, start), S)
             if GATED:
                 up = _add_product(up, a, _load_weights(weight, w_row + M, w_used, k, K, start), S)
-    if PDL == 3:
-        gdc_launch_dependents()
+        if PDL:
+            gdc_launch_dependents()
     if S != 1:
         y = tl.sum(y, 0)
         if GATED:
@@ -194,16 +209,22 @@ def _norm_kernel(
 def choose_tiles(R: int, M: int, K: int, dtype: torch.dtype, gated: bool = False) -> dict[str, int]:
     """Tiles of `_linear_kernel`. S, on which the order of a sum depends, does not depend on the rows."""
     half = dtype != torch.float32
+    rows, k = 16 if R <= 16 else 32, 64 if half else 16
+    tiles = {
+        "BLOCK_M": rows,
+        "BLOCK_K": k,
+        "num_warps": WARPS,
+        "num_stages": 3 if gated else 4,
+        "PREFETCH": 0,
+    }
     if M >= LARGE:
-        rows, k = 16 if R <= 16 else 32, 128 if half else 16
-        tiles = {"S": 1, "BLOCK_M": rows, "BLOCK_N": 64, "BLOCK_K": k, "ONE_ROW": 0, "num_stages": 4}
-    elif R == 1 and half:
-        cols = 8 if M * (1 + gated) < 2048 else 16
-        tiles = {"S": 4, "BLOCK_M": 16, "BLOCK_N": cols, "BLOCK_K": 64, "ONE_ROW": 1, "num_stages": 1}
-    else:
-        rows, cols, k = 16 if R <= 16 else 32, 32 if R > 16 and half else 16, 64 if half else 16
-        tiles = {"S": 4, "BLOCK_M": rows, "BLOCK_N": cols, "BLOCK_K": k, "ONE_ROW": 0, "num_stages": 4}
-    return tiles | {"num_warps": WARPS}
+        wide = {"BLOCK_N": 128} if R > 16 and half else {"BLOCK_N": 64, "BLOCK_K": 2 * k}
+        return tiles | {"S": 1, "PRELOAD": 0} | wide
+    if R == 1 and half:
+        for cols in (16, 8) if M * (1 + gated) >= 2048 else (8,):
+            if cols * K * (1 + gated) <= REGISTERS:
+                return tiles | {"S": 4, "BLOCK_N": cols, "PRELOAD": 1, "num_stages": 1}
+    return tiles | {"S": 4, "BLOCK_N": rows if half else 16, "PRELOAD": 0}
 
 
 def _normalize_rows(x: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor:
@@ -222,13 +243,14 @@ def _multiply(
 ) -> Tensor:  # fmt: skip
     (R, K), M = x.shape, out.shape[1]
     tiles = choose_tiles(R, M, K, weight.dtype, gated)
-    if norm is not None and not tiles["ONE_ROW"]:
+    one_row = R == 1 and tiles["PRELOAD"]
+    if norm is not None and not one_row:
         x, norm = _normalize_rows(x, norm, weight.dtype), None
     norm_weight, norm_bias, eps, kind = norm_arguments(norm)
     start_kernel(
         _linear_kernel, (triton.cdiv(R, tiles["BLOCK_M"]), triton.cdiv(M, tiles["BLOCK_N"])), x,
         x, norm_weight, norm_bias, weight, bias, residual, out, R, M, eps, K=K, NORM=kind,
-        BLOCK_D=triton.next_power_of_2(K), ACTIVATION=activation, GATED=gated, **tiles,
+        BLOCK_D=triton.next_power_of_2(K), ACTIVATION=activation, GATED=gated, ONE_ROW=one_row, **tiles,
     )  # fmt: skip
     return out
 

@@ -116,8 +116,6 @@ def _attention_kernel(
     GROUP: tl.constexpr = H // G
     i = tl.arange(0, BLOCK_D)
     inside = i < d
-    if PDL == 1:
-        gdc_launch_dependents()
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     page = tl.load(tables + row * N + at // L, mask=at // L < N, other=0, cache_modifier=".cg").to(tl.int64)
     length = tl.load(lengths + row, cache_modifier=".cg") + added
@@ -132,8 +130,6 @@ def _attention_kernel(
         v = tl.load(v_pages + cell, mask=used, other=0.0)
     if PDL:
         gdc_wait()
-    if PDL == 2:
-        gdc_launch_dependents()
     head = row * H + g * GROUP
     if (chunk == 0) & (length <= 0):
         for j in tl.static_range(GROUP):
@@ -185,7 +181,7 @@ def _attention_kernel(
                 tl.store(partial + place * d + i, o, mask=inside)
                 tl.store(totals + place * 2, highest)
                 tl.store(totals + place * 2 + 1, total)
-        if PDL == 3:
+        if PDL:
             gdc_launch_dependents()
         if first != last:
             tl.debug_barrier()  # all of this program's stores come before the count
@@ -236,7 +232,7 @@ def write_pages(
     rotary: Rotation | None = None, q_norm: Norm | None = None, k_norm: Norm | None = None
 ) -> Tensor:  # fmt: skip
     G, L, d = k_pages.shape[1:]
-    R, heads = qkv.shape[0], qkv.shape[1] // d
+    R, heads, tables = qkv.shape[0], qkv.shape[1] // d, tables.contiguous()
     H = heads - 2 * G
     q = qkv.new_empty(R, H, d)
     q_weight, q_bias, q_eps, q_kind = norm_arguments(q_norm)
@@ -254,7 +250,7 @@ def _attend(
     q: Tensor, H: int, k_pages: Tensor, v_pages: Tensor, tables: Tensor, lengths: Tensor, added: int,
     rotary: Rotation | None, q_norm: Norm | None, k_norm: Norm | None, bias: Tensor | None, window: int | None
 ) -> Tensor:  # fmt: skip
-    R, (G, L, d), N = q.shape[0], k_pages.shape[1:], tables.shape[1]
+    R, (G, L, d), N, tables = q.shape[0], k_pages.shape[1:], tables.shape[1], tables.contiguous()
     if R * G > COUNTERS:
         raise ValueError(
             f"attention of {R} rows with {G} key/value heads: at most {COUNTERS} of both at once"

@@ -10,7 +10,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from regard.decode.kernels.plain import Norm
 
-MODES: dict[str, int] = {}
 COUNTERS = 1 << 20  # of programs that work on one result together, in one kernel
 
 NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(i) for i in range(3))
@@ -18,12 +17,9 @@ NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(i) for i in range(3))
 
 @triton.jit
 def begin_kernel(PDL: tl.constexpr):
-    """Let the next kernel start, and wait for the end of the one before."""
-    if PDL == 1:
-        gdc_launch_dependents()
+    """Wait for the end of the kernel ahead, and let the next one start."""
     if PDL:
         gdc_wait()
-    if PDL > 1:
         gdc_launch_dependents()
 
 
@@ -42,12 +38,9 @@ def get_counters(device: torch.device) -> Tensor:
 def start_kernel(
     kernel: triton.JITFunction, grid: tuple[int, ...], like: Tensor, *args: object, **options: object
 ) -> None:
-    """Start a kernel on the device of `like`."""
-    pdl = (
-        MODES.get(kernel.fn.__name__ + ("1" if options.get("ONE_ROW") or options.get("EARLY") else ""), 2)
-        if can_overlap(like.device)
-        else 0
-    )
+    """Start a kernel on the device of `like`. Its tensors are contiguous."""
+    assert all(t.is_contiguous() for t in args if isinstance(t, Tensor)), kernel
+    pdl = can_overlap(like.device)
     with torch.cuda.device_of(like):
         kernel[grid](*args, **options, PDL=pdl, **({"launch_pdl": True} if pdl else {}))
 
