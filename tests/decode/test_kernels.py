@@ -198,6 +198,15 @@ def test_norm_linear(fused, dtype, D, M, activation, gated, centered):
         assert torch.equal(fused.norm_linear(x[rows], *args), result[rows]), "a row depends on the others"
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_order_of_a_sum_does_not_depend_on_the_rows(fused, dtype, gated):
+    for M, K in ((768, 768), (2304, 768), (768, 3072), (100, 45), (4096, 14336), (50257, 768)):
+        tiles = [fused.choose_tiles(R, M, K, dtype, gated) for R in (1, 2, 16, 17, 64, 200)]
+        assert len({(t["S"], t["S"] > 1 and t["BLOCK_K"]) for t in tiles}) == 1
+        assert len({t["num_warps"] for t in tiles}) == 1, "the norm of a row too"
+
+
 def test_norm_linear_with_many_outputs(fused, monkeypatch):
     monkeypatch.setattr(fused, "LARGE", 64)
     x, norm, w = normal(19, 45), make_norm(45, True, torch.float16), normal(131, 45, dtype=torch.float16)

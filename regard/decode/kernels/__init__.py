@@ -12,7 +12,7 @@ __all__ = ["Norm", "for_device"]
 
 
 def for_device(device: torch.device) -> ModuleType:
-    """The module with the operations for this device: `fused` needs Triton and an Nvidia GPU, Ampere or later."""
+    """The module with the operations for this device. `fused` needs Triton and an Nvidia GPU, from Ampere."""
     if (
         device.type == "cuda"
         and torch.version.cuda is not None
