@@ -72,7 +72,7 @@ class OutputStream:
         if self.stopper.done:
             chunk.finish_reason = "stop"
         elif isinstance(end, Exception):
-            raise engine_crashed() if isinstance(end, EngineError) else APIError(500, str(end))
+            raise as_api_error(end)
         elif isinstance(end, str):
             chunk.text += self.finish()
             chunk.finish_reason = "stop" if self.stopper.done else end
@@ -97,6 +97,10 @@ class OutputStream:
         if self.text_at_end:
             return self.tokenizer.decode(self.ids)
         return self.stopper.push(self.decoder.finish()) + self.stopper.finish()
+
+
+def as_api_error(error: Exception) -> APIError:
+    return engine_crashed() if isinstance(error, EngineError) else APIError(500, str(error))
 
 
 class EngineGeneration:
@@ -149,6 +153,12 @@ class EngineGeneration:
             self.waiter = None
 
     async def wait(self) -> None:
+        await self.wait_for_outputs()
+        for outputs in self.outputs.values():
+            if isinstance(error := outputs[-1], Exception):
+                raise as_api_error(error)
+
+    async def wait_for_outputs(self) -> None:
         if not self.outputs:
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
@@ -159,7 +169,7 @@ class EngineGeneration:
         """What has come since the last time, until all answers are complete."""
         left = len(self.streams)
         while left:
-            await self.wait()
+            await self.wait_for_outputs()
             outputs, self.outputs = self.outputs, {}
             chunks = []
             for index, new in outputs.items():
@@ -276,4 +286,5 @@ async def begin(generation: Generation, info: RequestInfo) -> None:
 
 def count_tokens(generation: Generation, info: RequestInfo) -> None:
     info.prompt_tokens, info.completion_tokens = generation.prompt_tokens, generation.completion_tokens
-    info.first_token = generation.first_token
+    if generation.completion_tokens:  # otherwise what came first was an error
+        info.first_token = generation.first_token

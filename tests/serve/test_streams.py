@@ -156,6 +156,25 @@ def test_streams_are_the_same_when_the_loop_is_behind(name, served, monkeypatch)
         assert gathered_count == 1
 
 
+def test_what_fails_before_the_first_token_has_a_status_of_its_own(monkeypatch):
+    model = reader("write", "gpt")
+    true, failing = model.model.start, []
+
+    def start(*args):
+        logits, state = true(*args)
+        if failing:
+            raise RuntimeError("out of memory")
+        return logits * float("nan"), state
+
+    monkeypatch.setattr(model.model, "start", start)
+    with serve_models({"one": model}) as server:
+        body = {"prompt": "the", "stream": True}
+        server.check_error(500, "NaN", "/v1/completions", body)
+        failing.append(True)
+        headers, _ = server.check_error(503, "restarted", "/v1/completions", body)
+        assert headers["retry-after"] == "1"
+
+
 def test_streams_of_many_clients_at_once(served):
     """256 streams, more than the usual places, all get what they get alone."""
     prompts = ["the quick brown fox", "the lazy dog", "and der Fuchs", "springt über den Hund"]
