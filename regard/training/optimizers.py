@@ -36,7 +36,8 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             weights = [w for w in group["params"] if w.grad is not None]
             for w in weights:
-                self.state[w].setdefault("momentum", torch.zeros_like(w))
+                if "momentum" not in self.state[w]:
+                    self.state[w]["momentum"] = torch.zeros_like(w)
             grads, momenta = [w.grad for w in weights], [self.state[w]["momentum"] for w in weights]
             torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
@@ -52,8 +53,11 @@ class Muon(torch.optim.Optimizer):
                 scale = -0.2 * math.sqrt(longer) * group["lr"]
                 if isinstance(scale, Tensor):  # where CUDA graphs find it
                     steps, scale = steps * scale, 1.0
-                for step, (w, _, wide) in zip(steps, rows, strict=True):
-                    w.add_(distributed.shard_like(step if wide else step.mT, w), alpha=scale)
+                changes = [
+                    distributed.shard_like(step if wide else step.mT, w)
+                    for step, (w, _, wide) in zip(steps, rows, strict=True)
+                ]
+                torch._foreach_add_([w for w, _, _ in rows], changes, alpha=scale)
 
 
 def orthogonalise(G: Tensor) -> Tensor:

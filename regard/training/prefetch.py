@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 
 import torch
 
@@ -30,7 +31,7 @@ class Prefetcher:
         self.make, self.device, self.count_read, self.pad = make, device, count_read, pad
         self.ahead = (3 if device.type == "cuda" else 0) if ahead is None else ahead
         self.executor = ThreadPoolExecutor(1, "prefetch") if self.ahead else None
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = copy_stream(device) if device.type == "cuda" else None
         self.futures: dict[int, Future[tuple[Share, torch.cuda.Event | None]]] = {}
 
     def __call__(self, step: int) -> Share:
@@ -59,6 +60,12 @@ class Prefetcher:
         with torch.cuda.stream(self.stream):
             copies = [to_device(batch, self.device) for batch in padded]
             return (copies, *counts), self.stream.record_event()
+
+
+@cache
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all runs of a process: torch has 32, then returns the first again, even one that captures."""
+    return torch.cuda.Stream(device)
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
