@@ -84,7 +84,7 @@ class Trainer:
         self.averaged_step: int | None = None  # the step at which the average was last tried
         self.loss = torch.zeros((), device=device)  # summed over the last step
         self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0  # that makes it a mean
-        self.norm: Tensor | None = None  # of the gradient of the last step
+        self.norm = torch.zeros((), device=device)  # of the gradient of the last step
         self.norm_of_graphs = torch.zeros((), device=device)
         self.signal: int | None = None  # that asks to save and stop
 
@@ -177,7 +177,7 @@ class Trainer:
         self.last_lr = self.lr()
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = set_value(group["lr"], self.last_lr * group["scale"])
-        # the processes' gradients are averaged: scale, so that this gives the mean over all targets
+        # the processes' gradients are averaged: scaled so, this gives the mean over all targets
         self.scale = set_value(self.scale, distributed.WORLD / count)
         first = self.compiled is not self.wrapped and self.step == self.first_step
         if self.graphs and not first:
@@ -196,7 +196,6 @@ class Trainer:
             distributed.all_sum(b).div_(distributed.WORLD)
         self.state.step += 1
         self.pace.add(read)
-        assert self.norm is not None
         return self.loss / count, self.norm
 
     def compute_gradient(self, batches: list[Batch]) -> bool:
@@ -229,7 +228,7 @@ class Trainer:
         self.loss.zero_()
         self.add_gradient(*batch)
         self.update()
-        self.norm_of_graphs.copy_(self.norm)  # type: ignore[arg-type]
+        self.norm_of_graphs.copy_(self.norm)
 
     def batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in as many parts as in every other process."""
@@ -268,7 +267,7 @@ class Trainer:
 
     def check_finite(self) -> None:
         """Raise UserError if the last gradient was not finite, before such weights are measured or saved."""
-        if self.norm is not None and not np.isfinite(norm := float(distributed.gather_full(self.norm))):
+        if not np.isfinite(norm := float(distributed.gather_full(self.norm))):
             lr = self.config.lr
             raise UserError(f"the gradient became {norm} at step {self.step}; lower train.lr (now {lr})")
 

@@ -9,7 +9,7 @@ import torch
 
 from regard.errors import UserError
 from regard.tasks.loss import IGNORED
-from regard.training.prefetch import Prefetcher
+from regard.training.prefetch import Prefetcher, copy_stream
 
 CPU = torch.device("cpu")
 
@@ -57,3 +57,14 @@ def test_the_next_ones_are_made_by_a_thread() -> None:
 
 def test_a_cpu_has_no_thread_for_it() -> None:
     assert Prefetcher(Maker(), CPU, count_rows).executor is None
+
+
+def test_all_runs_of_a_process_copy_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch has 32, then returns the first again; a copy on a stream that captures ends the run."""
+    streams: list[object] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: streams.append(object()) or streams[-1])
+    copy_stream.cache_clear()
+    for _ in range(3):
+        assert Prefetcher(Maker(), torch.device("cuda"), count_rows).stream is streams[0]
+    assert len(streams) == 1
+    copy_stream.cache_clear()
