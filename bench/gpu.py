@@ -1,7 +1,7 @@
 """Measure every row of the table of speeds, ours and the peer in turns, on a GPU that is used alone.
 
     python -m bench.gpu [ROW ...] [--repeat 3] [--data FOLDER] [--nanogpt DIR] [--gptfast DIR] [--out DIR]
-                        [--together 4] [--profile ROW] [--small]
+                        [--together 4] [--document] [--profile ROW] [--small]
 
 FOLDER has multi30k/ and tinyshakespeare/. Each row runs in a process of its own, with a limit of time, so
 that no row can spoil another. A few of them compile and warm up together; then they are measured one after
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from bench.rows import ROWS
+from bench.rows.document import document
 
 from regard.bench.measure import PEAKS, Job, Options, measure, measure_peaks
 from regard.training.machine import choose_device
@@ -154,6 +155,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("."), metavar="DIR")
     parser.add_argument("--profile", metavar="ROW", choices=ROWS)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--document", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     o = parser.parse_args()
     if unknown := [name for name in o.rows if name not in ROWS]:
@@ -176,6 +178,9 @@ def main() -> None:
         print(*markdown(group).splitlines()[2:], sep="\n", flush=True)
         (o.out / "gpu.json").write_text(json.dumps(results, indent=1))  # at once: nothing is lost
         (o.out / "gpu.md").write_text(markdown(results))
+    if o.document:
+        about = {f"{row['device']}, torch {row['torch']}" for row in results if "device" in row}
+        document("speeds", "; ".join(sorted(about)) + "\n\n" + markdown(results))
     print(
         json.dumps({row["row"]: {k: v["rate"] for k, v in row.get("results", {}).items()} for row in results})
     )

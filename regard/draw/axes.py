@@ -18,6 +18,17 @@ def ticks(low: float, high: float, about: int, integers: bool = False) -> list[f
     return [i * step for i in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten that enclose two positive numbers; with 2 and 5 times these over two decades or less."""
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    last = max(last, first + 1)
+    steps = (1, 2, 5) if last - first <= 2 else (1,)
+    every = [m * 10.0**n for n in range(first, last + 1) for m in steps]
+    below = max((tick for tick in every if tick <= low * (1 + 1e-9)), default=every[0])
+    above = min((tick for tick in every if tick >= high * (1 - 1e-9)), default=every[-1])
+    return [tick for tick in every if below <= tick <= above]
+
+
 def tick_label(tick: float, among: Sequence[float]) -> str:
     """A tick with just enough decimals to differ from its neighbours."""
     step = among[1] - among[0]

@@ -3,12 +3,13 @@
 Shapes: N points, T queries.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from regard.draw.axes import tick_label, ticks
+from regard.draw.axes import log_ticks, tick_label, ticks
 from regard.draw.heat import SCALE_CELL, SCALE_CELLS, colour_scale, heat_colours, resize_nearest, scale_to_max
 from regard.draw.scene import (
     GAP,
@@ -30,6 +31,7 @@ from regard.draw.scene import (
     side_by_side,
     text_width,
 )
+from regard.draw.terminal import quantity
 
 WIDTH, HEIGHT = 400, 240  # of the area between the axes
 BAR_WIDTH, BAR_HEIGHT = 22, 160
@@ -46,31 +48,34 @@ class Curves:
     x: str  # what the axis shows
     curves: Mapping[str, Series]
     points: Series | None = None  # drawn as dots
+    log: bool = False  # both axes are logarithmic; all numbers are positive
 
     def scene(self) -> Scene:
         series = [*self.curves.values(), *([self.points] if self.points else [])]
         x, y = (np.concatenate([np.asarray(pair[i], dtype=np.float64) for pair in series]) for i in (0, 1))
-        y = y[np.isfinite(y)] if np.isfinite(y).any() else np.zeros(1)
+        y = y[np.isfinite(y)] if np.isfinite(y).any() else np.full(1, float(self.log))
         first, last = float(x.min()), float(x.max())
-        x_ticks, y_ticks = ticks(first, last, about=6), ticks(float(y.min()), float(y.max()), about=5)
+        x_ticks, y_ticks = self.ticks(first, last, about=6), self.ticks(float(y.min()), float(y.max()), 5)
         low, high = y_ticks[0], y_ticks[-1]
-        left = MARGIN + text_width([tick_label(tick, y_ticks) for tick in y_ticks], SMALL) + GAP
+        left = MARGIN + text_width([self.label(tick, y_ticks) for tick in y_ticks], SMALL) + GAP
         top = MARGIN + 2 * LARGE + (LARGE + GAP if any(self.curves) else 0)
+        scale: Callable[[float], float] = math.log10 if self.log else float
 
         def place(x: float, y: float) -> tuple[float, float]:
-            share = (x - first) / (last - first or 1)
-            return left + WIDTH * share, top + HEIGHT * (high - y) / (high - low)
+            across = (scale(x) - scale(first)) / (scale(last) - scale(first) or 1)
+            up = (scale(high) - scale(y)) / (scale(high) - scale(low))
+            return left + WIDTH * across, top + HEIGHT * up
 
         shapes: list[Shape] = [heading(self.title)]
         for tick in y_ticks:
             height = place(first, tick)[1]
             shapes.append(Polyline(((left, height), (left + WIDTH, height)), NEUTRAL, 0.4))
-            words = tick_label(tick, y_ticks)
+            words = self.label(tick, y_ticks)
             shapes.append(Text(left - GAP / 2, height, words, SMALL, "end", pale=True))
         bottom = top + HEIGHT
         for tick in x_ticks:
             if first <= tick <= last:
-                across, words = place(tick, low)[0], tick_label(tick, x_ticks)
+                across, words = place(tick, low)[0], self.label(tick, x_ticks)
                 shapes.append(Polyline(((across, bottom), (across, bottom + TICK)), NEUTRAL, 1))
                 shapes.append(Text(across, bottom + TICK + SMALL, words, SMALL, "middle", pale=True))
         axis_title = bottom + TICK + 2.5 * SMALL
@@ -81,6 +86,12 @@ class Curves:
         width = max(left + WIDTH, right, text_width([self.title], LARGE) + MARGIN)
         height = axis_title + SMALL + MARGIN / 2
         return Scene(width + MARGIN, height, self.title, shapes + lines)
+
+    def ticks(self, low: float, high: float, about: int) -> list[float]:
+        return log_ticks(low, high) if self.log else ticks(low, high, about)
+
+    def label(self, tick: float, among: Sequence[float]) -> str:
+        return quantity(tick).replace(".0", "") if self.log else tick_label(tick, among)
 
     def lines(
         self, place: Callable[[float, float], tuple[float, float]], left: float, top: float

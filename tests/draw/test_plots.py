@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from helpers.figures import dots, elements, polylines
-from regard.draw.axes import tick_label
+from regard.draw.axes import log_ticks, tick_label
 from regard.draw.heat import Matrix
 from regard.draw.picture import draw
 from regard.draw.plots import HEIGHT, WIDTH, Bars, Curves, Pooling, finite_runs
-from regard.draw.scene import side_by_side, stack
+from regard.draw.scene import Polyline, Text, side_by_side, stack
 from regard.draw.tree import Tree
 from regard.draw.word_map import Points
 
@@ -140,3 +140,30 @@ def test_pooling_is_drawn_with_its_points_and_its_weights():
     with Image.open(io.BytesIO(draw(figure).png())) as image:
         assert image.size[0] > 2 * (WIDTH + HEIGHT)
     assert f">{figure.weights.max():.2f}<" in draw(figure).svg()
+
+
+def test_logarithmic_axes_place_powers_evenly():
+    x = np.array([100.0, 1000.0, 10000.0])
+    scene = Curves("time", "tokens", {"a": (x, x / 100), "b": (x, x**2 / 1e4)}, log=True).scene()
+    lines = [shape for shape in scene.shapes if isinstance(shape, Polyline) and len(shape.points) == 3]
+    for line, slope in zip(lines, (1, 2), strict=True):
+        (x0, y0), (x1, y1), (x2, y2) = line.points
+        assert x1 - x0 == pytest.approx(x2 - x1)
+        assert y1 - y0 == pytest.approx(y2 - y1)
+        assert (y0 - y2) / HEIGHT == pytest.approx(slope * 2 / 4)  # of four decades
+    texts = {shape.text for shape in scene.shapes if isinstance(shape, Text)}
+    assert {"100", "1k", "10k", "1", "10"} <= texts
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (256, 65536, [100, 1000, 10000, 100000]),
+        (30, 40, [20, 50]),
+        (3, 3, [2, 5]),
+        (1, 10, [1, 2, 5, 10]),
+        (0.004, 0.1, [0.002, 0.005, 0.01, 0.02, 0.05, 0.1]),
+    ],
+)
+def test_logarithmic_ticks_enclose_the_numbers(low, high, expected):
+    assert log_ticks(low, high) == pytest.approx(expected)
