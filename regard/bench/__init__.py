@@ -5,6 +5,7 @@ The libraries run in turns, under the same conditions. Don't compare times from 
 
 import importlib.util
 import json
+import math
 import resource
 import sys
 import tempfile
@@ -123,11 +124,9 @@ def show(size: str, device: torch.device, results: dict[str, dict[str, Any]]) ->
 def draw(results: dict[str, dict[str, Any]], title: str) -> str:
     """Bars by row and library; the fastest of a row is 1."""
     libraries = list(dict.fromkeys(who for row in results.values() for who in row["results"]))
-    fastest = {name: max(r["rate"] for r in row["results"].values()) for name, row in results.items()}
-    heights = {
-        who: np.array(
-            [row["results"].get(who, {"rate": 0})["rate"] / fastest[n] for n, row in results.items()]
-        )
-        for who in libraries
-    }
+    heights = {who: np.full(len(results), math.nan) for who in libraries}
+    for i, row in enumerate(results.values()):
+        fastest = max((r["rate"] for r in row["results"].values()), default=math.nan)
+        for who, result in row["results"].items():
+            heights[who][i] = result["rate"] / fastest
     return svg(Bars(title, list(results), heights).scene())

@@ -78,7 +78,8 @@ class Decoders:
 def start_worker() -> Worker:
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.Popen(
-        [sys.executable, "-m", "regard.vision.decode_worker"],
+        # -P: what lies in the current folder is not imported
+        [sys.executable, "-P", "-m", "regard.vision.decode_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -135,11 +135,11 @@ class Bars:
 
     title: str
     names: Sequence[str]
-    groups: Mapping[str, np.ndarray]  # a height for each name
+    groups: Mapping[str, np.ndarray]  # a height for each name; NaN: no bar
 
     def scene(self) -> Scene:
         """Names below the bars, numbers above them."""
-        tallest = max(float(np.max(heights)) for heights in self.groups.values()) or 1.0
+        tallest = max(float(np.nanmax(heights)) for heights in self.groups.values()) or 1.0
         G = len(self.groups)
         names = [make_label(name) for name in self.names]
         step = max(G * BAR_WIDTH + 2 * GAP, text_width(names, LARGE) + GAP)
@@ -153,6 +153,8 @@ class Bars:
                 entry, right = legend_entry(group, colour, right, legend)
                 shapes += entry
             for i, value in enumerate(np.asarray(heights, dtype=np.float64).tolist()):
+                if math.isnan(value):
+                    continue
                 x = left + i * step + (step - G * BAR_WIDTH) / 2 + g * BAR_WIDTH
                 y, height = top + BAR_HEIGHT * (1 - value / tallest), BAR_HEIGHT * value / tallest
                 shapes.append(Rectangle(x + 1, y, BAR_WIDTH - 2, height, colour))

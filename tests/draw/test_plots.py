@@ -167,3 +167,11 @@ def test_logarithmic_axes_place_powers_evenly():
 )
 def test_logarithmic_ticks_enclose_the_numbers(low, high, expected):
     assert log_ticks(low, high) == pytest.approx(expected)
+
+
+def test_a_bar_that_is_not_a_number_is_not_drawn():
+    heights = {"a": np.array([1.0, 0.5]), "b": np.array([0.25, math.nan])}
+    texts = [
+        shape.text for shape in Bars("speed", ["x", "y"], heights).scene().shapes if isinstance(shape, Text)
+    ]
+    assert [text for text in texts if "." in text] == ["1.00", "0.50", "0.25"]
