@@ -146,7 +146,7 @@ def test_one_batch_overfits(kind: str, each: bool) -> None:
         texts([13, 7, 1]),
     )
     labels = torch.randint(OUTPUTS, ids.shape if each else (3,))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0, fused=True)
 
     def loss() -> Tensor:
         y = model(ids, attention_mask)

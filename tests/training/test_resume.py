@@ -111,7 +111,8 @@ def test_stopped_again_and_again(straight, text, tmp_path, how):
 
 
 def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
-    """An epoch of pairs has four steps: the stops are before, at and after its borders."""
+    """An epoch of pairs has four steps: the stops are before, at and after its borders. It is gone on with by
+    the command that began it, and at last by its folder alone."""
     out, (weights, data, settings) = tmp_path / "out", every
     for step in (0, 3, 4, 8, 9):
         with stopped(Trainer, "train_step", at_step(step)):
@@ -125,15 +126,7 @@ def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
     question = QUESTIONS.get(RUNS[settings["case"]][0], "8 go")
     question = str(Path(data).parent / question) if question.endswith((".png", ".wav")) else question
     assert isinstance(load(out).ask(question, max_new_tokens=3, seed=1), str)  # what is there can be used
-    tiny(data, out, **settings, resume=True)
-    same(weights, out)
-
-
-def test_every_model_is_gone_on_with_by_its_folder_alone(every, tmp_path):
-    out, (weights, data, settings) = tmp_path / "out", every
-    with stopped(Trainer, "train_step", at_step(6)):
-        tiny(data, out, **settings)
-    train(RUNS[settings["case"]][0], out=out, resume=True)
+    train(RUNS[settings["case"]][0], out=out, resume=True)  # by its folder alone, without data and settings
     same(weights, out)
 
 
