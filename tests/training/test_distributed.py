@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.errors import user_error
+from helpers.forking import Process
 from helpers.runs import DRAWN, RUNS, TINY, checkpoints, rows, tiny, write_data
 from regard.files.atomic import new_folder
 from regard.files.locks import LOCK
@@ -74,7 +75,8 @@ def test_a_signal_to_all_and_on_with_the_other_number(text, tmp_path, parallel):
     """One process starts, two resume and are stopped, one finishes."""
     out, many = tmp_path / "out", 3000
     tiny(text, out, **SETTINGS | {"steps": 2})
-    process = two("-m", "regard", *line(text, out, "--resume", steps=many, train__parallel=parallel))
+    words = line(text, out, "--resume", steps=many, train__parallel=parallel)
+    process = Process("-m", "helpers.ranks", *words, env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"})
     heard = []
     while not re.match(r"step [5-9]/", words := process.stderr.readline()):
         heard.append(words)

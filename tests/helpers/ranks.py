@@ -1,0 +1,24 @@
+"""Started in a fork of `forking`: a command of regard in two processes, by torchrun's agent, also as forks."""
+
+import os
+import sys
+
+import torch.distributed.fsdp  # once, for both
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from regard import cli
+from regard.training import distributed
+
+
+def run(*words: str) -> None:
+    """One of the processes."""
+    distributed.RANK, distributed.WORLD, distributed.LOCAL = (
+        int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    )
+    cli.main(list(words))
+
+
+if __name__ == "__main__":
+    standalone = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": str(os.getpid())}
+    config = LaunchConfig(1, 1, nproc_per_node=2, start_method="fork", max_restarts=0, **standalone)
+    elastic_launch(config, run)(*sys.argv[1:])
