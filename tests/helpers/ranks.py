@@ -1,9 +1,9 @@
-"""Started in a fork of `forking`: a command of regard in two processes, by torchrun's agent, also as forks."""
+"""Run as a module by `forking.Process`: a command in two processes that torchrun's agent forks."""
 
 import os
 import sys
 
-import torch.distributed.fsdp  # once, for both
+import torch.distributed.fsdp  # noqa: F401, once for both
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from regard import cli

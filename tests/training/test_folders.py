@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import regard
 from helpers.disks import small_disk
 from helpers.errors import user_error
+from helpers.forking import Process
 from helpers.locking import held
 from helpers.runs import at_step, before, checkpoints, same, stopped, tiny, unmeasured, write_text
 from regard.data import DataConfig, prepare
@@ -88,15 +88,10 @@ def test_one_of_ten_starts_trains(copy, text, tmp_path):
     new, empty = tmp_path / "new", tmp_path / "empty"
     empty.mkdir()
     shutil.rmtree(copy / "checkpoints" / "step-6")
-    script = Path(__file__).parents[1] / "helpers" / "racing.py"
-    run = subprocess.run(
-        [sys.executable, script, text, new, empty, copy],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert run.returncode == 0, run.stderr
-    for out, line in zip((new, empty, copy), run.stdout.splitlines(), strict=True):
+    with Process("-m", "helpers.racing", text, new, empty, copy) as process:
+        lines, errors = process.communicate()
+    assert process.returncode == 0, errors
+    for out, line in zip((new, empty, copy), lines.splitlines(), strict=True):
         answers = dict(json.loads(line))
         (winner,) = (pid for pid, error in answers.items() if not error)
         assert len(answers) == 10

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 
 from helpers.disks import resize_disk, small_disk
 from helpers.errors import user_error
+from helpers.forking import Process
 from helpers.runs import (
     QUESTIONS,
     RUNS,
@@ -192,15 +192,10 @@ def test_more_than_one_epoch_and_a_stop_in_it(text, tmp_path):
 def test_killed_at_any_moment(tmp_path):
     """SIGKILL, repeatedly, at every kind of file operation while saving and at random moments."""
     case, steps = "write", 84
-    script = Path(__file__).parents[1] / "helpers" / "killing.py"
-    process = subprocess.run(
-        [sys.executable, script, case, write_data(case, tmp_path), tmp_path, str(steps), "0"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    result = json.loads(process.stdout)
+    with Process("-m", "helpers.killing", case, write_data(case, tmp_path), tmp_path, steps, 0) as process:
+        answer, errors = process.communicate()
+    assert process.returncode == 0, answer + errors
+    result = json.loads(answer)
     print(result)
     assert result["kills"] > result["saving"]  # also between two saves
     touches = {
