@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 from pathlib import Path
 from typing import Any
 
