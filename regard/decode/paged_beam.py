@@ -21,7 +21,7 @@ from regard.decode.blocks import Rows
 from regard.decode.buffers import Text
 from regard.decode.prompts import Source
 from regard.decode.runner import READ, ROWS, Runner
-from regard.decode.sampling import LEVELS, NOT_FINITE, Sampling, row_generator
+from regard.decode.sampling import NOT_FINITE, Sampling, row_generator
 from regard.decode.steps import PAGE
 from regard.errors import UserError
 
@@ -33,14 +33,16 @@ class PagedBeams:
     """The search of B sentences at once with a runner, which nobody else uses meanwhile."""
 
     def __init__(
-        self, runner: Runner, B: int, K: int, longest: int, new: int, ends: Collection[int], penalty: float
+        self, runner: Runner, B: int, longest: int, new: int, ends: Collection[int], sampling: Sampling
     ):
+        K, penalty = sampling.num_beams, sampling.length_penalty
         self.runner, self.B, self.K, self.T = runner, B, K, new
         self.N, device = -(-(longest + new) // PAGE), runner.steps.device
         self.ends = sorted(ends)
         self.end_ids = torch.tensor(self.ends, dtype=torch.long, device=device)
         lengths = [penalize_length(max(1, t), penalty) for t in range(new + 2)]
         self.penalties = torch.tensor(lengths, device=device)
+        self.suppressed = torch.tensor(sampling.suppress_tokens, dtype=torch.long, device=device)
         # Sums only fall: at best, a beam keeps its sum until the length at which its score is highest.
         self.bounds = torch.tensor([lengths[new]] * (new + 1) if penalty > 0 else lengths[1:], device=device)
         source_width = runner.buffers.source_tables.shape[1]
@@ -56,10 +58,6 @@ class PagedBeams:
             torch.full((B, K, new), NO_TOKEN, dtype=torch.int32, device=device) for _ in range(2)
         )
         self.steps = torch.zeros(B, dtype=torch.long, device=device)  # tokens written
-        self.greedy, self.no_draws = (
-            torch.zeros(B * K, device=device),
-            torch.zeros(B * K, LEVELS, device=device),
-        )
         self.over = torch.ones(B, dtype=torch.bool, device=device)
 
     @property
@@ -90,9 +88,9 @@ class PagedBeams:
 
         sums, live = top.masked_fill(ended, -math.inf).topk(K)  # (B, K)
         over = (sums[:, 0] / self.bounds[t.clamp(max=self.T)] <= scores[:, -1]) | (t >= self.T) | self.over
-        kept = self.over[:, None]  # sentences that were over before stay as they are
-        self.scores.copy_(self.scores.where(kept, scores))
-        self.finished.copy_(self.finished.where(kept[..., None], finished))
+        was_over = self.over[:, None]  # sentences that were over before stay as they are
+        self.scores.copy_(self.scores.where(was_over, scores))
+        self.finished.copy_(self.finished.where(was_over[..., None], finished))
         self.texts.copy_(candidates.gather(1, live[..., None].expand(-1, -1, self.T)))
         self.sums.copy_(sums)
         self.ids.copy_(tokens.gather(1, live).flatten())
@@ -109,9 +107,11 @@ class PagedBeams:
         """
         K, V = self.K, logits.shape[-1]
         C = min(2 * K, K * V)
+        total = self.runner.steps.log_total(logits)
+        if self.suppressed.numel():
+            logits = logits.index_fill(1, self.suppressed, -math.inf)
         each, tokens = logits.topk(min(C, V))  # (B K, C)
-        _, highest = self.runner.steps.kernels.sample(logits, self.greedy, self.no_draws)  # log-probabilities
-        log_p = (each - each[:, :1] + highest[:, None]).view(self.B, K, -1)
+        log_p = (each - total[:, None]).view(self.B, K, -1)
         top, index = (self.sums[..., None] + log_p).flatten(1).topk(C)  # (B, C)
         return top, index // log_p.shape[-1], tokens.view(self.B, -1).gather(1, index)
 
@@ -122,8 +122,8 @@ class PagedBeams:
         full = ((self.positions + 1).clamp(min=0) // PAGE).clamp(max=self.N - 1).long()[:, None]
         source, target = self.tables[flat].gather(1, full)[:, 0], self.own.gather(1, full)[:, 0]
         self.copy_pages(source, target)
-        whole = torch.arange(self.N, device=parents.device) < full
-        self.tables.copy_(torch.where(whole, self.tables[flat], self.own))
+        is_full = torch.arange(self.N, device=parents.device) < full
+        self.tables.copy_(torch.where(is_full, self.tables[flat], self.own))
 
     def copy_pages(self, source: Tensor, target: Tensor) -> None:
         for pages in (self.runner.steps.keys, self.runner.steps.values):
@@ -176,8 +176,8 @@ class PagedBeams:
         full = (lengths // PAGE).long()[:, None]
         source, target = self.tables[first].gather(1, full)[:, 0], self.own[beams].gather(1, full)[:, 0]
         self.copy_pages(source, target)
-        whole = torch.arange(self.N, device=beams.device) < full
-        self.tables[beams] = torch.where(whole, self.tables[first], self.own[beams])
+        is_full = torch.arange(self.N, device=beams.device) < full
+        self.tables[beams] = torch.where(is_full, self.tables[first], self.own[beams])
         self.positions[beams] = lengths
 
     def read(self, places: Sequence[int], texts: Sequence[Text]) -> None:
@@ -229,10 +229,10 @@ def search_by_runner(
             runner.pool.free // per_sentence,
         ),
     )
-    key = "beams", B, K, longest, max_new_tokens, tuple(ends), sampling.length_penalty
+    key = "beams", B, K, longest, max_new_tokens, tuple(ends), sampling
     beams = runner.searches.get(key)
     if beams is None:
-        beams = PagedBeams(runner, B, K, longest, max_new_tokens, ends, sampling.length_penalty)
+        beams = PagedBeams(runner, B, longest, max_new_tokens, ends, sampling)
         runner.searches = {key: beams}  # a search with other options has other graphs
         runner.steps.captured = {k: v for k, v in runner.steps.captured.items() if k[0] != "beams"}
     beams.acquire()

@@ -19,7 +19,7 @@ from regard.decode import kernels
 from regard.decode.blocks import FusedStack, Rows, attentions
 from regard.decode.buffers import DRAWS, Buffers, Kind, Text
 from regard.decode.prompts import collate_sources
-from regard.decode.sampling import RowOptions, choose_by_row
+from regard.decode.sampling import LEVELS, RowOptions, choose_by_row
 
 PAGE = 32  # tokens
 MEMORY = 0.8  # the share of the free memory that pages may take
@@ -82,19 +82,28 @@ class Steps:
         b = self.buffers
         numbers = b.numbers[:, slots]
         floats, uniform = numbers.view(torch.float32), b.draws[slots, (numbers[2] + ahead) % DRAWS]
-        allowed = logits
+        if not kind.filtered and not kind.suppressed:
+            tokens, logprobs = self.kernels.sample(logits, floats[3], uniform)
+            return torch.stack([tokens.int(), logprobs.view(torch.int32)])
+        total = self.log_total(logits)
         if kind.suppressed:
             ids = b.suppressed[slots]
             bound = torch.where(ids >= 0, -math.inf, math.inf)
-            allowed = logits.scatter_reduce(1, ids.clamp(min=0), bound, "amin")
+            logits = logits.scatter_reduce(1, ids.clamp(min=0), bound, "amin")
         if kind.filtered:
             options = RowOptions(floats[3], numbers[4].long(), floats[5], floats[6])
-            tokens = choose_by_row(allowed, options, uniform)
+            tokens = choose_by_row(logits, options, uniform)
         else:
-            tokens, logprobs = self.kernels.sample(allowed, floats[3], uniform)
-        if kind.filtered or kind.suppressed:
-            logprobs = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logits.logsumexp(-1)
+            tokens, _ = self.kernels.sample(logits, floats[3], uniform)
+        logprobs = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - total
         return torch.stack([tokens.int(), logprobs.view(torch.int32)])
+
+    def log_total(self, logits: Tensor) -> Tensor:
+        """log Σ exp of rows (R, V), by the operation that gives the likeliest token's log-probability."""
+        zeros = logits.new_zeros(len(logits))
+        tokens, logprobs = self.kernels.sample(logits, zeros, zeros[:, None].expand(-1, LEVELS).contiguous())
+        highest: Tensor = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logprobs
+        return highest
 
     # Steps
 

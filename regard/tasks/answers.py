@@ -83,8 +83,8 @@ def search_beams(
     longest = sampling.max_new_tokens
     if sources is not None:  # as in `generate`, an answer ends when the context is full
         longest = min(longest, 1 + model.config.context - len(prompts[0]))
-    process = beam_processor(sampling, prompts)
-    with borrow_runner(model, len(prompts) * beams) if process is None else nullcontext() as runner:
+    by_text = sampling.repetition_penalty != 1 or sampling.no_repeat_ngram_size  # depends on the texts so far
+    with nullcontext() if by_text else borrow_runner(model, len(prompts) * beams) as runner:
         if runner is not None:
             ends = [end] if isinstance(end, int) else list(end or ())
             best = search_by_runner(runner, prompts, sampling, ends, longest, sources)
@@ -99,7 +99,7 @@ def search_beams(
         end=NO_TOKEN if end is None else end,
         max_new_tokens=longest,
         length_penalty=sampling.length_penalty,
-        process=process,
+        process=beam_processor(sampling, prompts),
     )
     return [several[:samples] for several in hypotheses]
 

@@ -71,6 +71,15 @@ def test_prompts_of_unequal_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     compare(model, prompts, Sampling(num_beams=3, max_new_tokens=15), monkeypatch)
 
 
+def test_suppressed_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, sources = build(Transformer(TransformerConfig(**SIZES))), make_rows(4, 1, 30)
+    plain = search_beams(model, [[1]] * 4, Sampling(num_beams=2, max_new_tokens=8), END, 2, sources)
+    often = [hypotheses[0].tokens[0] for hypotheses in plain]
+    sampling = Sampling(num_beams=2, max_new_tokens=8, suppress_tokens=often)
+    compare(model, [[1]] * 4, sampling, monkeypatch, sources=sources)
+
+
 def test_more_sentences_than_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_beam, "ROWS", (1, 2, 4, 8))
     torch.manual_seed(0)
