@@ -4,9 +4,9 @@ A row's result has the same bits whatever the other rows are: every product is a
 of 16 numbers along K, in segments whose number depends on the weights alone; a row is normed by itself, and
 it attends to fixed chunks of keys. Grids depend on shapes only.
 
-On Hopper, a kernel starts while the ones ahead still run, loads what none of them writes, then waits for
-their end. That is weights, tables, positions and lengths; in write_and_attend also the keys and values of
-earlier steps. So there must be some other kernel between two steps, such as one of torch's.
+On Hopper, a kernel starts while the one ahead still runs, and waits for its end: no more than two run at
+once. With one row, it loads its weights before it waits. So does write_and_attend with few rows: tables,
+positions, and the keys and values of earlier steps, which the product ahead of it does not write.
 
 Shapes: R rows (tokens, each with its own position), D width, H heads, G key/value heads, d width of a head,
 P pages of L tokens each, N pages of a row.
@@ -68,15 +68,6 @@ def _load_weights(weight, row, used, k, K: tl.constexpr, start):
 
 
 @triton.jit
-def _prefetch(pointers, mask):
-    """Bring the lines of these addresses into the L2 cache."""
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-        "=r,l,r", [pointers, mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
 def _pin(w):
     """w, in registers until here: else the compiler moves it to shared memory as soon as a load ends, and the
     next load waits for that."""
@@ -94,7 +85,7 @@ def _linear_kernel(
     x, norm_weight, norm_bias, weight, bias, residual, out, R, M, eps, K: tl.constexpr, NORM: tl.constexpr,
     BLOCK_D: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, S: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ONE_ROW: tl.constexpr,
-    PRELOAD: tl.constexpr, PREFETCH: tl.constexpr, PDL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile (BLOCK_M, BLOCK_N) of x Wᵀ: K in S segments, one for each warp, unless S is 1.
 
@@ -121,7 +112,7 @@ def _linear_kernel(
         y_bias = tl.load(bias + col, mask=col_used, other=0.0).to(tl.float32)
         if GATED:
             up_bias = tl.load(bias + M + col, mask=col_used, other=0.0).to(tl.float32)
-    if PRELOAD:
+    if ONE_ROW:
         blocks, parts, gains, shifts = tl.tuple([]), tl.tuple([]), tl.tuple([]), tl.tuple([])
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
             blocks = blocks + (_load_weights(weight, w_row, w_used, k, K, start),)
@@ -135,13 +126,7 @@ def _linear_kernel(
         if residual is not None:
             before = tl.load(residual + at, mask=used, other=0.0)
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
-            parts = parts + (
-                tl.load(
-                    x + (k if ONE_ROW else x_row * K + k) + start,
-                    mask=(k + start < K) if ONE_ROW else x_used & (k + start < K),
-                    other=0.0,
-                ),
-            )
+            parts = parts + (tl.load(x + k + start, mask=k + start < K, other=0.0),)
         if NORM != NO_NORM:
             mean, scale = _row_stats(x, eps, NORM, K, BLOCK_D)
         for start in tl.static_range(0, SEGMENT, BLOCK_K):
@@ -149,27 +134,20 @@ def _linear_kernel(
             if NORM != NO_NORM:
                 shift = None if norm_bias is None else shifts[start // BLOCK_K]
                 a = _normalize(a, mean, scale, gains[start // BLOCK_K], shift)
-            if ONE_ROW:
-                a = tl.where(x_used, a, 0.0)
-            a = a.to(weight.dtype.element_ty)
+            a = tl.where(x_used, a, 0.0).to(weight.dtype.element_ty)
             w = blocks[start // BLOCK_K * (1 + GATED)]
             y = _add_product(y, a, _pin(w) if PDL else w, S)
             if GATED:
                 w_up = blocks[start // BLOCK_K * 2 + 1]
                 up = _add_product(up, a, _pin(w_up) if PDL else w_up, S)
     else:
-        if PREFETCH:
-            LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
-            line = tl.arange(0, PREFETCH) * LINE
-            _prefetch(weight + col[:, None] * K + line[None, :], col_used[:, None] & (line < K)[None, :])
         if PDL:
             gdc_wait()
         if residual is not None:
             before = tl.load(residual + at, mask=used, other=0.0)
         for start in range(0, SEGMENT, BLOCK_K):
-            a = tl.load(x + x_row * K + k + start, mask=x_used & (k + start < K), other=0.0).to(
-                weight.dtype.element_ty
-            )
+            a = tl.load(x + x_row * K + k + start, mask=x_used & (k + start < K), other=0.0)
+            a = a.to(weight.dtype.element_ty)
             y = _add_product(y, a, _load_weights(weight, w_row, w_used, k, K, start), S)
             if GATED:
                 up = _add_product(up, a, _load_weights(weight, w_row + M, w_used, k, K, start), S)
@@ -207,24 +185,20 @@ def _norm_kernel(
 
 
 def choose_tiles(R: int, M: int, K: int, dtype: torch.dtype, gated: bool = False) -> dict[str, int]:
-    """Tiles of `_linear_kernel`. S, on which the order of a sum depends, does not depend on the rows."""
+    """Tiles of `_linear_kernel`. The order of a sum depends on S, and on BLOCK_K if S is not 1: these do not
+    depend on the number of rows."""
     half = dtype != torch.float32
     rows, k = 16 if R <= 16 else 32, 64 if half else 16
-    tiles = {
-        "BLOCK_M": rows,
-        "BLOCK_K": k,
-        "num_warps": WARPS,
-        "num_stages": 3 if gated else 4,
-        "PREFETCH": 0,
-    }
+    tiles = {"S": 4, "BLOCK_M": rows, "BLOCK_N": rows if half else 16, "BLOCK_K": k, "ONE_ROW": 0}
+    tiles |= {"num_warps": WARPS, "num_stages": 3 if gated else 4}
     if M >= LARGE:
         wide = {"BLOCK_N": 128} if R > 16 and half else {"BLOCK_N": 64, "BLOCK_K": 2 * k}
-        return tiles | {"S": 1, "PRELOAD": 0} | wide
+        return tiles | {"S": 1} | wide
     if R == 1 and half:
         for cols in (16, 8) if M * (1 + gated) >= 2048 else (8,):
             if cols * K * (1 + gated) <= REGISTERS:
-                return tiles | {"S": 4, "BLOCK_N": cols, "PRELOAD": 1, "num_stages": 1}
-    return tiles | {"S": 4, "BLOCK_N": rows if half else 16, "PRELOAD": 0}
+                return tiles | {"BLOCK_N": cols, "ONE_ROW": 1, "num_stages": 1}
+    return tiles
 
 
 def _normalize_rows(x: Tensor, norm: Norm, dtype: torch.dtype) -> Tensor:
@@ -243,14 +217,13 @@ def _multiply(
 ) -> Tensor:  # fmt: skip
     (R, K), M = x.shape, out.shape[1]
     tiles = choose_tiles(R, M, K, weight.dtype, gated)
-    one_row = R == 1 and tiles["PRELOAD"]
-    if norm is not None and not one_row:
+    if norm is not None and not tiles["ONE_ROW"]:
         x, norm = _normalize_rows(x, norm, weight.dtype), None
     norm_weight, norm_bias, eps, kind = norm_arguments(norm)
     start_kernel(
         _linear_kernel, (triton.cdiv(R, tiles["BLOCK_M"]), triton.cdiv(M, tiles["BLOCK_N"])), x,
         x, norm_weight, norm_bias, weight, bias, residual, out, R, M, eps, K=K, NORM=kind,
-        BLOCK_D=triton.next_power_of_2(K), ACTIVATION=activation, GATED=gated, ONE_ROW=one_row, **tiles,
+        BLOCK_D=triton.next_power_of_2(K), ACTIVATION=activation, GATED=gated, **tiles,
     )  # fmt: skip
     return out
 

@@ -110,12 +110,15 @@ def _attention_kernel(
 
     A row attends to its first lengths + added tokens. With WRITE, q has queries, keys and values, and the
     last of these tokens is the row's own: its key and value are written to their page first. With EARLY,
-    the other ones are loaded before the kernel ahead has ended, which takes registers.
+    the other ones are loaded before the kernel ahead has ended, which may write none of them, nor tables and
+    lengths; this takes registers.
     """
     row, g, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = H // G
     i = tl.arange(0, BLOCK_D)
     inside = i < d
+    if PDL and not EARLY:
+        gdc_wait()
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     page = tl.load(tables + row * N + at // L, mask=at // L < N, other=0, cache_modifier=".cg").to(tl.int64)
     length = tl.load(lengths + row, cache_modifier=".cg") + added
@@ -128,7 +131,7 @@ def _attention_kernel(
     if EARLY:
         k = tl.load(k_pages + cell, mask=used, other=0.0)
         v = tl.load(v_pages + cell, mask=used, other=0.0)
-    if PDL:
+    if PDL and EARLY:
         gdc_wait()
     head = row * H + g * GROUP
     if (chunk == 0) & (length <= 0):
