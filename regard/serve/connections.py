@@ -69,6 +69,32 @@ def is_chunked(scope: Scope, start: Message) -> bool:
     return has_body and not named and scope["http_version"] == "1.1"
 
 
+class JoinedWrites:
+    """A transport that can join what is written into one write: fewer system calls and packets."""
+
+    def __init__(self, transport: asyncio.Transport):
+        self.transport, self.joins, self.parts = transport, False, list[bytes]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self.joins:
+            self.parts.append(data)
+        else:
+            self.transport.write(data)
+
+    def flush(self) -> None:
+        self.joins = False
+        if self.parts:
+            self.transport.write(b"".join(self.parts))
+            self.parts.clear()
+
+    def close(self) -> None:
+        self.flush()
+        self.transport.close()
+
+
 class LimitedProtocol(H11Protocol):
     """uvicorn's protocol with limits for slow clients, and for the number of connections."""
 
@@ -86,6 +112,7 @@ class LimitedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.transport: Any = JoinedWrites(transport)
         self.update()
         self.make_room()
 
@@ -156,27 +183,41 @@ class LimitedProtocol(H11Protocol):
     async def call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application. Its responses are sent in parts as the client reads them, in limited time."""
         cycle, chunked = self.cycle, False
+        start: Message | None = None  # is sent with the first part of the body
 
         async def send_parts(message: Message) -> None:
-            nonlocal chunked
-            data = message.get("body", b"")
-            if chunked and 0 < len(data) <= PART and message.get("more_body"):
-                if not self.flow.write_paused and not cycle.disconnected:
-                    # As h11 writes it, whose state does not change; it takes several times as long.
-                    self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-                    return
-            elif message["type"] == "http.response.start":
-                chunked = is_chunked(scope, message)
-            body = memoryview(data)
-            if len(body) <= PART and not self.flow.write_paused:
-                await send(message)
+            nonlocal chunked, start
+            if message["type"] == "http.response.start":
+                start = message
                 return
+            data = message.get("body", b"")
+            if len(data) > PART or self.flow.write_paused:
+                await send_slowly(message, memoryview(data))
+            elif chunked and data and message.get("more_body") and not cycle.disconnected:
+                # As h11 writes it, whose state does not change; it takes several times as long.
+                self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            else:
+                self.transport.joins = True
+                try:
+                    await send_start()
+                    await send(message)
+                finally:
+                    self.transport.flush()
+
+        async def send_start() -> None:
+            nonlocal chunked, start
+            if start is not None:
+                await send(start)
+                chunked, start = is_chunked(scope, start), None
+
+        async def send_slowly(message: Message, body: memoryview) -> None:
             timer = self.loop.call_later(
                 self.limits.send_seconds + len(body) / MIN_RATE, self.transport.abort
             )
             try:
-                for start in range(0, len(body) - PART, PART):
-                    await send({**message, "body": body[start : start + PART], "more_body": True})
+                await send_start()
+                for begin in range(0, len(body) - PART, PART):
+                    await send({**message, "body": body[begin : begin + PART], "more_body": True})
                 rest = (len(body) - 1) // PART * PART
                 await send({**message, "body": body[rest:]} if len(body) else message)
             finally:

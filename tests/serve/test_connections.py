@@ -277,6 +277,39 @@ def test_streams_are_framed_as_the_client_knows(echoing, version, method):
         assert reader.read() == text
 
 
+class Recorder:
+    """A transport whose writes are counted."""
+
+    def __init__(self, transport):
+        self.transport, self.writes = transport, []
+
+    def __getattr__(self, name):
+        return getattr(self.transport, name)
+
+    def write(self, data):
+        self.writes.append(data)
+        self.transport.write(data)
+
+
+@pytest.mark.parametrize(("path", "writes"), [("/", 1), ("/events", 4)])
+def test_responses_take_one_write_and_streams_one_for_each_event(protocols, path, writes):
+    """Headers are written with the first part of the body, and its last part with the end."""
+    with serve_echo() as server, connect(server) as line:
+        until(lambda: protocols)
+        recorder = protocols[0].transport.transport = Recorder(protocols[0].transport.transport)
+        line.sendall(b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n" % path.encode())
+        answer = read_all(line)
+    assert answer == b"".join(recorder.writes)
+    assert len(recorder.writes) == writes
+
+
+def test_answers_of_pipelined_requests_come_in_order(echoing):
+    first = POST + b"Content-Length: 5\r\n\r\nhello"
+    answer = exchange(echoing, first + POST + b"Content-Length: x\r\n\r\n")
+    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"]
+    assert b'{"body":"hello"}' in answer.split(b"HTTP/1.1 ")[1]
+
+
 # Numbers
 
 
