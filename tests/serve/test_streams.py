@@ -134,13 +134,15 @@ def test_streams_are_the_same_when_the_loop_is_behind(name, served, monkeypatch)
     put, held, gathers = ThreadBridge.put, [], threading.Event()
 
     def gather(bridge, outputs):
-        """Hand over nothing before the end of all requests, or each step when the loop is idle."""
+        """Hand over nothing before the end of all requests, or each step when the last one is read."""
         held.extend(outputs)
         if not gathers.is_set() or all(request.finished for request, _ in held):
             put(bridge, held.copy())
             held.clear()
-            while bridge.scheduled:
+            generations = [request.callback.func.__self__ for request, _ in outputs if not request.closed]
+            while bridge.scheduled or any(generation.outputs for generation in generations):
                 time.sleep(0.0005)
+                generations = [g for g in generations if not all(r.closed for r in g.requests)]
 
     monkeypatch.setattr(ThreadBridge, "put", gather)
     path, body = BODIES[name]

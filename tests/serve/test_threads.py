@@ -1,15 +1,13 @@
 """Outputs of the engines' threads in the event loop: at once, or gathered while the loop is behind."""
 
 import asyncio
-import threading
-import time
 
 import pytest
 
 from regard.decode.sampling import Sampling
 from regard.serve import threads
 from regard.serve.batch import GenerationRequest
-from regard.serve.threads import ThreadBridge
+from regard.serve.threads import MAX_REST, ThreadBridge
 
 
 def request(callback):
@@ -55,47 +53,55 @@ def test_bridge_of_a_loop_that_ended_in_the_middle_goes_on_in_another():
     asyncio.run(asyncio.wait_for(deliver(), 20))
 
 
-@pytest.mark.parametrize("work", [0.0, 0.003])
-def test_outputs_gather_only_while_the_loop_is_behind(work, monkeypatch):
-    """A receiver takes `work` seconds of processor time for outputs that come all at once; or none, for
-    outputs of which each comes when the last is delivered."""
-    bridge, calls, count = ThreadBridge(), [], 40
-    deliver = threads.deliver_outputs
-    monkeypatch.setattr(threads, "deliver_outputs", lambda outputs: calls[-1].append(deliver(outputs)))
-    outputs = []
+class FakeLoop:
+    """An event loop whose time stands still unless a test sets it."""
 
-    def receive(output):
-        outputs.append(output)
-        end = time.thread_time() + work
-        while time.thread_time() < end:
-            pass
+    def __init__(self):
+        self.now, self.soon, self.later = 0.0, [], []
 
-    async def main():
-        bridge.attach(asyncio.get_running_loop())
-        true, delivered = bridge.deliver, threading.Semaphore(0)
+    def time(self):
+        return self.now
 
-        def counted():
-            calls.append([])
-            true()
-            delivered.release()
+    def call_soon(self, function):
+        self.soon.append(function)
 
-        bridge.deliver = counted
-        receiver = request(receive)
+    call_soon_threadsafe = call_soon
 
-        def generate():
-            for id in range(count):
-                bridge.put([(receiver, id)])
-                if not work:
-                    assert delivered.acquire(timeout=20)
-                    time.sleep(0.002)
+    def call_later(self, seconds, function):
+        self.later.append((seconds, function))
 
-        thread = threading.Thread(target=generate)
-        thread.start()
-        while len(outputs) < count:
-            await asyncio.sleep(0.001)
-        thread.join()
+    def run(self):
+        soon, self.soon = self.soon, []
+        for function in soon:
+            function()
 
-    asyncio.run(main())
-    assert outputs == list(range(count))
-    sizes = [len(call) for call in calls if call]
-    assert max(sizes) == 1 if not work else len(sizes) < count // 2
+
+@pytest.mark.parametrize(("worked", "rest"), [(0.0001, None), (0.003, pytest.approx(0.003)), (9.0, MAX_REST)])
+def test_outputs_gather_only_while_the_loop_is_behind(worked, rest, monkeypatch):
+    """Receivers work for a while after a delivery; the next outputs come right after that."""
+    bridge, loop, outputs, used = ThreadBridge(), FakeLoop(), [], [0.0]
+    monkeypatch.setattr(threads.time, "thread_time", lambda: used[0])
+    receiver = request(outputs.append)
+    bridge.attach(loop)
+    bridge.put([(receiver, 0)])
+    loop.run()
+    assert outputs == [0]
+    used[0] += worked
+    loop.run()  # after the receivers
+    for id in (1, 2):
+        bridge.put([(receiver, id)])
+    assert len(loop.soon) == 1  # the loop is woken once for all
+    loop.run()
+    if rest is not None:
+        assert outputs == [0]
+        ((seconds, deliver),) = loop.later
+        assert seconds == rest
+        loop.now += seconds
+        bridge.put([(receiver, 3)])
+        deliver()
+    assert outputs == [0, 1, 2, 3][: 3 + (rest is not None)]
+    used[0] += worked
+    bridge.put([(receiver, 4)])  # while the receivers work: delivered when they are done, or later
+    loop.run()
+    assert (outputs[-1] == 4) == (rest is None)
+    assert len(loop.later) == (0 if rest is None else 2)
