@@ -12,12 +12,13 @@ CPU, to try the script. Ends with one JSON line.
 
 import argparse
 import json
-import select
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -99,16 +100,23 @@ class Apart:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, text=True
             )
+        self.lines: SimpleQueue[str] = SimpleQueue()
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self) -> None:
+        """Pass on the lines that are ours; libraries may print others."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line == "ready\n" or line.startswith('{"row"'):
+                self.lines.put(line)
+        self.lines.put("")
 
     def read_line(self, end: float) -> str:
-        """The next line that is ours, or none at the end or when the time is over."""
-        pipe = self.process.stdout
-        assert pipe is not None
-        while (left := end - time.monotonic()) > 0 and select.select([pipe], [], [], left)[0]:
-            line = pipe.readline()
-            if not line or line == "ready\n" or line.startswith('{"row"'):
-                return line
-        return ""
+        """The next line, or none at the end or when the time is over."""
+        try:
+            return self.lines.get(timeout=max(0.0, end - time.monotonic()))
+        except Empty:
+            return ""
 
     def finish(self, end: float) -> dict[str, Any]:
         """Let the row be measured, and return its figures."""
@@ -118,9 +126,8 @@ class Apart:
             self.process.stdin.flush()
             line = self.read_line(end)
         late = time.monotonic() > end
-        self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(20 if line else 0.1)  # it ends what it has started
         except subprocess.TimeoutExpired:
             self.process.kill()
         if line.startswith("{"):

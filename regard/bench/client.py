@@ -1,9 +1,10 @@
 """Clients of `regard serve` in a process of their own.
 
-    python client.py PORT STREAMS TOKENS PROMPT
+    python client.py PORT FIRST:END TOKENS PROMPT
 
-Connects, prints a line, waits for one, then asks for STREAMS streamed answers at once. Prints one JSON line:
-when each began and ended, by the clock that all processes share, and the seconds to its first token.
+Connects, prints a line, waits for one, then asks for the streamed answers to prompts FIRST to END at once,
+each of which is PROMPT turned round by another number of characters. Prints one JSON line: when each began and
+ended, by the clock that all processes share, and the seconds to its first token.
 """
 
 import asyncio
@@ -34,12 +35,17 @@ async def ask(
 
 
 async def main() -> None:
-    port, streams, tokens, prompt = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    body = json.dumps({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True}).encode()
-    pairs = [await asyncio.open_connection("127.0.0.1", port, limit=2**20) for _ in range(streams)]
+    port, streams, tokens, prompt = int(sys.argv[1]), sys.argv[2].split(":"), int(sys.argv[3]), sys.argv[4]
+    bodies = []
+    for n in range(*map(int, streams)):
+        i = n % len(prompt)
+        body = {"prompt": prompt[i:] + prompt[:i], "max_tokens": tokens, "temperature": 0, "stream": True}
+        bodies.append(json.dumps(body).encode())
+    pairs = [await asyncio.open_connection("127.0.0.1", port, limit=2**20) for _ in bodies]
     print("ready", flush=True)
     sys.stdin.readline()
-    columns = zip(*await asyncio.gather(*(ask(*pair, port, body) for pair in pairs)), strict=True)
+    asking = [ask(*pair, port, body) for pair, body in zip(pairs, bodies, strict=True)]
+    columns = zip(*await asyncio.gather(*asking), strict=True)
     print(json.dumps(dict(zip(("begin", "end", "first"), columns, strict=True))))
 
 

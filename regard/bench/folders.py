@@ -28,7 +28,7 @@ def write_run(folder: Path, model: torch.nn.Module, task: Task[Any, Any, Any], n
 
 def letters(count: int) -> str:
     """As many different characters."""
-    ranges = (range(0x3400, 0x4DB6), range(0x4E00, 0x9FA6), range(0xAC00, 0xD7A4), range(0x20000, 0x22000))
+    ranges = (range(0x3400, 0x4DB6), range(0x4E00, 0x9FA6), range(0xAC00, 0xD7A4), range(0x20000, 0x23000))
     return "".join(chr(c) for part in ranges for c in part)[:count]
 
 

@@ -1,6 +1,7 @@
 """Measure `regard serve` from outside: the server and its clients run in processes of their own."""
 
 import atexit
+import itertools
 import json
 import os
 import statistics
@@ -36,12 +37,12 @@ class Server:
         counts = [streams // groups + (n < streams % groups) for n in range(groups)]
         clients = [
             subprocess.Popen(
-                [sys.executable, CLIENT, str(self.port), str(count), str(new), self.prompt],
+                [sys.executable, CLIENT, str(self.port), f"{first}:{first + count}", str(new), self.prompt],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for count in counts
+            for first, count in zip(itertools.accumulate(counts, initial=0), counts, strict=False)
         ]
         for client in clients:
             assert client.stdout is not None
