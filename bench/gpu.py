@@ -106,9 +106,10 @@ class Apart:
     def listen(self) -> None:
         """Pass on the lines that are ours; libraries may print others."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line == "ready\n" or line.startswith('{"row"'):
-                self.lines.put(line)
+        with self.process.stdout as lines:
+            for line in lines:
+                if line == "ready\n" or line.startswith('{"row"'):
+                    self.lines.put(line)
         self.lines.put("")
 
     def read_line(self, end: float) -> str:
@@ -130,6 +131,9 @@ class Apart:
             self.process.wait(20 if line else 0.1)  # it ends what it has started
         except subprocess.TimeoutExpired:
             self.process.kill()
+            self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         if line.startswith("{"):
             figures: dict[str, Any] = json.loads(line)
             return figures

@@ -3,8 +3,8 @@
     python client.py PORT FIRST:END TOKENS PROMPT
 
 Connects, prints a line, waits for one, then asks for the streamed answers to prompts FIRST to END at once,
-each of which is PROMPT turned round by another number of characters. Prints one JSON line: when each began and
-ended, by the clock that all processes share, and the seconds to its first token.
+each of which is PROMPT turned round by another number of characters. Prints one JSON line: when each began
+and ended, by the clock that all processes share, and the seconds to its first token.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """What the scripts in bench/ make of their figures; what they measure is run by hand, on a GPU."""
 
 import argparse
+import io
 import json
 from pathlib import Path
 
@@ -47,11 +48,10 @@ def test_every_row_and_plot_has_its_place_in_the_document() -> None:
         assert fill(changed, name, "3") == fill(text, name, "3")
 
 
-@pytest.mark.parametrize("row", ["write-1", "bert"])
-def test_a_row_runs(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(torch.device("cpu"), repeat=1, seconds=0.001, small=True, scratch=tmp_path)
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
-    result = json.loads(json.dumps(gpu.run_row(row, options)))
+    monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
+    result = json.loads(json.dumps(gpu.run_row("write-1", options)))
     assert not result["failed"]
     assert len(result["results"]) == 2
     assert all(each["rate"] > 0 for each in result["results"].values())

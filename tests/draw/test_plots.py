@@ -151,7 +151,7 @@ def test_logarithmic_axes_place_powers_evenly():
         assert x1 - x0 == pytest.approx(x2 - x1)
         assert y1 - y0 == pytest.approx(y2 - y1)
         assert (y0 - y2) / HEIGHT == pytest.approx(slope * 2 / 4)  # of four decades
-    texts = {shape.text for shape in scene.shapes if isinstance(shape, Text)}
+    texts = {shape.words for shape in scene.shapes if isinstance(shape, Text)}
     assert {"100", "1k", "10k", "1", "10"} <= texts
 
 
@@ -172,6 +172,6 @@ def test_logarithmic_ticks_enclose_the_numbers(low, high, expected):
 def test_a_bar_that_is_not_a_number_is_not_drawn():
     heights = {"a": np.array([1.0, 0.5]), "b": np.array([0.25, math.nan])}
     texts = [
-        shape.text for shape in Bars("speed", ["x", "y"], heights).scene().shapes if isinstance(shape, Text)
+        shape.words for shape in Bars("speed", ["x", "y"], heights).scene().shapes if isinstance(shape, Text)
     ]
     assert [text for text in texts if "." in text] == ["1.00", "0.50", "0.25"]
