@@ -12,11 +12,14 @@ CPU, to try the script. Ends with one JSON line.
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -94,11 +97,16 @@ class Apart:
     """A row in another process, whose messages go to a file."""
 
     def __init__(self, name: str, arguments: list[str], log: Path):
-        self.name, self.log = name, log
+        self.name, self.log, self.late = name, log, False
         command = [sys.executable, "-m", "bench.gpu", name, "--here", *arguments]
         with log.open("w") as messages:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                text=True,
+                start_new_session=True,  # so that all of them can be ended
             )
         self.lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self.listen, daemon=True).start()
@@ -123,22 +131,28 @@ class Apart:
         """Let the row be measured, and return its figures."""
         line = ""
         if self.process.poll() is None and self.process.stdin is not None:
-            self.process.stdin.write("go\n")
-            self.process.stdin.flush()
+            with suppress(OSError):  # it may end just now
+                self.process.stdin.write("go\n")
+                self.process.stdin.flush()
             line = self.read_line(end)
-        late = time.monotonic() > end
-        try:
-            self.process.wait(20 if line else 0.1)  # it ends what it has started
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+        self.stop(20 if line else 0)  # one that is done ends what it has started
         if line.startswith("{"):
             figures: dict[str, Any] = json.loads(line)
             return figures
         last = (self.log.read_text().strip().splitlines() or ["it ended"])[-1]
-        return {"row": self.name, "error": "took too long" if late else last[:300]}
+        return {"row": self.name, "error": "took too long" if self.late else last[:300]}
+
+    def stop(self, seconds: float) -> None:
+        """Wait so long for the process, then end it and those that it has started."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.late = True
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
 
 
 def run_group(names: list[str], arguments: list[str], o: argparse.Namespace) -> list[dict[str, Any]]:
@@ -148,7 +162,7 @@ def run_group(names: list[str], arguments: list[str], o: argparse.Namespace) -> 
     ready = [row.read_line(end) == "ready\n" for row in rows]
     for row, is_ready in zip(rows, ready, strict=True):
         if not is_ready:
-            row.process.kill()
+            row.stop(0.2)
     return [row.finish(time.monotonic() + o.limit) for row in rows]
 
 

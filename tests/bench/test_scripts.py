@@ -64,6 +64,15 @@ def test_a_process_that_fails_is_a_line_of_the_table(tmp_path: Path) -> None:
     assert "train.en.gz" in result["error"]
 
 
+def test_a_process_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "sh"
+    script.write_text("#!/bin/sh\nexec sleep 100\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(script))
+    (result,) = gpu.run_group(["beam"], [], argparse.Namespace(out=tmp_path, limit=0.1))
+    assert result == {"row": "beam", "error": "took too long"}
+
+
 def test_a_curve_ends_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(value: int):  # type: ignore[no-untyped-def]
         if value > 4:
