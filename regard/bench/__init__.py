@@ -106,9 +106,9 @@ def show(size: str, device: torch.device, results: dict[str, dict[str, Any]]) ->
         ours, words = row["results"].get("regard"), [f"{name:21}"]
         words += [f"{who} {r['rate']:,.0f}" for who, r in row["results"].items()]
         words.append(row["unit"].replace("_", " ") + "/s")
-        others = {who: r["rate"] for who, r in row["results"].items() if who != "regard"}
-        if ours and others:
-            words += [f"  {ours['rate'] / rate:.2f} x {who}" for who, rate in others.items()]
+        peer_rates = {who: r["rate"] for who, r in row["results"].items() if who != "regard"}
+        if ours and peer_rates:
+            words += [f"  {ours['rate'] / rate:.2f} x {who}" for who, rate in peer_rates.items()]
         for key, label in (("flops_share", "of peak FLOP/s"), ("bandwidth_share", "of bandwidth")):
             if ours and key in ours:
                 words.append(f"  {ours[key]:.0%} {label}")

@@ -114,8 +114,8 @@ def measure(
             result = results[name]
             result["rates"].append(rate)
             if cuda:
-                others = sum(size for other, size in held.items() if other != name)
-                own = torch.cuda.max_memory_allocated() - others
+                held_elsewhere = sum(size for other, size in held.items() if other != name)
+                own = torch.cuda.max_memory_allocated() - held_elsewhere
                 result |= (
                     {"GiB": round(own / 2**30, 2)} if own > 2**20 else {}
                 )  # none: another process has it
