@@ -28,6 +28,8 @@ LONGEST = (  # modules that start first, so that no core idles at the end
     "convert/test_hostile.py",
     "test_torture.py",
     "tasks/test_caption.py",
+    "test_experiments.py",
+    "tasks/test_fill.py",
     "serve/test_cli.py",
     "models/test_seq2seq.py",
     "viewer/test_screenshots.py",

@@ -3,6 +3,7 @@
 That one is this file as a script. It has no threads, and has computed nothing yet.
 """
 
+import atexit
 import functools
 import json
 import os
@@ -64,7 +65,10 @@ def start_server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     with theirs:
         words = [sys.executable, __file__, str(theirs.fileno()), *sys.path]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return mine, subprocess.Popen(words, env=environment, pass_fds=[theirs.fileno()])
+        process = subprocess.Popen(words, env=environment, pass_fds=[theirs.fileno()])
+    atexit.register(process.wait)
+    atexit.register(mine.close)  # the last is the first
+    return mine, process
 
 
 def wait_for_request(requests: socket.socket) -> dict[str, Any]:
