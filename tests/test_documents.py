@@ -4,7 +4,7 @@ import pytest
 
 from helpers.documents import ROOT, Command, blocks, fenced, run_command, run_page, split_commands
 
-QUICK = ("README.md", "docs/start.md", "docs/chatting.md")
+QUICK = ("README.md", "docs/start.md", "docs/chatting.md", "docs/words.md")
 NOT_RUN = {  # lines that begin so, and why
     "regard ask hf:OWNER/NAME": "a model on the Hub, which tests don't reach",
     "torchrun --nproc-per-node 8": "eight GPUs; tests/training/test_distributed.py has two processes",
@@ -18,7 +18,9 @@ PAGES_NOT_RUN = {
 
 
 def has_commands(path):
-    return any(words[0] == "regard" for line in fenced(path.read_text()) for words in split_commands(line))
+    text = path.read_text()
+    commands = any(words[0] == "regard" for line in fenced(text) for words in split_commands(line))
+    return commands or "import torch, regard" in text
 
 
 PAGES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")) if has_commands(path)]

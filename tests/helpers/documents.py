@@ -23,7 +23,7 @@ from helpers import document_data
 from helpers.commands import ENVIRONMENT, call, set_stdin
 
 ROOT = Path(__file__).parents[2]
-SMALL = [word for s in ("dim=16", "depth=1", "heads=2") for word in ("--set", f"model.{s}")]
+SMALL = [word for s in ("dim=16", "depth=1", "heads=4") for word in ("--set", f"model.{s}")]
 SMALL += ["--set", "data.vocab=300"]
 RUNS = {  # that a page uses and does not make: what trains them
     "runs/de": ["translate", *SMALL],
@@ -118,7 +118,8 @@ def split_commands(line: str) -> list[list[str]]:
 
 
 def run_page(page: str, not_run: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run the blocks of a page in their order, in the current folder; return how many commands have run.
+    """Run the blocks of a page in their order, in the current folder; return how many commands and blocks of
+    Python have run.
 
     Lines that begin as in `not_run` are left out. The tour's blocks in Python quote the code, and don't run.
     """
@@ -126,6 +127,7 @@ def run_page(page: str, not_run: tuple[str, ...], monkeypatch: pytest.MonkeyPatc
     for language, lines in blocks((ROOT / page).read_text()):
         if language == "python" and "tour" not in page and not any(map(not_run.__contains__, lines)):
             run_python("\n".join(lines))
+            count += 1
         for line in dict.fromkeys(lines) if language == "sh" else ():
             for command in [] if line.startswith(not_run) else parse(line):
                 if command.words[0] == "python":
