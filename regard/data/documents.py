@@ -13,6 +13,7 @@ from regard.data.files import (
     decode_utf8,
     empty_file,
     expand_folders,
+    normalize_newlines,
     read_hub_columns,
     read_jsonl,
     read_lines,
@@ -54,10 +55,10 @@ def _file_chunks(file: str) -> Iterator[Chunk]:
     if file.startswith("hf:") or content_suffix(file) == ".jsonl":
         for text in (_hub if file.startswith("hf:") else _jsonl)(file):
             if text and not text.isspace():
-                yield True, text
+                yield True, normalize_newlines(text)
     else:
         for number, text in enumerate(_plain(file)):
-            yield number == 0, text
+            yield number == 0, normalize_newlines(text)
 
 
 def _plain(path: str) -> Iterator[str]:

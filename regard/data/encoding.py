@@ -1,8 +1,10 @@
 """Split texts for training and validation, make their tokenizer, and encode them."""
 
 import contextvars
+import hashlib
 import os
 import sys
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ import numpy as np
 
 from regard.data.documents import Chunk, Reiterable
 from regard.data.files import ReadConfig
+from regard.data.splitting import number_groups
 from regard.errors import UserError, suggest
 from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
@@ -41,29 +44,35 @@ Parts = Iterable[Part]
 def split_texts(texts: Iterable[Chunk], valid: Iterable[Chunk] | None, holdout: float) -> Parts:
     """Return all texts, each with whether it is held out.
 
-    Held out are `valid`, if given; or every tenth document, for a holdout of 0.1; or, of few documents, the
-    last tenth of their characters (as nanoGPT does).
+    Held out are `valid`, if given; or every tenth document, for a holdout of 0.1, equal ones counted as one;
+    or, of few documents, the last tenth of their characters (as nanoGPT does).
     """
     if valid is not None:
         sides = ((False, texts), (True, valid))
         return Reiterable(lambda: ((out, starts, text) for out, side in sides for starts, text in side))
     if holdout == 0:
         return Reiterable(lambda: ((False, starts, text) for starts, text in texts))
-    count = characters = 0
-    for starts, text in texts:
-        count += starts
+    characters, digests = 0, array("Q")
+    document = hashlib.blake2b(digest_size=8)
+    for number, (starts, text) in enumerate(texts):
+        if starts and number:
+            digests.append(int.from_bytes(document.digest()))
+            document = hashlib.blake2b(digest_size=8)
+        document.update(text.encode())
         characters += len(text)
-    every = max(2, round(1 / holdout))
-    if count >= max(MIN_DOCUMENTS, every):
-        return Reiterable(lambda: _hold_out_documents(texts, every))
+    digests.append(int.from_bytes(document.digest()))
+    every, groups = max(2, round(1 / holdout)), number_groups(np.array(digests))
+    if groups.max() + 1 >= max(MIN_DOCUMENTS, every):
+        held_out = (groups + 1) % every == 0
+        return Reiterable(lambda: _hold_out_documents(texts, held_out))
     return Reiterable(lambda: _cut_texts(texts, int(characters * (1 - holdout))))
 
 
-def _hold_out_documents(texts: Iterable[Chunk], every: int) -> Iterator[Part]:
-    number = 0
+def _hold_out_documents(texts: Iterable[Chunk], held_out: np.ndarray) -> Iterator[Part]:
+    number = -1
     for starts, text in texts:
         number += starts
-        yield number % every == 0, starts, text
+        yield bool(held_out[number]), starts, text
 
 
 def _cut_texts(texts: Iterable[Chunk], left: int) -> Iterator[Part]:

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,6 +25,15 @@ SMALL = 2**28  # bytes that any compressed file may expand to
 PIPE_WAIT = 60.0  # seconds for the first byte of a pipe
 TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}
 COMPRESSED = {".gz", ".xz", ".zst"}
+CONVERT = (
+    dict.fromkeys((".heic", ".heif", ".svg"), " (convert to .png)")
+    | dict.fromkeys((".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".wma"), " (convert to .wav)")
+    | dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".html", ".epub"), " (convert to .txt)")
+)  # files that people have, and what to do with them
+# How files are read and split. In version 1, Windows' line ends stay, a header is a pair, CoNLL-U is not
+# known, of images only PNG, JPEG and WebP are read, folders named train and val are like any others, and rows
+# are held out one by one, also where they share a source. A run goes on with the version that it began with.
+VERSION = 2
 
 
 # What a run reads
@@ -31,13 +41,16 @@ COMPRESSED = {".gz", ".xz", ".zst"}
 
 @dataclass(frozen=True, kw_only=True)
 class ReadConfig:
-    """The setting in [data] of all that read files, also without a recipe."""
+    """The settings in [data] of all that read files, also without a recipe."""
 
     max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
+    version: int = VERSION  # how files are read and split; that with which a run began
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not self.max_bytes > 0:
             raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
+        if not 1 <= self.version <= VERSION:
+            raise ValueError(f"version={self.version} must be from 1 to {VERSION}")
 
 
 @dataclass
@@ -45,6 +58,8 @@ class Reading:
     """What holds for all files that are read together, and which these are."""
 
     max_bytes: int | None = None  # as in ReadConfig
+    version: int = VERSION
+    notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
     files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
 
 
@@ -52,9 +67,9 @@ _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
 @contextlib.contextmanager
-def read_together(max_bytes: int | None) -> Iterator[Reading]:
+def read_together(max_bytes: int | None = None, version: int = VERSION) -> Iterator[Reading]:
     """Let compressed files expand to `max_bytes`, and record the files that are opened in this context."""
-    reading = Reading(max_bytes)
+    reading = Reading(max_bytes, version)
     token = _reading.set(reading)
     try:
         yield reading
@@ -69,6 +84,19 @@ def record_file(path: str) -> None:
         reading.files.setdefault(path)
 
 
+def record_note(note: str) -> None:
+    """Record what the user should know about the data."""
+    reading = _reading.get()
+    if reading is not None:
+        reading.notes.setdefault(note)
+
+
+def reading_version() -> int:
+    """Return how files are read, see VERSION."""
+    reading = _reading.get()
+    return VERSION if reading is None else reading.version
+
+
 # Paths
 
 
@@ -78,19 +106,32 @@ def list_files(folder: str, suffixes: Set[str] = TEXT_SUFFIXES, what: str = "tex
     def fail(error: OSError) -> None:
         raise UserError(f"{error.filename}: cannot be read ({os_reason(error)}); check its permissions")
 
-    paths = []
+    paths, left_out = [], Counter[str]()
     for root, folders, files in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        names = [name for name in files if not name.startswith(".") and content_suffix(name) in suffixes]
+        visible = [name for name in files if not name.startswith(".")]
+        names = [name for name in visible if content_suffix(name) in suffixes]
+        left_out.update(content_suffix(name) for name in visible if content_suffix(name) not in suffixes)
         for path in (os.path.join(root, name) for name in names):
             try:
                 regular_stat(path)
             except OSError as error:
                 fail(error)
             paths.append(path)
+    kinds = ", ".join(
+        f"{count:,} {suffix or 'without a suffix'}{CONVERT.get(suffix, '')}"
+        for suffix, count in left_out.most_common()
+    )
     if not paths:
+        there = f" (only {kinds})" if kinds else ""
         raise UserError(
-            f"{folder}: no {what} in this folder; add files with the suffix {' '.join(sorted(suffixes))}"
+            f"{folder}: no {what} in this folder{there}; add files with the suffix "
+            f"{' '.join(sorted(suffixes))}"
+        )
+    if kinds:
+        record_note(
+            f"{folder}: left out {left_out.total():,} of {left_out.total() + len(paths):,} files, which are "
+            f"no {what} by their suffix: {kinds}"
         )
     return sorted(paths)
 
@@ -259,6 +300,8 @@ def read_lines(path: str) -> Iterator[bytes]:
                     f"{name}:{number}: a zero byte, so this is not a text file; "
                     "if it is UTF-16, convert it with: iconv -f utf-16 -t utf-8"
                 )
+            if line.endswith(b"\r\n") and reading_version() > 1:
+                line = line[:-2] + b"\n"
             yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
@@ -272,6 +315,11 @@ def decode_utf8(data: bytes | bytearray, path: str, number: int = 1) -> str:
             f"{display_name(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
             "if the file is Latin-1, convert it with: iconv -f latin1 -t utf-8"
         ) from None
+
+
+def normalize_newlines(text: str) -> str:
+    """Return the text with the line ends of Unix, not of Windows or old Macs."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if reading_version() > 1 and "\r" in text else text
 
 
 def check_surrogates(text: str, where: str) -> str:

@@ -10,13 +10,21 @@ import numpy as np
 import torch
 from PIL import Image
 
-from regard.data.files import content_suffix, empty_file, list_files, missing_file, open_file, read_tsv
+from regard.data.files import (
+    content_suffix,
+    empty_file,
+    list_files,
+    missing_file,
+    open_file,
+    read_tsv,
+    reading_version,
+)
 from regard.data.images import DEFAULT_WIDTH, ImageDataset, default_size, load_images
 from regard.errors import UserError, first_line
 from regard.files.regular import check_name
-from regard.vision.decoding import ImageSource, resize_image
+from regard.vision.decoding import ImageSource, readable_suffixes, resize_image
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})  # that version 1 reads
 
 
 def read_image_classes(
@@ -70,7 +78,8 @@ def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
     """Yield each image of FOLDER/CLASS/any/where.png, and its class."""
     if any(is_idx(name) for name in os.listdir(folder)):
         raise UserError(f"{folder}: a folder of IDX files; give {folder}/...images-idx3-ubyte")
-    for path in list_files(folder, SUFFIXES, "image"):
+    suffixes = readable_suffixes() if reading_version() > 1 else SUFFIXES
+    for path in list_files(folder, suffixes, "image"):
         name, *below = Path(path).relative_to(folder).parts
         check_name(name)
         if not below:

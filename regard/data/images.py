@@ -125,6 +125,12 @@ class ImageDataset:
             "(data.memory_gb) are decoded again when needed"
         ]
 
+    def keys(self) -> list[bytes]:
+        """Return what equal images share: pixels; or, of many, the size and beginning of their files."""
+        if self.pixels is not None:
+            return [hashlib.sha256(image.contiguous().numpy().data).digest() for image in self.pixels]
+        return [source.key() for source in self.sources]
+
     def fingerprint(self) -> str:
         """Return a SHA-256 of all images: of their files, or of their pixels if these are not from files."""
         sha = hashlib.sha256(f"{len(self)} {self.shape}".encode())
@@ -221,7 +227,7 @@ def read_sizes(sources: Sequence[ImageSource], advance: Callable[[int], None]) -
 def find_image(path: str) -> ImageSource:
     """Return the file at a path of this machine."""
     if not os.path.isfile(path):
-        raise UserError(f"{path}: no such image; give the path of a PNG, JPEG or WebP")
+        raise UserError(f"{path}: no such image; give the path of one, such as a PNG, JPEG or WebP")
     return ImageSource(path, path)
 
 

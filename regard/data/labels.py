@@ -4,7 +4,7 @@ import csv
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeVar
@@ -18,10 +18,12 @@ from regard.data.files import (
     expand_folders,
     load_hub_dataset,
     missing_file,
+    normalize_newlines,
     read_jsonl,
     read_lines,
     read_tsv,
 )
+from regard.data.splitting import number_groups
 from regard.errors import UserError, first_line
 
 T = TypeVar("T")
@@ -208,7 +210,7 @@ def _parse_cell(where: str, name: str, value: Any) -> str | float:
         value = str(value).lower()  # 1, or JSON's true
     if not isinstance(value, str):
         raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
-    value = check_surrogates(value, where).strip()
+    value = normalize_newlines(check_surrogates(value, where)).strip()
     if not value:
         raise UserError(f"{where}: an empty {name}; fill it in or remove the row")
     return value
@@ -286,19 +288,30 @@ def split_labels(
                 f"{' '.join(table.columns)}; give both the same columns"
             )
         return table, valid
-    train, held_out = split_by_class(table.labels or [""] * len(table), holdout)
+    sources = list(zip(table.texts, table.second_texts or table.texts, strict=True))
+    train, held_out = split_by_class(table.labels or [""] * len(table), holdout, sources)
     return table.rows(train), table.rows(held_out)
 
 
-def split_by_class(labels: Sequence[str], holdout: float) -> tuple[list[int], list[int]]:
-    """Return the numbers of rows for training and for validation: every tenth of each class, for a holdout
-    of 0.1. If no class has so many rows, the last of each that has two or more."""
-    rows_of_class = defaultdict(list)
-    for row, label in enumerate(labels):
-        rows_of_class[label].append(row)
+def split_by_class(
+    labels: Sequence[str], holdout: float, sources: Sequence[Hashable]
+) -> tuple[list[int], list[int]]:
+    """Return the numbers of rows for training and for validation: every tenth source of each class, for a
+    holdout of 0.1. If no class has so many, the last of each that has two or more.
+
+    Rows with one source stay together; their class is that of the first.
+    """
+    groups = number_groups(sources).tolist()
+    groups_of_class: dict[str, dict[int, None]] = defaultdict(dict)
+    class_of_group: dict[int, str] = {}
+    for group, label in zip(groups, labels, strict=True):
+        groups_of_class[class_of_group.setdefault(group, label)].setdefault(group)
     held_out: set[int] = set()
     if holdout > 0:
-        every = max(2, round(1 / holdout))
-        held_out.update(row for rows in rows_of_class.values() for row in rows[every - 1 :: every])
-        held_out = held_out or {rows[-1] for rows in rows_of_class.values() if len(rows) > 1}
-    return [row for row in range(len(labels)) if row not in held_out], sorted(held_out)
+        every, of_class = max(2, round(1 / holdout)), [list(each) for each in groups_of_class.values()]
+        held_out.update(group for each in of_class for group in each[every - 1 :: every])
+        held_out = held_out or {each[-1] for each in of_class if len(each) > 1}
+    sides: tuple[list[int], list[int]] = [], []
+    for row, group in enumerate(groups):
+        sides[group in held_out].append(row)
+    return sides

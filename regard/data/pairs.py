@@ -15,11 +15,14 @@ from regard.data.files import (
     empty_file,
     expand_folders,
     missing_file,
+    normalize_newlines,
     read_hub_columns,
     read_jsonl,
     read_lines,
     read_tsv,
 )
+from regard.data.headers import is_pair_header, record_header
+from regard.data.splitting import number_groups
 from regard.errors import UserError
 
 Pair = tuple[str, str]
@@ -64,8 +67,10 @@ def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:
 
 
 def _tsv(path: str) -> Iterator[Pair]:
-    for where, cells in read_tsv(path):
-        if len(cells) == 2:
+    for number, (where, cells) in enumerate(read_tsv(path), 1):
+        if number == 1 and len(cells) == 2 and is_pair_header(cells):
+            record_header(where, cells, "pair")
+        elif len(cells) == 2:
             yield cells[0].strip(), cells[1].strip()
         elif len(cells) > 2 or cells[0].strip():
             count = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
@@ -84,7 +89,7 @@ def _jsonl(path: str) -> Iterator[Pair]:
                     f'{where}: no pair; write each line as {{"source": "...", "target": "..."}} '
                     'or {"turns": ["...", "...", ...]} with at least two turns'
                 )
-        turns = [check_surrogates(turn, where).strip() for turn in turns]
+        turns = [normalize_newlines(check_surrogates(turn, where)).strip() for turn in turns]
         yield from pairwise(turns)
 
 
@@ -148,12 +153,15 @@ def split_pairs(
     """Return pairs for training and for validation.
 
     The latter are `valid`, if given; or every tenth conversation, for a holdout of 0.1; or, of few
-    conversations, the last tenth, though at least one of two or more.
+    conversations, the last tenth, though at least one of two or more. Conversations that begin alike count as
+    one.
     """
     if valid is not None:
         return list(pairs), list(valid)
     ids = np.array(conversation_ids(pairs), dtype=np.int64)
-    count = int(ids[-1]) + 1 if len(ids) else 0
+    firsts = np.unique(ids, return_index=True)[1].tolist()
+    ids = number_groups([pairs[row][0] for row in firsts])[ids]
+    count = int(ids.max()) + 1 if len(ids) else 0
     every = max(2, round(1 / holdout)) if holdout else 0
     if holdout == 0 or count < 2:
         held_out = np.zeros(len(pairs), dtype=bool)

@@ -9,6 +9,7 @@ import numpy as np
 
 from regard.data.encoding import dtype_for
 from regard.data.ragged import Ragged
+from regard.data.splitting import hold_out_groups
 from regard.errors import UserError
 from regard.text.sentences import split_sentences
 from regard.text.tokenizer import Tokenizer
@@ -94,8 +95,8 @@ def encode_passages(documents: Iterable[str], tokenizer: Tokenizer, longest: int
 
 def split_documents(documents: Sequence[str], holdout: float) -> tuple[list[str], list[str]]:
     """Return documents for training and for validation: every tenth, for a holdout of 0.1."""
-    every = max(2, round(1 / holdout)) if holdout else 0
-    if not every or len(documents) < 2:
-        return list(documents), []
-    every = min(every, len(documents))
-    return [d for i, d in enumerate(documents, 1) if i % every], list(documents[every - 1 :: every])
+    held_out = hold_out_groups(documents, holdout)
+    sides: tuple[list[str], list[str]] = [], []
+    for document, out in zip(documents, held_out.tolist(), strict=True):
+        sides[out].append(document)
+    return sides

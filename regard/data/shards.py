@@ -25,6 +25,7 @@ from regard.data.encoding import (
 )
 from regard.data.files import read_together
 from regard.data.shard import Shard
+from regard.data.splitting import use_splits
 from regard.data.streams import Stream
 from regard.draw.terminal import progress
 from regard.errors import UserError, first_line, os_reason
@@ -167,7 +168,8 @@ def prepare(
         if is_prepared(inputs):
             raise UserError(f"{inputs[0]}: prepared already; give the texts")
     try:
-        with atomic_folder(out, "--out") as draft, read_together(config.max_bytes):
+        with atomic_folder(out, "--out") as draft, read_together(config.max_bytes, config.version) as reading:
+            paths, valid_paths = use_splits(paths, valid_paths, has_classes=False)
             valid = reiterable_chunks(valid_paths) if valid_paths else None
             parts = split_texts(reiterable_chunks(paths), valid, config.holdout)
             with progress("bytes prepared", text_size([*paths, *valid_paths])) as advance:
@@ -177,6 +179,8 @@ def prepare(
         raise UserError(
             f"{out}: cannot be written ({os_reason(error)}); free space or choose another folder"
         ) from None
+    for note in reading.notes:
+        print(note, file=sys.stderr)
     train, valid_tokens = about["train"]["tokens"], about["valid"]["tokens"]
     print(f"prepared {train:,} tokens for training and {valid_tokens:,} held out", file=sys.stderr)
     return about

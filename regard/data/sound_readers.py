@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,13 +67,13 @@ def read_sound_table(path: str) -> Iterator[LabelledSound]:
 
 
 def split_by_voice(
-    recordings: Sequence[LabelledSound], holdout: float
+    recordings: Sequence[LabelledSound], holdout: float, sources: Sequence[Hashable]
 ) -> tuple[list[int], list[int], list[str]]:
     """Return the numbers of rows for training and for validation, and the voices that are held out: every
-    tenth of them, for a holdout of 0.1, or the last. Without voices, as `split_by_class` does."""
+    tenth of them, for a holdout of 0.1, or the last. Else as `split_by_class` does by `sources`."""
     voices = sorted({recording.voice for recording in recordings if recording.voice is not None})
     if not holdout or len(voices) < 2 or any(recording.voice is None for recording in recordings):
-        return *split_by_class([recording.label for recording in recordings], holdout), []
+        return *split_by_class([recording.label for recording in recordings], holdout, sources), []
     every = max(2, round(1 / holdout))
     held_out = voices[every - 1 :: every] or voices[-1:]
     held = [i for i, recording in enumerate(recordings) if recording.voice in held_out]

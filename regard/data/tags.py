@@ -3,13 +3,25 @@
 import re
 from collections.abc import Sequence
 
-from regard.data.files import decode_utf8, display_name, expand_folders, read_lines
+from regard.data.files import (
+    decode_utf8,
+    display_name,
+    expand_folders,
+    read_lines,
+    reading_version,
+    record_note,
+)
+from regard.data.headers import TAG_NAMES, WORD_NAMES, is_header, record_header
 from regard.data.labels import count_columns
 from regard.errors import UserError
 
 TaggedSentence = tuple[list[str], list[str]]  # the words, and the tag of each
 
-SUFFIXES = {".conll", ".tsv", ".txt"}  # of the files in a folder
+SUFFIXES = {".conll", ".conllu", ".tsv", ".txt"}  # of the files in a folder
+CONLLU = re.compile(
+    r"[0-9]+([-.][0-9]+)?(\t[^\t]+){9}"
+)  # ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
+COMMENT = re.compile(r"# ?(sent_id|text|newdoc|newpar|global\.columns)\b")  # that such files begin with
 BLANK = re.compile(r"[ \t]+")
 EXPECTED = "write each line as a word, spaces or a tab, and its tag"
 
@@ -17,7 +29,8 @@ EXPECTED = "write each line as a word, spaces or a tab, and its tag"
 def read_tags(paths: Sequence[str]) -> list[TaggedSentence]:
     """Read CoNLL files: each line has a word first and its tag last, and a blank line ends a sentence.
 
-    Lines of -DOCSTART- end a sentence too.
+    Lines of -DOCSTART- end a sentence too. In CoNLL-U, the word is in the second column, and its tag in the
+    fourth.
     """
     return [sentence for file in list(expand_folders(paths, SUFFIXES)) for sentence in _read_conll(file)]
 
@@ -25,13 +38,27 @@ def read_tags(paths: Sequence[str]) -> list[TaggedSentence]:
 def _read_conll(path: str) -> list[TaggedSentence]:
     sentences: list[TaggedSentence] = [([], [])]
     columns = 0
+    is_conllu: bool | None = None if reading_version() > 1 else False  # None: no word was read yet
     for number, line in enumerate(read_lines(path), 1):
-        cells = BLANK.split(decode_utf8(line, path, number).strip(" \t\r\n"))
+        text, where = decode_utf8(line, path, number).strip(" \t\r\n"), f"{display_name(path)}:{number}"
+        if is_conllu is None and (CONLLU.fullmatch(text) or COMMENT.match(text)):
+            is_conllu = True
+            record_note(f"{display_name(path)}: CoNLL-U; words are tagged by column 4 (UPOS)")
+        if is_conllu and text:
+            if (word := _parse_conllu(where, text)) is not None:
+                sentences[-1][0].append(word[0])
+                sentences[-1][1].append(word[1])
+            continue
+        cells = BLANK.split(text)
         if not cells[0] or cells[0].startswith("-DOCSTART-"):
             if sentences[-1][0]:
                 sentences.append(([], []))
             continue
-        where = f"{display_name(path)}:{number}"
+        if is_conllu is None:
+            is_conllu = False
+            if number == 1 and is_header(cells[:1] + cells[-1:], (WORD_NAMES, TAG_NAMES)):
+                record_header(where, cells, "word")
+                continue
         if len(cells) < 2:
             raise UserError(f"{where}: 1 column; {EXPECTED}")
         columns = columns or len(cells)
@@ -45,3 +72,17 @@ def _read_conll(path: str) -> list[TaggedSentence]:
     if not sentences:
         raise UserError(f"{display_name(path)}: no sentence in it; {EXPECTED}")
     return sentences
+
+
+def _parse_conllu(where: str, text: str) -> tuple[str, str] | None:
+    """Return the word and the tag of a line of CoNLL-U; None of a comment, a range or an empty node."""
+    if text.startswith("#"):
+        return None
+    if not CONLLU.fullmatch(text):
+        raise UserError(f"{where}: not ten columns with a number first, as in the lines before; correct it")
+    number, word, _, tag, *_ = text.split("\t")
+    if not number.isdecimal():
+        return None
+    if tag == "_":
+        raise UserError(f"{where}: no tag in column 4 (UPOS); fill it in, or give a word and its tag alone")
+    return word.replace(" ", "\N{NO-BREAK SPACE}"), tag

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.data.splitting import choose_test
 from regard.draw.terminal import progress
 from regard.errors import UserError
 from regard.tasks import Task, targets
@@ -36,7 +37,7 @@ def score_model(
         raise UserError(f"num_return_sequences={samples}: only one answer to each text can be scored")
     if against is not None:
         check_comparable(task, against.task)
-    data = task.held_out(paths)
+    data = task.held_out(choose_test(paths, task.has_class_folders))
     if by_position:
         return evaluate_positions(model, data)
     if (scores := task.score(model.model, data)) is not None:

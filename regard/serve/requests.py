@@ -27,6 +27,7 @@ class ImageBytes(decoding.ImageSource):
     """An image or a recording that came with a request."""
 
     data: bytes = b""
+    formats = decoding.WEB
 
     def open(self) -> io.BytesIO:
         return io.BytesIO(self.data)

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -20,6 +21,9 @@ from regard.text.tokenizer import Tokenizer
 class Answer:
     text: str
     score: float | None = None  # beam search's: log-probability / length ** length_penalty
+    value: Any = field(
+        default=None, compare=False
+    )  # numbers, lists and objects that the text shows; None: the text is all
 
 
 @dataclass(frozen=True)

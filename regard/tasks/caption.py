@@ -21,6 +21,7 @@ from regard.data.encoding import tokenizer_for
 from regard.data.image_readers import read_captions
 from regard.data.images import ImageDataset, read_pixels
 from regard.data.shuffling import random_keys
+from regard.data.splitting import number_groups
 from regard.data.synthetic import draw_shapes
 from regard.decode.sampling import Sampling
 from regard.describe.watch import watch
@@ -134,11 +135,9 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         if valid or not paths:
             held, held_captions = read_captions(valid, H, C, memory) if valid else shapes(held=True)
         else:
-            holdout = request.data.holdout
-            every = max(2, round(1 / holdout)) if holdout else len(images) + 1
-            sides: tuple[list[int], list[int]] = ([], [])
-            for i in range(len(images)):
-                sides[(i + 1) % every == 0].append(i)
+            groups = number_groups(images.keys())
+            every = max(2, round(1 / holdout)) if (holdout := request.data.holdout) else len(images) + 1
+            sides = [np.flatnonzero(((groups + 1) % every == 0) == out).tolist() for out in (False, True)]
             held, held_captions = images.rows(sides[1]), [captions[i] for i in sides[1]]
             images, captions = images.rows(sides[0]), [captions[i] for i in sides[0]]
         texts = [(False, text) for several in captions for text in several]

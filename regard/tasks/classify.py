@@ -92,7 +92,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     data_config = DataConfig
     builtin = ("classify.tsv",), ("classify.valid.tsv",)
     has_references = True
-    fitted = ("labels", "low", "high", "weights")
+    data_settings = ("labels", "low", "high", "weights")
 
     def setup(self) -> None:
         end = self.tokenizer.id(END)
@@ -305,10 +305,16 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
                     answers[number] = self._answer(row, request.samples)
         return answers
 
+    def count_tokens(self, input: str) -> tuple[int, int]:
+        parts = [np.array(self.tokenizer.encode(part)) for part in input.split("\t")[:2]]
+        specials = sum(id is not None for id in (self.first, *[self.end] * len(parts)))
+        return len(self.frame(*parts)[0]) - specials, sum(map(len, parts))
+
     def _answer(self, logits: Tensor, samples: int) -> list[Answer]:
         if self.config.labels is None:
             low, high = self.bounds
-            return [Answer(f"{low + float(logits[0]) * (high - low):.4f}")]
+            score = f"{low + float(logits[0]) * (high - low):.4f}"
+            return [Answer(score, value=float(score))]
         return likeliest_classes(self.config.labels, logits, samples)
 
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:

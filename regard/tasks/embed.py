@@ -94,7 +94,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
     builtin = ("embed.tsv",), ("embed.valid.tsv",)
     divisible_batches = False
     embeds = True
-    fitted = ("low", "high")
+    data_settings = ("low", "high")
     extra_options = ("within",)  # a file, whose nearest lines are the answers
     inherits = ("pooling", "normalize", "longest")
     nearest = 5  # lines of a file that are answers, if nothing is said
@@ -324,11 +324,17 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         """Each text's vector as JSON; or the lines `within` a file that are nearest to it, with cosines."""
         vectors, within = self.vectors(model, request.inputs), request.options.get("within")
         if within is None:
-            return [[Answer(json.dumps([round(x, DIGITS) for x in v]))] for v in vectors.tolist()]
+            rounded = [[round(x, DIGITS) for x in v] for v in vectors.tolist()]
+            return [[Answer(json.dumps(v), value=v)] for v in rounded]
         if self.lines is None or self.lines.path != str(within):
             self.lines = LineIndex(str(within), lambda texts: self.vectors(model, texts))
         nearest = self.lines.nearest(F.normalize(vectors, dim=1), request.samples)
         return [[Answer(line, round(cosine, DIGITS)) for line, cosine in several] for several in nearest]
+
+    def count_tokens(self, input: str) -> tuple[int, int]:
+        ids = self.tokenizer.encode_batch([input])[0]
+        specials = sum(id is not None for id in (self.first, self.end))
+        return len(self.frame(ids)[0]) - specials, len(ids)
 
     def default_samples(self, options: dict[str, Any]) -> int:
         return self.nearest if "within" in options else 1

@@ -35,6 +35,7 @@ from regard.tasks.task import PROBABILITIES, widened
 
 __all__ = ["END", "FIRST", "MASK", "PAD", "SPECIALS", "UNKNOWN", "Fill", "FillConfig"]
 BEST = 5  # words that are shown for a blank
+Choices = list[tuple[str, float]]  # words with their probabilities, the likeliest first
 NEXT = ("isNext", "notNext")  # what `Bert.next_sentence` predicts, in the order of its logits
 REPLACED_WEIGHT = 50.0  # λ, of the loss of detecting replaced words; as in the paper
 
@@ -154,7 +155,7 @@ class Fill(MaskedTexts):
         text = [self.first, *ids.tolist(), self.end]
         text[at + 1] = self.mask
         shown = self.tokenizer.decode(ids[:at]) + " ___ " + self.tokenizer.decode(ids[at + 1 :])
-        return f"{shown}\n  → {self._likeliest(model, [text])[0][0]}"
+        return f"{shown}\n  → {format_words(self._likeliest(model, [text], BEST)[0][0])}"
 
     # Answers
 
@@ -166,12 +167,12 @@ class Fill(MaskedTexts):
         """
         pairs = [split_pair(input) for input in request.inputs]
         texts = [self.blank_ids(text) for text, pair in zip(request.inputs, pairs, strict=True) if not pair]
-        words = iter(self._likeliest(model, texts) if texts else [])
+        words = iter(self._likeliest(model, texts, max(BEST, request.samples)) if texts else [])
         logits = iter(self._next_sentence(model, [self.pair_ids(*pair) for pair in pairs if pair]))
         return [
             likeliest_classes(NEXT, next(logits), request.samples)
             if pair
-            else [Answer("; ".join(next(words)))] * request.samples
+            else fill_blanks(next(words), request.samples)
             for pair in pairs
         ]
 
@@ -233,8 +234,10 @@ class Fill(MaskedTexts):
         return bert.next_sentence(bert.encode(ids, attention_mask, kinds))
 
     @torch.inference_mode()
-    def _likeliest(self, model: Bert | Electra | Elmo, texts: list[list[int]]) -> list[list[str]]:
-        """For each [MASK] of each text, "word probability, ..." of the likeliest words; if a text has none,
+    def _likeliest(
+        self, model: Bert | Electra | Elmo, texts: list[list[int]], count: int
+    ) -> list[list[Choices]]:
+        """For each [MASK] of each text, the likeliest words with their probabilities; if a text has none,
         those of its words that are likeliest replaced."""
         device, T = next(model.parameters()).device, max(map(len, texts))
         rows = [row + [self.pad] * (T - len(row)) for row in texts]
@@ -251,15 +254,13 @@ class Fill(MaskedTexts):
         for b, row in enumerate(texts):
             blanks = [(probs[b, t], every) for t, id in enumerate(row) if id == self.mask]
             blanks = blanks or [(replaced[b, 1 : len(row) - 1], row[1:-1])]
-            result.append([self._format_words(p, words) for p, words in blanks])
+            result.append([self._choices(p, words, count) for p, words in blanks])
         return result
 
-    def _format_words(self, probabilities: Tensor, words: Sequence[int]) -> str:
-        top = probabilities.topk(min(BEST, len(probabilities)))
-        return ", ".join(
-            f"{self.tokenizer.tokens([words[i]])[0].strip()} {p:.2f}"
-            for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
-        )
+    def _choices(self, probabilities: Tensor, words: Sequence[int], count: int) -> Choices:
+        top = probabilities.topk(min(count, len(probabilities)))
+        best = zip(top.values.tolist(), top.indices.tolist(), strict=True)
+        return [(self.tokenizer.tokens([words[i]])[0].strip(), p) for p, i in best]
 
     # Looking on
 
@@ -310,6 +311,27 @@ class Fill(MaskedTexts):
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
         return [i for i, id in enumerate(ids) if id == self.mask] or list(range(count))
+
+
+def format_words(choices: Choices) -> str:
+    return ", ".join(f"{word} {p:.2f}" for word, p in choices[:BEST])
+
+
+def fill_blanks(blanks: list[Choices], samples: int) -> list[Answer]:
+    """The likeliest words of all blanks as one answer; or, as several, the likeliest ways to fill them all,
+    with their probabilities: blanks are filled independently of each other."""
+    if samples == 1:
+        value = [[{"word": word, "score": p} for word, p in choices[:BEST]] for choices in blanks]
+        return [Answer("; ".join(map(format_words, blanks)), value=value)]
+    ways: list[tuple[list[str], float]] = [([], 1.0)]
+    for choices in blanks:
+        longer = [  # of the n-th best way, only so many can be among the best
+            ([*words, word], q * p)
+            for n, (words, q) in enumerate(ways, 1)
+            for word, p in choices[: samples // n]
+        ]
+        ways = sorted(longer, key=lambda way: -way[1])[:samples]
+    return [Answer("; ".join(words), p, words) for words, p in ways]
 
 
 def predict_and_mix(model: Elmo, ids: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class Hear(PixelClasses[HearConfig]):
         elif not recordings:
             held, held_labels = speak(config, True)
         else:
-            training, valid, voices = split_by_voice(recordings, request.data.holdout)
+            training, valid, voices = split_by_voice(recordings, request.data.holdout, data.keys())
             held, held_labels = data.rows(valid), [labels[i] for i in valid]
             data, labels = data.rows(training), [labels[i] for i in training]
             if voices:

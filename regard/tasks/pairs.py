@@ -17,7 +17,7 @@ from regard.data import Corpus, PairConfig, PairDataset, read_pairs
 from regard.data.bucketing import bucket_width
 from regard.data.encoding import tokenizer_for
 from regard.data.pair_dataset import encode_pairs, filter_pairs
-from regard.data.pairs import Pair, build_histories, split_pairs
+from regard.data.pairs import History, Pair, build_histories, split_pairs
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
@@ -94,14 +94,22 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         tokenizers = request.tokenizers or cls._train_tokenizers(train, held, data)
         task = cls(request.config, tokenizers[0], context, *tokenizers[1:])
 
-        def prepare(pairs: list[Pair]) -> tuple[PairDataset, list[str]]:
-            encoded = task.encode(build_histories(pairs, turns))
-            return filter_pairs(encoded, data, context - 1, context - 1, cls.cut_sources)
+        def prepare(histories: list[History]) -> tuple[PairDataset, list[str]]:
+            return filter_pairs(task.encode(histories), data, context - 1, context - 1, cls.cut_sources)
 
-        training, notes = prepare(train)
-        valid = None
-        if held:
-            valid, more = prepare(held)
+        trained = build_histories(train, turns)
+        training, notes = prepare(trained)
+        valid, evaluated = None, build_histories(held, turns)
+        if not request.valid and data.version > 1:  # conversations may come to the same point
+            known = {tuple(source) for source, _ in trained}
+            new = [history for history in evaluated if tuple(history[0]) not in known]
+            if dropped := len(evaluated) - len(new):
+                notes += [
+                    f"held out: dropped {dropped:,} of {len(evaluated):,} pairs: their source is trained on"
+                ]
+            evaluated = new
+        if evaluated:
+            valid, more = prepare(evaluated)
             notes += [f"held out: {note}" for note in more]
         settings = cls.settings_from(training)
         return Corpus(training, valid, tokenizers[0], task.target_tokenizer, settings, notes)
@@ -169,7 +177,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
 class Translate(PairTask[TranslateConfig]):
     builtin = ("translate.tsv",), ("translate.valid.tsv",)
-    fitted = ("longest",)
+    data_settings = ("longest",)
     generation: ClassVar = {"max_new_tokens": 200, "temperature": 0.0, "num_beams": 4}
 
     @classmethod
@@ -203,12 +211,21 @@ class Chat(PairTask[ChatConfig]):
 
     def parts(self, input: str) -> list[list[int]]:
         """A text of several lines is a conversation so far; what is too long loses its oldest words."""
+        ids = self.encode_turns(input)
+        return [ids[1 - self.context :]] if ids else []
+
+    def count_tokens(self, input: str) -> tuple[int, int]:
+        count = len(self.encode_turns(input))
+        return min(count, self.context - 1), count
+
+    def encode_turns(self, input: str) -> list[int]:
+        """The last turns of a conversation."""
         lines = [line for line in input.split("\n") if line.strip()][-self.config.turns :]
         ids: list[int] = []
         for n, line in enumerate(lines):
             separator = self.tokenizer.id(SEPARATOR)
             ids += ([separator] if n and separator is not None else []) + self.tokenizer.encode(line.strip())
-        return [ids[1 - self.context :]] if ids else []
+        return ids
 
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
         diversity = {f"distinct_{n}": scoring.distinct(answers, n) for n in (1, 2)}

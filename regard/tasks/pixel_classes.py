@@ -93,9 +93,9 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     kinds = ("vit",)
     specials = ()
     builtin = (), ()  # synthetic
-    static_shapes = has_references = shows_scores = True
+    static_shapes = has_references = shows_scores = has_class_folders = True
     best_metric = "accuracy"
-    fitted = ("labels", "mean", "std", "weights")
+    data_settings = ("labels", "mean", "std", "weights")
     ask_batch_size = 64
     normalised: ClassVar[Text] = IMAGE  # what the page says about pixels as the network reads them
 

@@ -84,7 +84,7 @@ class See(PixelClasses[SeeConfig]):
                 else shapes(config, True)
             )
         else:
-            training, valid = split_by_class(labels, request.data.holdout)
+            training, valid = split_by_class(labels, request.data.holdout, images.keys())
             held, held_labels = images.rows(valid), [labels[i] for i in valid]
             images, labels = images.rows(training), [labels[i] for i in training]
         names = list(config.labels or class_names(labels))

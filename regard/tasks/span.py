@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.spans import Span, read_spans
+from regard.data.splitting import hold_out_groups
 from regard.describe.values import SOFTMAX, Description
 from regard.describe.watch import evaluating
 from regard.errors import UserError
@@ -29,7 +30,6 @@ from regard.tasks.heads import add_head
 from regard.tasks.loss import cross_entropy
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Request
-from regard.tasks.tag import hold_out
 from regard.tasks.task import PROBABILITIES, Task, widened
 
 
@@ -123,10 +123,8 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
             train, held = questions, read_spans(request.valid)
         else:  # whole texts: a question about a text gives away answers to others about it
             texts = list(dict.fromkeys(span.context for span in questions))
-            held_texts = set(hold_out(texts, request.data.holdout)[1])
-            train, held = (
-                [s for s in questions if (s.context in held_texts) == out] for out in (False, True)
-            )
+            out = dict(zip(texts, hold_out_groups(texts, request.data.holdout), strict=True))
+            train, held = ([s for s in questions if out[s.context] == side] for side in (False, True))
         sides = [
             (out, text)
             for out, part in ((False, train), (True, held))
@@ -269,6 +267,12 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
             or [Answer("")]
             for (_, text), places in zip(pairs, likely, strict=True)
         ]
+
+    def count_tokens(self, input: str | tuple[str, str]) -> tuple[int, int]:
+        """Of the question: a text is read in parts."""
+        question, _ = split_question(input) if isinstance(input, str) else input
+        count = len(self.tokenizer.encode(question))
+        return min(count, self.room // 2), count
 
     def likeliest(self, logs: Tensor, window: Window, samples: int) -> list[tuple[tuple[int, int], float]]:
         """The likeliest spans of a window (start, end) in characters; p = p(start) p(end)."""

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, C classes.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 from unicodedata import category
 
 import numpy as np
@@ -17,6 +17,7 @@ from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
 from regard.data.labels import class_names
 from regard.data.ragged import Ragged
+from regard.data.splitting import hold_out_groups
 from regard.data.tags import TaggedSentence, read_tags
 from regard.describe.watch import evaluating
 from regard.errors import UserError
@@ -31,7 +32,6 @@ from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.task import Task
 
-T = TypeVar("T")
 WORD = re.compile(r"w+(?:-w+)*|[^ ]")  # over the kinds of a text's characters, see `split_words`
 INNER = set("-'’.,")  # part of a word between its letters or digits: Ruiz-Hart, don't, 3.5
 
@@ -65,14 +65,6 @@ def parse_tags(text: str) -> list[str]:
     return [word.rpartition("/")[2] for word in text.split(" ") if word]
 
 
-def hold_out(rows: Sequence[T], holdout: float) -> tuple[list[T], list[T]]:
-    """Rows to train and to evaluate on: every tenth, for a holdout of 0.1; of few, the last one."""
-    if not holdout or len(rows) < 2:
-        return list(rows), []
-    every = min(max(2, round(1 / holdout)), len(rows))
-    return [row for i, row in enumerate(rows, 1) if i % every], list(rows[every - 1 :: every])
-
-
 class Examples:
     """Sentences as windows of token ids, with a tag's number where a word begins."""
 
@@ -97,7 +89,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
     data_config = DataConfig
     builtin = ("tag.conll",), ("tag.valid.conll",)
     has_references = True
-    fitted = ("labels",)
+    data_settings = ("labels",)
 
     def setup(self) -> None:
         tokenizer, end = self.tokenizer, self.tokenizer.id(END)
@@ -119,7 +111,8 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         if request.valid:
             train, held = sentences, read_tags(request.valid)
         else:
-            train, held = hold_out(sentences, request.data.holdout)
+            out = hold_out_groups([tuple(words) for words, _ in sentences], request.data.holdout)
+            train, held = ([sentences[i] for i in np.flatnonzero(out == side)] for side in (False, True))
         sides = [(out, " ".join(s[0])) for out, part in ((False, train), (True, held)) for s in part]
         known = request.tokenizers
         tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
@@ -270,7 +263,11 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
             )
         sentences = [split_words(text) if isinstance(text, str) else text for text in request.inputs]
         tags = self.tags(model, sentences)
-        return [[Answer(format_tags(words, row))] for words, row in zip(sentences, tags, strict=True)]
+        answers = []
+        for words, row in zip(sentences, tags, strict=True):
+            value = [{"word": word, "tag": tag} for word, tag in zip(words, row, strict=True)]
+            answers.append([Answer(format_tags(words, row), value=value)])
+        return answers
 
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """Whole entities, if tags are parts of such."""

@@ -45,7 +45,8 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     specials: ClassVar[tuple[str, ...]]  # tokens that its tokenizer must have
     data_config: ClassVar[type[Any]]  # the settings in a recipe's [data]
     builtin: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]  # files to train and evaluate on by default
-    fitted: ClassVar[tuple[str, ...]] = ()  # settings that follow from the data, not for others
+    data_settings: ClassVar[tuple[str, ...]] = ()  # settings that follow from the data, not for others
+    has_class_folders: ClassVar[bool] = False  # its folders are named after classes
     inherits: ClassVar[tuple[str, ...]] = ()  # settings taken over from the model that it starts from
     static_shapes: ClassVar[bool] = False  # all batches have one shape, so that compiling pays
     few_shapes: ClassVar[bool] = False  # or `pad_to_bucket` makes them have a few
@@ -218,6 +219,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def text_limit(self) -> int:
         """The tokens of a text that are read, at most."""
         return self.context
+
+    def count_tokens(self, input: Any) -> tuple[int, int]:
+        """How many tokens of an input are read, and how many it has; the same where none is left out."""
+        return 0, 0
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

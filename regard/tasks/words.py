@@ -217,8 +217,9 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         vectors, answers = self.word_vectors(model), []
         for text in request.inputs:
             words = vectors.nearest(text, count, distance)
-            line = ", ".join(f"{word} {value:.2f}" for word, value in words)
-            answers.append([Answer(word, value) for word, value in words] if several else [Answer(line)])
+            line = ", ".join(f"{word} {score:.2f}" for word, score in words)
+            value = [{"word": word, "score": score} for word, score in words]
+            answers.append([Answer(*each) for each in words] if several else [Answer(line, value=value)])
         return answers
 
     def word_vectors(self, model: nn.Module) -> Vectors:

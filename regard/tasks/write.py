@@ -201,6 +201,10 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
         """What stands before the first word: a new line, or else the end of an earlier text."""
         return self.tokenizer.encode("\n") or [self.tokenizer.end or 0]
 
+    def count_tokens(self, input: str | Sequence[Message]) -> tuple[int, int]:
+        ids = self.read_in(input)
+        return len(fit_context(ids, self.context)), len(ids)
+
     # Looking on
 
     def reading(self, model: WriteModel, input: str) -> Reading:

@@ -14,6 +14,7 @@ from regard import errors
 from regard.core.recurrent import CELLS
 from regard.data import Corpus
 from regard.data.files import ReadConfig, read_together
+from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.atomic import Draft
@@ -79,7 +80,7 @@ def train(
     if minutes is not None:
         changes["train.minutes"] = minutes
     sections = change_recipe(recipe.read(name), changes)
-    files, held_out, parent = take_sources(sections, name)
+    files, held_out, parent = recipe.take_sources(sections, name)
     if files and data:  # a run's own recipe, for other data
         forget_data(sections["task"])
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
@@ -100,7 +101,8 @@ def train(
     config = recipe.fill("train", plan.sections["train"], TrainConfig)
     limits = {key: value for key, value in plan.sections["data"].items() if key == "max_bytes"}
     reading = recipe.fill("data", limits, ReadConfig)  # for the base, too
-    if config.steps and not plan.resumes and "train.warmup" not in changes:  # a recipe's is for its own steps
+    own_warmup = "warmup" in plan.sections["train"] and "train.steps" not in changes  # for its own steps
+    if config.steps and not (plan.resumes or own_warmup or "train.warmup" in changes):
         config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(folder), exclusive_folder(plan):
@@ -152,23 +154,15 @@ def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
             raise UserError(
                 f"{key}: {plan.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
-    files, held_out, plan.base = take_sources(old, plan.folder / RECIPE)
+    old["data"].setdefault("version", 1)  # of runs that began before there was another
+    files, held_out, plan.base = recipe.take_sources(old, plan.folder / RECIPE)
     plan.sections, plan.data, plan.valid = old, plan.data or files, plan.valid or held_out
-
-
-def take_sources(sections: recipe.Sections, where: str | Path) -> tuple[list[str], list[str], str | None]:
-    """Take out of a run's recipe what it was trained on, evaluated on, and begun from."""
-    files, held_out, base = (sections["data"].pop(name, None) for name in ("files", "valid", "from"))
-    for key, value in (("files", files), ("valid", held_out), ("from", [base])):
-        if value and not (isinstance(value, list) and all(isinstance(v, str | None) for v in value)):
-            raise UserError(f"{where}: data.{key}={value!r} should name files")
-    return files or [], held_out or [], base
 
 
 def forget_data(section: dict[str, Any]) -> None:
     """Leave out the settings of a task that follow from what it was trained on, such as its classes."""
     task_class, _ = TASKS.get(str(section.get("name")), (Task, None))
-    for name in task_class.fitted:
+    for name in task_class.data_settings:
         section.pop(name, None)
 
 
@@ -323,9 +317,10 @@ def read_data(
         here = Path(__file__).parents[1] / "builtin"
         plan.data, held = ([str(here / name) for name in names] for names in task_class.builtin)
         plan.valid = plan.valid or held
-    with read_together(data_config.max_bytes) as reading:
+    with read_together(data_config.max_bytes, data_config.version) as reading:
+        plan.data, plan.valid = use_splits(plan.data, plan.valid, task_class.has_class_folders)
         corpus = task_class.read(DataRequest(plan.data, plan.valid, data_config, config, context, tokenizers))
-    corpus.files = list(reading.files)
+    corpus.files, corpus.notes = list(reading.files), [*reading.notes, *corpus.notes]
     return corpus
 
 

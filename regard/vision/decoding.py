@@ -1,15 +1,18 @@
-"""Decode PNG, JPEG and WebP to pixels of one shape, with a limit on their size.
+"""Decode images to pixels of one shape, with a limit on their size.
 
 It needs no torch, so that processes that only decode start quickly and stay small.
 
 Shapes: C channels, H height, W width.
 """
 
+import hashlib
 import io
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -19,6 +22,10 @@ from regard.errors import UserError, first_line, os_reason
 MAX_PIXELS = 2**26  # in the header of an image: more would fill the memory
 STRIP = 2**20  # pixels that are converted at a time
 
+WEB = ("PNG", "JPEG", "WEBP")  # formats that clients may send
+# Formats that Pillow only recognises, or hands to other programs.
+NOT_READ = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
+HEAD = 2**16  # bytes of a file by which it is recognised
 GREY = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes without colour
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -34,6 +41,18 @@ class ImageSource:
     start: int = 0
     length: int = -1
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats that it may have: a file of the user's, any that Pillow reads."""
+        return readable_formats()
+
+    def key(self) -> bytes:
+        """Return a digest of the size and the first bytes, which are hardly ever those of another image."""
+        with open(self.path, "rb") as file:
+            size = self.length if self.length >= 0 else os.fstat(file.fileno()).st_size
+            file.seek(self.start)
+            return hashlib.sha256(str(size).encode() + file.read(min(size, HEAD))).digest()
+
     def open(self) -> str | io.BytesIO:
         """Return what Pillow opens: the path of a whole file, so that it reads no more than it needs."""
         if self.length < 0:
@@ -41,6 +60,20 @@ class ImageSource:
         with open(self.path, "rb") as file:
             file.seek(self.start)
             return io.BytesIO(file.read(self.length))
+
+
+@cache
+def readable_formats() -> tuple[str, ...]:
+    """Return the formats that are read; the usual ones are tried first."""
+    Image.init()
+    return *WEB, *sorted(Image.OPEN.keys() - {*WEB, *NOT_READ})
+
+
+@cache
+def readable_suffixes() -> frozenset[str]:
+    """Return the suffixes of image files that are read."""
+    formats = readable_formats()
+    return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in formats)
 
 
 class ImageTooLarge(UserError):
@@ -58,7 +91,7 @@ def refuse_bombs() -> Iterator[None]:
 def open_image(source: ImageSource) -> Image.Image:
     """Read the header of an image; raise UserError if it is damaged or too large."""
     try:
-        image = Image.open(source.open(), formats=("PNG", "JPEG", "WEBP"))
+        image = Image.open(source.open(), formats=source.formats)
     except PermissionError as error:
         raise UserError(
             f"{source.name}: cannot be read ({os_reason(error)}); check its permissions"
@@ -88,7 +121,8 @@ def damaged_image(source: ImageSource, error: Exception) -> UserError:
     if isinstance(error, UserError):
         return error
     reason = "" if "cannot identify" in str(error) else f" ({first_line(error)})"  # it names no file
-    return UserError(f"{source.name}: not a complete PNG, JPEG or WebP{reason}; remove it or get it again")
+    known = "PNG, JPEG or WebP" if source.formats == WEB else "image, such as a PNG, JPEG or WebP"
+    return UserError(f"{source.name}: not a complete {known}{reason}; remove it or get it again")
 
 
 def decode_image(source: ImageSource, shape: Shape, max_pixels: int = MAX_PIXELS) -> np.ndarray:

@@ -15,6 +15,7 @@ from helpers.corpora import COMPRESS, standard_input
 from helpers.errors import user_error
 from regard.data import files
 from regard.data.documents import read_documents, reiterable_chunks, text_size
+from regard.data.files import read_together
 
 
 def read(*paths):
@@ -23,9 +24,15 @@ def read(*paths):
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_text_is_exact(tmp_path, suffix):
-    content = "first\r\nsecond\rstill\n\n\tlast é 😀 \x0b\x1c\u2028 without newline"
+    """But for the line ends of Windows and old Macs, which version 1 kept, too."""
+    content = "first\r\nsecond\rthird\n\n\tlast é 😀 \x0b\x1c\u2028 without newline"
     (tmp_path / f"a.txt{suffix}").write_bytes(COMPRESS[suffix](content.encode()))
-    assert read(tmp_path / f"a.txt{suffix}") == [content]
+    assert read(tmp_path / f"a.txt{suffix}") == [content.replace("\r\n", "\n").replace("\r", "\n")]
+    with read_together(version=1):
+        assert read(tmp_path / f"a.txt{suffix}") == [content]
+    row = json.dumps({"text": content})
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(COMPRESS[suffix](row.encode()))
+    assert read(tmp_path / f"a.jsonl{suffix}") == read(tmp_path / f"a.txt{suffix}")
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)

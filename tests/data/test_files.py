@@ -185,6 +185,7 @@ def test_odd_names_that_would_be_written_down(tmp_path, odd):
 def test_chunks_are_the_document(tmp_path, monkeypatch):
     text = "".join(f"Zeile {n}: é\r\n" for n in range(50)) + "the end"
     (tmp_path / "a.txt").write_text(text, "utf-8", newline="")
+    text = text.replace("\r\n", "\n")
     (tmp_path / "b.jsonl").write_text('{"text": "one"}\n{"text": " "}\n{"text": "two"}\n')
     paths = [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")]
     for size in (1, 40, 10**6):

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from helpers.errors import user_error
 from helpers.images import RNG, noise, save
 from regard.data import images
+from regard.data.files import read_together
 from regard.data.image_readers import read_captions, read_image_classes
 
 
@@ -51,6 +52,33 @@ def test_the_folder_is_the_class(tmp_path):
     for row, name in enumerate(("cat/z.png", "owl/b.png", "owl/deep/a.webp")):
         assert torch.equal(images.read(np.array([row]))[0], torch.from_numpy(pixels[name]).permute(2, 0, 1))
     assert images.describe() == "3 images of 7 x 7 in colour"
+
+
+def test_every_format_of_pillow_is_read_and_the_rest_is_named(tmp_path):
+    suffixes = ["png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff"]
+    suffixes += ["ppm", "pgm", "tga", "ico", "jp2", "avif", "pcx", "qoi"]
+    for suffix in suffixes:
+        mode = "L" if suffix == "pgm" else "RGB"
+        path = tmp_path / ("cat" if len(suffix) > 3 else "owl") / f"{suffix}.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(noise(16, 16)).convert(mode).save(path)
+    for name in ("a.heic", "b.HEIC", "notes.txt", ".hidden"):
+        (tmp_path / "owl" / name).write_text("not an image")
+    with read_together() as reading:
+        found, labels = read_image_classes([str(tmp_path)])
+    assert len(found) == len(labels) == len(suffixes)
+    (note,) = reading.notes
+    assert str(tmp_path) in note
+    assert "2 .heic" in note
+    assert "1 .txt" in note
+    assert "3 of 19" in note
+    with read_together(version=1):
+        assert len(read_image_classes([str(tmp_path)])[0]) == 4
+    for program in ("a.eps", "a.wmf"):  # which would start others
+        (tmp_path / program).write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+        user_error(
+            lambda path=tmp_path / program: images.read_pixels(images.find_image(str(path)), (3, 7, 7))
+        )
 
 
 def test_grey_images_have_one_channel_unless_asked(tmp_path):

@@ -53,7 +53,7 @@ def test_jpeg_is_near(tmp_path):
 def test_damaged_images_are_named(tmp_path):
     raw = save(tmp_path / "whole.png", noise(40, 40)).read_bytes()
     jpeg = save(tmp_path / "whole.jpg", noise(40, 40)).read_bytes()
-    for n, data in enumerate([b"", b"hello", raw[:500], raw[:20], jpeg[:600], b"GIF89a" + raw]):
+    for n, data in enumerate([b"", b"hello", raw[:500], raw[:20], jpeg[:600], b"RIFF" + raw]):
         for path in (tmp_path / f"{n}.png", tmp_path / f"data{n}" / "owl" / "bad.jpg"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)

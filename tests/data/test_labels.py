@@ -31,7 +31,7 @@ def test_csv(tmp_path, suffix, newline):
     lines = ["score,id, other,text", '-3,1,b,"one, ""two""', 'three"', "", "2e-1,2,d,c d"]
     path = write_file(tmp_path / "a.CSV", newline.join(lines), suffix)
     table = read_labels([path])
-    assert table == LabelledTexts([f'one, "two"{newline}three', "c d"], ["b", "d"], None, [-3.0, 0.2])
+    assert table == LabelledTexts(['one, "two"\nthree', "c d"], ["b", "d"], None, [-3.0, 0.2])
     assert table.where == [f"{path}:2", f"{path}:5"]
     assert (len(table), table.kind, table.columns) == (2, "score", ["text", "other", "score"])
 

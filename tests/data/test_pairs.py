@@ -176,3 +176,36 @@ def test_whole_conversations_are_held_out(count, holdout, held):
     assert valid == [pair for pair in pairs if int(pair[0].split(".")[0]) in held]
     assert train == [pair for pair in pairs if pair not in valid]
     assert split_pairs(pairs, TALK, holdout) == (pairs, TALK)
+
+
+@pytest.mark.parametrize(
+    "header", ["source\ttarget", "en\tde", "Question\tAnswer", "en_US\tde-DE", "sentence1 \tsentence2"]
+)
+def test_a_header_is_no_pair(tmp_path, header):
+    path = write_file(tmp_path / "a.tsv", f"{header}\na\tb\n{header}\n")
+    words = tuple(cell.strip() for cell in header.split("\t"))
+    with files.read_together() as reading:
+        assert read(path) == [("a", "b"), words]
+    (note,) = reading.notes
+    assert f"{path}:1" in note
+    assert words[0] in note
+    with files.read_together(version=1):
+        assert read(path) == [words, ("a", "b"), words]
+    assert read(write_file(tmp_path / "b.tsv", f"\n{header}\n")) == [words]  # as the note says
+
+
+@pytest.mark.parametrize(
+    "line", ["source\tsource", "target\tsource", "a\tb", "the source\tthe target", "en\tx"]
+)
+def test_a_pair_is_no_header(tmp_path, line):
+    assert read(write_file(tmp_path / "a.tsv", line)) == [tuple(line.split("\t"))]
+
+
+def test_pairs_with_one_source_stay_together():
+    pairs = [(f"s{n % 23}", f"t{n}") for n in range(100)]
+    train, valid = split_pairs(pairs, None, 0.1)
+    assert {source for source, _ in valid} == {"s9", "s19"}
+    assert sorted(train + valid) == sorted(pairs)
+    assert not {source for source, _ in train} & {source for source, _ in valid}
+    with files.read_together(version=1):
+        assert split_pairs(pairs, None, 0.1)[1] == pairs[9::10]

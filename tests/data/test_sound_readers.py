@@ -52,12 +52,12 @@ def test_voices_are_held_out(tmp_path):
             write_wav(tmp_path / f"{label}_{voice}_0.wav", tone(300, 0.02))
     sounds = read_sound_classes([str(tmp_path)])
     for holdout, expected in ((0.1, ["f"]), (0.34, ["c", "f"]), (0.5, ["b", "d", "f"])):
-        train, held, voices = split_by_voice(sounds, holdout)
+        train, held, voices = split_by_voice(sounds, holdout, range(12))
         assert voices == expected
         assert {sounds[i].voice for i in held} == set(expected)
         assert {sounds[i].voice for i in train} == set("abcdef") - set(expected)
         assert sorted(train + held) == list(range(12))
-    assert split_by_voice(sounds, 0.0) == (list(range(12)), [], [])
+    assert split_by_voice(sounds, 0.0, range(12)) == (list(range(12)), [], [])
     one = [s for s in sounds if s.voice == "a"] * 10
-    train, held, voices = split_by_voice(one, 0.1)  # by class, then
+    train, held, voices = split_by_voice(one, 0.1, range(20))  # by class, then
     assert (len(train), len(held), voices) == (18, 2, [])

@@ -4,6 +4,7 @@ import pytest
 
 from helpers.corpora import COMPRESS, standard_input, write_file
 from helpers.errors import user_error
+from regard.data.files import read_together
 from regard.data.tags import read_tags
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -46,3 +47,48 @@ def test_wrong_tags(tmp_path, monkeypatch):
     user_error(lambda: read_tags([tmp_path / "missing"]), "missing: no such file")
     standard_input(monkeypatch, b"a O\nb\n")
     user_error(lambda: read_tags(["-"]), "standard input:2:")
+
+
+CONLLU = """# sent_id = 1
+# text = Don't pay 10 000.
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVBP\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3\tpay\tpay\tVERB\tVB\tMood=Imp\t0\troot\t_\t_
+3.1\tgone\t_\tVERB\t_\t_\t_\t_\t_\t_
+4\t10 000\t10000\tNUM\tCD\t_\t3\tobj\t_\tSpaceAfter=No
+
+1\t#\t#\tSYM\t_\t_\t0\troot\t_\t_
+"""
+
+
+def test_conll_u_has_its_own_columns(tmp_path):
+    """With comments or without; ranges of words and empty nodes are no words."""
+    sentences = [
+        (["Do", "n't", "pay", "10\u00a0000"], ["AUX", "PART", "VERB", "NUM"]),
+        (["#"], ["SYM"]),
+    ]
+    for name, text in (("a.conllu", CONLLU), ("b.txt", CONLLU.split("\n", 2)[2])):
+        path = write_file(tmp_path / name, text)
+        with read_together() as reading:
+            assert read_tags([path]) == sentences
+        (note,) = reading.notes
+        assert str(path) in note
+        assert "UPOS" in note
+    assert read_tags([tmp_path]) == sentences * 2
+    for line, words in (
+        ("2\tx\ty", ["c.conllu:3", "ten columns"]),
+        ("2\tx" + "\t_" * 8, ["c.conllu:3", "UPOS"]),
+    ):
+        path = write_file(tmp_path / "c.conllu", "# text = x\n1\ta\ta\tNOUN" + "\t_" * 6 + f"\n{line}\n")
+        user_error(lambda path=path: read_tags([path]), *words)
+
+
+def test_a_header_is_no_word(tmp_path):
+    path = write_file(tmp_path / "a.tsv", "Token\tPOS\tLabel\nEU\tNNP\tB-ORG\n\nlabel\tNN\tO\n")
+    with read_together() as reading:
+        assert read_tags([path]) == [(["EU"], ["B-ORG"]), (["label"], ["O"])]
+    assert f"{path}:1" in next(iter(reading.notes))
+    assert read_tags([write_file(tmp_path / "b.tsv", "\nToken\tLabel\n")]) == [(["Token"], ["Label"])]
+    with read_together(version=1):
+        assert read_tags([path])[0][0] == ["Token", "EU"]

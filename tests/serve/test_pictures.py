@@ -14,6 +14,7 @@ from helpers.images import noise
 from helpers.looking import captioner, reader, seer
 from helpers.looking import noise as pixels
 from helpers.serving import serve_models, serve_session
+from regard.errors import UserError
 from regard.serve import page, registry, requests
 from regard.viewer.session import Session
 from regard.vision import decoding
@@ -119,3 +120,15 @@ def test_compared_models_read_pictures_of_their_own_size():
         assert server.ask("/api/trace", {"model": 0})[0] == 200  # the first picture, in another size
         assert server.ask("/api/trace", {"model": 1, "input": "the fox"})[0] == 200
         server.check_error(400, "input", "/api/trace", {"model": 1})
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "TGA"])
+def test_clients_send_the_formats_of_the_web(kind):
+    """Files of the user's own may have any format; what strangers may send is a decoder to attack."""
+    file = io.BytesIO()
+    Image.fromarray(noise()).save(file, kind)
+    if kind in decoding.WEB:
+        assert requests.decode_file(seer(), file.getvalue()).shape == (3, 6, 6)
+    else:
+        with pytest.raises(UserError, match="PNG, JPEG or WebP"):
+            requests.decode_file(seer(), file.getvalue())

@@ -380,9 +380,9 @@ def test_blanks(kind):
     model = build(task)
     read = []
 
-    def note(model, read_texts):
+    def note(model, read_texts, count):
         read.extend(read_texts)
-        return Fill._likeliest(task, model, read_texts)
+        return Fill._likeliest(task, model, read_texts, count)
 
     task._likeliest = note
     questions = ["The ___ fox saw 3 [MASK].", "The fox __", "[MASK] fox"]
@@ -404,9 +404,9 @@ def test_blanks(kind):
             tokens = [words.tokens([i])[0].strip() for i in best.indices.tolist()]
             expected = [f"{word} {p:.2f}" for word, p in zip(tokens, best.values.tolist(), strict=True)]
             assert blank == ", ".join(expected)
-    assert list(task.stream(model, Request(questions, GREEDY, (), 2))) == [
-        [a.text for (a,) in answers for _ in range(2)]
-    ]
+    two = Request(questions, GREEDY, (), 2)
+    assert list(task.stream(model, two)) == [[a.text for pair in task.answers(model, two) for a in pair]]
+    assert all(a != b and a.score >= b.score for a, b in task.answers(model, two))
     assert task.answers(model, Request([], GREEDY)) == []
     user_error(lambda: task.answers(model, Request(["The fox"], GREEDY)), "[MASK]", "___")
     full = "The" + " fox" * 16 + " ___"

@@ -190,8 +190,8 @@ def test_one_vocabulary_or_two(tmp_path):
         assert all(side.id(letter) is None for letter in other)
         assert [side.id(special) for special in Translate.specials] == [0, 1, 2]
     for corpus in (joint, two):
-        assert len(corpus.train) == 36
-        assert len(corpus.valid) == 4
+        assert len(corpus.train) + len(corpus.valid) == 40
+        assert not set(corpus.train.sources) & set(corpus.valid.sources)
         assert corpus.notes == []
         own = [corpus.tokenizer, corpus.target_tokenizer or corpus.tokenizer]
         assert own[0].decode(corpus.train.source(3)) == corpus.train.sources[3]

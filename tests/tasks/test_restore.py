@@ -169,6 +169,7 @@ def test_it_learns_asks_and_goes_on_to_translate(tmp_path):
     further = train(
         "translate",
         str(tmp_path / "pairs.tsv"),
+        valid=str(tmp_path / "pairs.tsv"),
         out=tmp_path / "tr",
         base=tmp_path / "t5",
         steps=40,

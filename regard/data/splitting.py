@@ -1,0 +1,108 @@
+"""Which rows are held out for evaluation: whole groups of rows with one source, or a folder's own splits."""
+
+import os
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from regard.data.files import COMPRESSED, reading_version, record_note
+
+TRAIN = ("train", "training")
+VALID = ("valid", "val", "validation", "dev")
+TEST = ("test", "testing")
+NAMES = {name: kind for kind, names in (("train", TRAIN), ("valid", VALID), ("test", TEST)) for name in names}
+ABOUT = ("readme", "license", "licence")  # files that are no data
+
+
+def number_groups(keys: Sequence[Hashable] | np.ndarray) -> np.ndarray:
+    """Number the groups of rows with equal keys, in the order of their first rows.
+
+    Rows of one group are never on both sides of a split: a model could know the held-out ones by heart.
+    """
+    if reading_version() == 1:  # every row on its own
+        return np.arange(len(keys))
+    if isinstance(keys, np.ndarray):  # of many documents, for which a dictionary would be large
+        _, firsts, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        rank: np.ndarray = firsts.argsort().argsort()[inverse]
+        return rank
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def hold_out_groups(keys: Sequence[Hashable], holdout: float) -> np.ndarray:
+    """Return whether each row is held out: every tenth group of rows, for a holdout of 0.1; of few, the
+    last; of one, none."""
+    groups = number_groups(keys)
+    count = int(groups.max()) + 1 if len(groups) else 0
+    if not holdout or count < 2:
+        return np.zeros(len(keys), dtype=bool)
+    every = min(max(2, round(1 / holdout)), count)
+    held_out: np.ndarray = (groups + 1) % every == 0
+    return held_out
+
+
+# Folders with folders or files named train, valid, test
+
+
+def find_splits(folder: str, has_classes: bool) -> dict[str, str]:
+    """Return the paths of a folder's own splits by "train", "valid" and "test"; none if it has other entries.
+
+    `has_classes`: folders are named after classes, so that a folder with a file in it is a class.
+    """
+    splits: dict[str, str] = {}
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:  # whoever reads the folder says why it can't be read
+        return {}
+    for entry in entries:
+        name = entry.name.lower()
+        while not entry.is_dir() and Path(name).suffix in COMPRESSED:
+            name = Path(name).stem
+        stem = name if entry.is_dir() else Path(name).stem
+        if name.startswith(".") or stem in ABOUT:
+            continue
+        kind = NAMES.get(stem)
+        if kind is None or kind in splits or (has_classes and not _has_folders_only(entry)):
+            return {}
+        splits[kind] = entry.path
+    return splits if "train" in splits else {}
+
+
+def _has_folders_only(entry: os.DirEntry[str]) -> bool:
+    inside = [e for e in os.scandir(entry.path) if not e.name.startswith(".")] if entry.is_dir() else []
+    return bool(inside) and all(e.is_dir() for e in inside)
+
+
+def use_splits(paths: Sequence[str], valid: Sequence[str], has_classes: bool) -> tuple[list[str], list[str]]:
+    """Return what to train on and to evaluate on, where folders have splits of their own."""
+    train, held_out = [], list(valid)
+    for path in map(str, paths):
+        splits = find_splits(path, has_classes) if reading_version() > 1 and os.path.isdir(path) else {}
+        train.append(splits.get("train", path))
+        if not splits:
+            continue
+        used = {"train": "to train on"}
+        if "valid" in splits and not valid:
+            held_out.append(splits["valid"])
+            used["valid"] = "to evaluate on"
+        record_note(f"{path}: {describe_splits(splits, used)}")
+    return train, held_out
+
+
+def choose_test(paths: Sequence[str], has_classes: bool) -> list[str]:
+    """Return what to score on, where folders have splits of their own: test, else valid."""
+    chosen = []
+    for path in map(str, paths):
+        splits = find_splits(path, has_classes) if os.path.isdir(path) else {}
+        kind = next((kind for kind in ("test", "valid") if kind in splits), None)
+        chosen.append(path if kind is None else splits[kind])
+        if kind is not None:
+            record_note(f"{path}: {describe_splits(splits, {kind: 'to score on'})}")
+    return chosen
+
+
+def describe_splits(splits: dict[str, str], used: dict[str, str]) -> str:
+    return ", ".join(
+        f"{os.path.basename(path)} is {used.get(kind, 'left out')}" for kind, path in splits.items()
+    )
