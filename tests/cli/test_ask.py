@@ -73,7 +73,10 @@ def test_lines_that_are_not_text(capsys, tmp_path, monkeypatch, model):
     for errors in ("strict", "surrogateescape"):  # the latter is what Python chooses in the C locale
         stdin = io.TextIOWrapper(io.BytesIO(b"fine\nf\xfcr\n"), encoding="utf-8", errors=errors)
         monkeypatch.setattr(sys, "stdin", stdin)
-        check_refused(capsys, tmp_path, ["ask", model, "--max-new-tokens", 2], "standard input:2", "UTF-8")
+        assert call("ask", model, "--max-new-tokens", 2) == 1
+        output = capsys.readouterr()
+        assert "standard input:2: byte 0xfc is not UTF-8" in output.err
+        assert output.out.endswith("\n\n")  # the answer to the first line, and none to the second
     check_refused(capsys, tmp_path, ["ask", model, "fine", "f\udcfcr"], "INPUT 2", "UTF-8")
     check_refused(capsys, tmp_path, ["ask", model, "f\udcfcr"], "INPUT 1", "UTF-8")
 
@@ -140,7 +143,7 @@ def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
         return [[Answer(text)] for text in texts]
 
     monkeypatch.setattr(model, "answers", answers)
-    monkeypatch.setattr("regard.runs.load.load", lambda folder: model)
+    monkeypatch.setattr("regard.runs.load.load", lambda folder, **_: model)
     monkeypatch.setattr(sys, "stdin", lines)
     with contextlib.redirect_stdout(out):
         assert call("ask", translator) == 0
@@ -283,7 +286,7 @@ def record_questions(monkeypatch, folder):
         return true(text, **options)
 
     monkeypatch.setattr(model, "stream", stream)
-    monkeypatch.setattr("regard.runs.load.load", lambda folder: model)
+    monkeypatch.setattr("regard.runs.load.load", lambda folder, **_: model)
     return heard
 
 
