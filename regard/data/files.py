@@ -68,8 +68,12 @@ _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 @contextlib.contextmanager
 def read_together(max_bytes: int | None = None, version: int = VERSION) -> Iterator[Reading]:
-    """Let compressed files expand to `max_bytes`, and record the files that are opened in this context."""
-    reading = Reading(max_bytes, version)
+    """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
+
+    Without a limit of its own, that of the context around it holds.
+    """
+    around = _reading.get()
+    reading = Reading(around.max_bytes if max_bytes is None and around else max_bytes, version)
     token = _reading.set(reading)
     try:
         yield reading
