@@ -27,7 +27,8 @@ def reading_settings(options: argparse.Namespace) -> Iterator[None]:
     from regard.runs import recipe
 
     sections = recipe.change({"data": {}}, recipe.assignments(options.set))
-    with files.read_together(recipe.fill("data", sections["data"], files.ReadConfig).max_bytes):
+    config = recipe.fill("data", sections["data"], files.ReadConfig)
+    with files.read_together(config.max_bytes, config.version):
         yield
 
 

@@ -67,13 +67,15 @@ _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
 @contextlib.contextmanager
-def read_together(max_bytes: int | None = None, version: int = VERSION) -> Iterator[Reading]:
+def read_together(max_bytes: int | None = None, version: int | None = None) -> Iterator[Reading]:
     """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
 
-    Without a limit of its own, that of the context around it holds.
+    What is None is as in the context around it.
     """
-    around = _reading.get()
-    reading = Reading(around.max_bytes if max_bytes is None and around else max_bytes, version)
+    around = _reading.get() or Reading()
+    reading = Reading(
+        around.max_bytes if max_bytes is None else max_bytes, around.version if version is None else version
+    )
     token = _reading.set(reading)
     try:
         yield reading

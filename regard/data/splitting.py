@@ -94,7 +94,7 @@ def choose_test(paths: Sequence[str], has_classes: bool) -> list[str]:
     """Return what to score on, where folders have splits of their own: test, else valid."""
     chosen = []
     for path in map(str, paths):
-        splits = find_splits(path, has_classes) if os.path.isdir(path) else {}
+        splits = find_splits(path, has_classes) if reading_version() > 1 and os.path.isdir(path) else {}
         kind = next((kind for kind in ("test", "valid") if kind in splits), None)
         chosen.append(path if kind is None else splits[kind])
         if kind is not None:

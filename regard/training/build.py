@@ -99,14 +99,15 @@ def train(
                 k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
             }
     config = recipe.fill("train", plan.sections["train"], TrainConfig)
-    limits = {key: value for key, value in plan.sections["data"].items() if key == "max_bytes"}
-    reading = recipe.fill("data", limits, ReadConfig)  # for the base, too
+    names = [field.name for field in fields(ReadConfig)]
+    settings = {key: value for key, value in plan.sections["data"].items() if key in names}
+    reading = recipe.fill("data", settings, ReadConfig)  # for the base, too
     own_warmup = "warmup" in plan.sections["train"] and "train.steps" not in changes  # for its own steps
     if config.steps and not (plan.resumes or own_warmup or "train.warmup" in changes):
         config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(folder), exclusive_folder(plan):
-        with read_together(reading.max_bytes):
+        with read_together(reading.max_bytes, reading.version):
             trainer = assemble(plan, config, device)
         trainer.run()
         distributed.barrier()  # every process has what it needs of the folder

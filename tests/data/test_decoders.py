@@ -27,7 +27,9 @@ def pool():
 def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("images")
     paths = [
-        save(folder / f"{n}.{kind}", noise(13 + n, 17)) for n in range(9) for kind in ("jpg", "png", "webp")
+        save(folder / f"{n}.{kind}", noise(13 + n, 17))
+        for n in range(9)
+        for kind in ("jpg", "png", "webp", "bmp")
     ]
     return [ImageSource(str(path), path.name) for path in paths]
 

@@ -179,11 +179,11 @@ def test_odd_names_that_would_be_written_down(tmp_path, odd):
     user_error(lambda: read_image_classes([str(tmp_path / "classes")]), "name is not UTF-8", "rename")
 
 
-def test_a_context_inside_keeps_the_limit():
-    with read_together(7), read_together() as inner:
-        assert inner.max_bytes == 7
-    with read_together(7), read_together(9) as inner:
-        assert inner.max_bytes == 9
+def test_a_context_inside_keeps_the_limit_and_the_version():
+    with read_together(7, 1), read_together() as inner:
+        assert (inner.max_bytes, inner.version) == (7, 1)
+    with read_together(7, 1), read_together(9, 2) as inner:
+        assert (inner.max_bytes, inner.version) == (9, 2)
 
 
 # Chunks

@@ -157,6 +157,7 @@ def test_splits_of_a_folder(tmp_path):
     assert "test is left out" in next(iter(reading.notes))
     with read_together(version=1):
         assert use_splits([a], [], True) == ([a], [])
+        assert choose_test([a], True) == [a]
 
 
 @pytest.mark.parametrize("case", ["hear-vit", "write", "classify-bert"])
