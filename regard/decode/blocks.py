@@ -17,7 +17,11 @@ from regard.core.layers import ACTIVATIONS, Activation, Block, FeedForward, Resi
 from regard.core.positions import Positions, Rotary
 from regard.decode.kernels.plain import Norm, apply_norm
 
-KNOWN = (Stack, Block, Residual, Attention, FeedForward, SwiGLU, nn.Linear, nn.LayerNorm, nn.RMSNorm)
+LINEAR_LAYERS: dict[type, tuple[str, ...]] = {
+    Attention: ("q", "k", "v", "out"),
+    FeedForward: ("up", "down"),
+    SwiGLU: ("gate", "up", "down"),
+}
 
 
 @dataclass
@@ -43,17 +47,27 @@ def is_causal(block: nn.Module) -> bool:
 
 
 def can_fuse(stack: Stack) -> bool:
-    """Whether all parts are of the known kinds."""
-    for m in stack.modules():
-        known = type(m) in KNOWN or isinstance(m, nn.RMSNorm | nn.Identity | nn.Dropout | nn.Sequential)
-        if not known and type(m).__name__ != "StochasticDepth":
+    """Whether all parts are of the known kinds, and all keys fit into pages of one shape."""
+    for block in stack:
+        if type(block) is not Block:
             return False
-        if isinstance(m, FeedForward | SwiGLU) and name_of(m.f) is None:
+        residuals = [r for r in (block.attn, block.cross, block.ffn) if r is not None]
+        if not all(is_known(residual) for residual in residuals):
             return False
-        if isinstance(m, Attention) and (m.global_qkv or (m.window is not None and not m.causal)):
-            return False
-    shapes = {(a.kv_heads, a.k.out_features) for a in attentions(stack)}
-    return len(shapes) == 1  # all keys fit into pages of one shape
+    return len({(a.kv_heads, a.k.out_features) for a in attentions(stack)}) == 1
+
+
+def is_known(residual: Any) -> bool:
+    """Whether the operations over pages compute what this residual branch does."""
+    f = residual.f
+    names = LINEAR_LAYERS.get(type(f), ())
+    if type(residual) is not Residual or not isinstance(residual.norm, nn.LayerNorm | nn.RMSNorm):
+        return False
+    if not names or not all(type(getattr(f, name)) is nn.Linear for name in names):
+        return False
+    if isinstance(f, Attention):
+        return not f.global_qkv and (f.window is None or f.causal)
+    return name_of(f.f) is not None
 
 
 def name_of(f: Activation) -> str | None:

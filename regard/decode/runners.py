@@ -43,8 +43,8 @@ def writing_dtype(model: nn.Module) -> torch.dtype:
 def make_runner(model: Any, slots: int) -> Runner | None:
     """A runner with a copy of the model's weights in the precision for writing; None: it writes plainly.
 
-    That is so for models that are not on a GPU, without a decoder of known blocks, while they are trained,
-    and where hooks watch or change what is computed.
+    That is so for models that are not on a GPU, without a decoder of known blocks that they call as a stack,
+    while they are trained, and where hooks watch or change what is computed.
     """
     if not isinstance(model, nn.Module) or not can_run(model):
         return None
@@ -53,7 +53,11 @@ def make_runner(model: Any, slots: int) -> Runner | None:
     writer = copy.deepcopy(model).to(writing_dtype(model))
     for m in writer.modules():
         m._forward_pre_hooks.clear()
-    return Runner(writer.requires_grad_(False).eval(), slots)
+    try:
+        runner = Runner(writer.requires_grad_(False).eval(), slots)
+        return runner if runner.steps.try_out() else None
+    except (AttributeError, LookupError, TypeError, ValueError):  # a model that calls its blocks in a way of its own
+        return None
 
 
 def can_run(model: nn.Module) -> bool:

@@ -105,6 +105,13 @@ class Steps:
         highest: Tensor = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logprobs
         return highest
 
+    @torch.inference_mode()
+    def try_out(self) -> bool:
+        """Compute a row that is not used: whether the model has its blocks computed as a stack."""
+        ids, slots = torch.zeros(2, 1, dtype=torch.int32, device=self.device)
+        hidden = self._hidden_of_slots(ids, torch.full_like(ids, -1), slots)
+        return self.fused is not None and hidden.shape[1:] == self.model.output.shape[1:]
+
     # Steps
 
     def generate(self, R: int, kind: Kind) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from regard.cancel import make_cancellable
+from regard.core.cache import State
 from regard.decode import runners
 from regard.decode.buffers import Text
 from regard.decode.generate import generate
@@ -301,6 +302,25 @@ def test_watched_changed_and_trained_models_write_plainly(on_gpu: None) -> None:
     assert not runners.can_run(model)
     handle.remove()
     assert not runners.can_run(model.train())
+
+
+class OwnLoop(GPT):
+    """Calls its blocks one by one."""
+
+    def hidden(self, ids: torch.Tensor, state: State | None = None) -> torch.Tensor:
+        x = self.embed(ids)
+        for i, block in enumerate(self.blocks):
+            x = block(x, **(state.of_layer(i) if state else {}))
+        return self.norm(x)
+
+    decode = hidden
+
+
+def test_models_that_call_their_blocks_otherwise_write_plainly(on_gpu: None) -> None:
+    model = noisy(OwnLoop(GPTConfig(**SIZES, positions="none")))
+    steps = list(generate(model, [[9, 10]], GREEDY))
+    assert len(steps) == GREEDY.max_new_tokens
+    assert model not in runners._entries
 
 
 def test_models_on_a_cpu_write_plainly() -> None:
