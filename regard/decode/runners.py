@@ -56,7 +56,12 @@ def make_runner(model: Any, slots: int) -> Runner | None:
     try:
         runner = Runner(writer.requires_grad_(False).eval(), slots)
         return runner if runner.steps.try_out() else None
-    except (AttributeError, LookupError, TypeError, ValueError):  # a model that calls its blocks in a way of its own
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # a model that calls its blocks in a way of its own
         return None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.tasks import loss
 from regard.training import distributed
 from regard.training.config import TrainConfig
 
@@ -39,6 +40,18 @@ def use_graphs(model: nn.Module, task: Any, c: TrainConfig, flops: float, device
         and not any(isinstance(m, nn.RNNBase) for m in model.modules())
         and sum(p.numel() for p in model.parameters()) <= GRAPHED
     )
+
+
+def check_fused_loss(device: torch.device, report: Callable[[str, Exception], None]) -> None:
+    """Turn the Triton kernel of the loss off where it does not do what its plain twin does."""
+    if device.type != "cuda" or not loss.FUSED:
+        return
+    try:
+        if not loss.fused_agrees(device):
+            raise ArithmeticError("its gradients are not those of the plain one")
+    except Exception as error:  # whatever it is, there is another way
+        loss.FUSED = False
+        report("the fused loss", error)
 
 
 def compile_where_it_pays(

@@ -60,6 +60,7 @@ class Trainer:
         self.objective = Objective(model, task)
         operations = throughput.flops_per_token(self.objective, task, self.samples)
         self.pace = throughput.Pace(operations, device, bf16)
+        compilation.check_fused_loss(device, self.report_failure)
         graphs = compilation.use_graphs(model, task, c, self.pace.flops, device)
         if few_shapes := graphs and not task.static_shapes:
             self.reporter.notice(self.samples.describe_shapes())

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.tasks import loss
 from regard.tasks.loss import IGNORED, chunked_cross_entropy, cross_entropy
+from regard.training import compilation
 
 N, V, D = 23, 37, 7
 
@@ -235,3 +236,24 @@ def test_positions_count_by_their_weights(
     torch.testing.assert_close(got, want)
     expected = torch.autograd.grad(want, (x, W, bias))
     torch.testing.assert_close(torch.autograd.grad(got, (x, W, bias)), expected)
+
+
+class Forgetful(loss._Chunked):
+    """Gives half of a gradient."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        dx, *others = loss._Chunked.backward(ctx, grad)
+        return dx / 2, *others
+
+
+@pytest.mark.parametrize(("kernel", "right"), [(loss._Chunked, True), (Forgetful, False)])
+def test_a_wrong_kernel_is_noticed(kernel: type, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "_Fused", kernel)
+    assert loss.fused_agrees(torch.device("cpu")) == right
+    monkeypatch.setattr(loss, "FUSED", True)
+    monkeypatch.setattr(loss, "fused_agrees", lambda device: right)
+    reports: list[str] = []
+    compilation.check_fused_loss(torch.device("cuda"), lambda what, error: reports.append(what))
+    assert loss.FUSED == right
+    assert bool(reports) != right
