@@ -54,7 +54,7 @@ class State:
     source: Sequence[CrossKVCache] = ()
     source_attention_mask: Mask = None
     encoded: Tensor | None = None  # the source's hidden states, until the first step has filled the caches
-    positions: Tensor | None = None  # (B, T), where they don't follow from the length
+    positions: Tensor | None = None  # of every token, where they don't follow from the length
     run: Callable[..., Tensor] | None = None  # computes a stack of blocks instead of calling each, if given
 
     @property

@@ -68,7 +68,7 @@ def test_the_command(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = reader("write", "gpt")
-    monkeypatch.setattr("regard.runs.load.load", lambda *_: model)
+    monkeypatch.setattr("regard.runs.load.load", lambda *_, **__: model)
 
     def score(*words: str) -> None:
         COMMANDS["score"](build_parser().parse_args(["score", "RUN", text, *words]))
