@@ -207,6 +207,11 @@ class FusedStack:
             for block in stack
         ]
 
+    def use(self, kernels: ModuleType) -> None:
+        """Compute with these operations from now on."""
+        for branch in (branch for layer in self.layers for branch in layer if branch is not None):
+            branch.kernels = kernels
+
     def __call__(self, x: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
         """The last block's output for rows x (R, D)."""
         stream, pending = x.float(), None

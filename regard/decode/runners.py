@@ -13,6 +13,7 @@ from torch import nn
 
 from regard.cancel import check_cancelled
 from regard.decode.blocks import find_decoder
+from regard.decode.kernels import has_fused
 from regard.decode.runner import ROWS, Runner
 
 DTYPES = torch.float32, torch.bfloat16  # in which a model can write on a GPU
@@ -43,8 +44,8 @@ def writing_dtype(model: nn.Module) -> torch.dtype:
 def make_runner(model: Any, slots: int) -> Runner | None:
     """A runner with a copy of the model's weights in the precision for writing; None: it writes plainly.
 
-    That is so for models that are not on a GPU, without a decoder of known blocks that they call as a stack,
-    while they are trained, and where hooks watch or change what is computed.
+    That is so for models that are not on such a GPU, without a decoder of known blocks that they call as a
+    stack, while they are trained, and where hooks watch or change what is computed.
     """
     if not isinstance(model, nn.Module) or not can_run(model):
         return None
@@ -66,8 +67,12 @@ def make_runner(model: Any, slots: int) -> Runner | None:
 
 
 def can_run(model: nn.Module) -> bool:
-    """Whether a model is on a GPU, not being trained, and has no hooks but those of cancellation."""
-    if not all(p.is_cuda for p in model.parameters()):
+    """Whether a model is on a GPU that has our kernels, is not being trained, and has no hooks but those of
+    cancellation."""
+    weights = list(model.parameters())
+    if not weights or not all(p.is_cuda for p in weights):
+        return False
+    if (device := weights[0].device).type == "cuda" and not has_fused(device):
         return False
     for m in model.modules():
         hooks = [*m._forward_hooks.values(), *m._forward_pre_hooks.values()]

@@ -22,6 +22,8 @@ from regard.decode.prompts import collate_sources
 from regard.decode.sampling import LEVELS, RowOptions, choose_by_row
 
 PAGE = 32  # tokens
+TRIED = 17  # rows that are computed when a model is tried out
+TOLERANCE = 0.05  # between two orders of summing up in bfloat16, of the largest number
 MEMORY = 0.8  # the share of the free memory that pages may take
 
 
@@ -107,10 +109,24 @@ class Steps:
 
     @torch.inference_mode()
     def try_out(self) -> bool:
-        """Compute a row that is not used: whether the model has its blocks computed as a stack."""
-        ids, slots = torch.zeros(2, 1, dtype=torch.int32, device=self.device)
-        hidden = self._hidden_of_slots(ids, torch.full_like(ids, -1), slots)
-        return self.fused is not None and hidden.shape[1:] == self.model.output.shape[1:]
+        """Compute some rows, while there are no texts: whether the model has its blocks computed as a stack,
+        and the device's operations do what the plain ones do."""
+        hidden = self._try_rows()
+        if self.fused is None:
+            return False
+        self.fused.use(kernels.plain)
+        expected = self._try_rows()
+        self.fused.use(self.kernels)
+        return bool((hidden - expected).abs().max() <= TOLERANCE * expected.abs().max())
+
+    def _try_rows(self) -> Tensor:
+        """The hidden states of the first tokens of a text, and once more of the last of them, in float32."""
+        positions = torch.arange(min(TRIED, self.context), dtype=torch.int32, device=self.device)
+        slots = torch.zeros_like(positions)
+        together = self._hidden_of_slots(slots, positions, slots)
+        b, last = self.buffers, positions[-1:]
+        rows = Rows(last, last + 1, b.tables[:1], b.source_tables[:1], b.source_lengths[:1], distinct=True)
+        return torch.cat([together, self.hidden(slots[:1], rows)]).float()
 
     # Steps
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.decode.prompts import Source
+from regard.decode.runner import Runner
+from regard.decode.runners import make_runner
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.serve.batch import (
@@ -28,7 +30,7 @@ from regard.serve.batch import (
     describe_error,
     end_requests,
 )
-from regard.serve.paged import PagedBatch, writes_by_runner
+from regard.serve.paged import PagedBatch
 from regard.serve.places import places_for
 
 WATCH_INTERVAL = 1.0  # seconds between two looks at the engine's thread
@@ -68,7 +70,9 @@ class Engine:
         self._finish: bool | None = None  # None: not closed
         self._ended = threading.Event()  # closed, and nothing is left to do
         self._changed = threading.Condition()  # guards all requests
-        self._start_thread()
+        runner = make_runner(decoder, self.places)
+        self._paged = runner is not None
+        self._start_thread(runner)
         threading.Thread(target=self._watch, name="engine watchdog", daemon=True).start()
 
     # Called from any thread
@@ -162,9 +166,10 @@ class Engine:
 
     # The engine's thread, and its replacement
 
-    def _start_thread(self) -> None:
+    def _start_thread(self, runner: Runner | None = None) -> None:
+        """Start a thread with a batch of its own, which makes its own runner unless it gets one."""
         how = self.model, self.stop_ids, self._changed, self._counts, self.hand_over
-        self._batch = PagedBatch(self.places, *how) if writes_by_runner(self.model) else Batch(*how)
+        self._batch = PagedBatch(self.places, runner, *how) if self._paged else Batch(*how)
         self._thread = threading.Thread(target=self._run, args=(self._batch,), name="engine", daemon=True)
         self._thread.start()
 

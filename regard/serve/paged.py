@@ -3,37 +3,31 @@
 from collections.abc import Collection
 from typing import Any
 
-from torch import nn
-
-from regard.decode.blocks import find_decoder
 from regard.decode.buffers import Text
 from regard.decode.runner import Runner
-from regard.decode.runners import can_run, make_runner
+from regard.decode.runners import make_runner
 from regard.serve.batch import Batch, GenerationRequest, TokenOutput, describe_error, log
-
-
-def writes_by_runner(model: nn.Module) -> bool:
-    return can_run(model) and find_decoder(model) is not None
 
 
 class PagedBatch(Batch):
     """Requests join and leave at every step. A token comes one step after it was begun."""
 
-    def __init__(self, slots: int, *args: Any):
+    def __init__(self, slots: int, runner: Runner | None, *args: Any):
         super().__init__(*args)
         self.slots, self.texts = slots, dict[GenerationRequest, Text]()
-        self.runner: Runner | None = None
+        self.runner = runner
 
     def warm_up(self) -> None:
-        """Make the runner and its graphs, so that no request waits for them."""
+        """Make the graphs of steps, so that no request waits for them."""
         try:
-            self._make_runner().warm_up()
+            self._get_runner().warm_up()
         except Exception as error:  # the first request tries again, and gets to know
             log.error("the engine could not be warmed up: %s", describe_error(error))
             self.runner = None
 
-    def _make_runner(self) -> Runner:
-        self.runner = make_runner(self.model, self.slots)
+    def _get_runner(self) -> Runner:
+        """The runner; after a failure, a new one."""
+        self.runner = self.runner or make_runner(self.model, self.slots)
         if self.runner is None:
             raise RuntimeError("the model changed since it was loaded: it can't write over pages any more")
         return self.runner
@@ -57,7 +51,7 @@ class PagedBatch(Batch):
                 self.runner.remove(text)
 
     def _generate_tokens(self) -> None:
-        runner = self.runner or self._make_runner()
+        runner = self._get_runner()
         for request in self.admitted:
             if request.remaining < 1:  # a target prefix that is longer than the context
                 self._end(request, "length")

@@ -1,6 +1,7 @@
 """The runner writes what `generate` writes plainly, whatever the company, the pages and the order."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from regard.core.cache import State
 from regard.decode import runners
 from regard.decode.buffers import Text
 from regard.decode.generate import generate
+from regard.decode.kernels import plain
 from regard.decode.runner import Output, Runner
 from regard.decode.sampling import Sampling, row_generator
 from regard.decode.steps import PAGE
@@ -321,6 +323,16 @@ def test_models_that_call_their_blocks_otherwise_write_plainly(on_gpu: None) -> 
     steps = list(generate(model, [[9, 10]], GREEDY))
     assert len(steps) == GREEDY.max_new_tokens
     assert model not in runners._entries
+
+
+def test_kernels_that_differ_are_not_used(on_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget_residual(*args: Any) -> torch.Tensor:
+        return plain.linear_residual(*args) - args[3]
+
+    wrong = SimpleNamespace(**vars(plain) | {"linear_residual": forget_residual})
+    for kernels, right in ((plain, True), (wrong, False)):
+        monkeypatch.setattr("regard.decode.kernels.for_device", lambda device, kernels=kernels: kernels)
+        assert (runners.make_runner(make_gpt("gpt2"), 1) is not None) == right
 
 
 def test_models_on_a_cpu_write_plainly() -> None:
