@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from bench import serve as bench
-
 from regard.runs.load import load
 from torture import forks
 from torture.outcome import Context, Outcome, Suite

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from bench import serve as bench
-
 from helpers.hostile import make_ours
 from regard import cli
 from torture import forks

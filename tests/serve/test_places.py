@@ -68,7 +68,8 @@ def test_limit_of_requests_follows_the_places(monkeypatch):
         assert server.registry.limits.requests == 10
         status, _, data = server.ask("/v1/completions", {"prompt": ["the"] * 10, "max_tokens": 2})
         assert (status, len(json.loads(data)["choices"])) == (200, 10)
-        server.check_error(429, "places", "/v1/completions", {"prompt": ["the"] * 11, "max_tokens": 2})
+        many = {"prompt": ["the"] * 60, "max_tokens": 12}  # none of them ends before the last one comes
+        server.check_error(429, "places", "/v1/completions", many)
     with serve_models(models, ServerLimits(places=5)) as server:
         assert server.registry.limits.requests == 5 + ServerLimits.queue
     with serve_models({"embed": models["embed"]}) as server:
