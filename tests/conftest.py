@@ -43,11 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than cores: now and then a worker waits, for a browser, a server or a signal."""
-    return len(os.sched_getaffinity(0)) + 1
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Look for no garbage among a million objects that stay until the end."""

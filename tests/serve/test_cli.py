@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import regard
-from helpers.forking import Process
 from helpers.looking import reader
 from regard import cli
 from regard.errors import UserError
@@ -53,7 +52,9 @@ cli.main(["serve", *sys.argv[2:]])
 @contextmanager
 def process(*more, script=None, **env):
     start = ["-m", "regard", "serve"] if script is None else ["-c", script]
-    server = Process(*start, *more, env=os.environ | {"OMP_NUM_THREADS": "1"} | env)
+    command = [sys.executable, *start, *map(str, more)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    server = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"} | env, **pipes)
     try:
         server.address = server.stdout.readline().strip()
         yield server

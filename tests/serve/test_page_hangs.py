@@ -17,7 +17,7 @@ from regard.serve.registry import ServerLimits
 from regard.viewer.session import Session
 
 WORDS = "the quick brown fox"
-LIMITS = ServerLimits(timeout=0.5)
+LIMITS = ServerLimits(timeout=2)  # fresh modules are built within it, also on a busy machine
 
 
 class Hang:
@@ -83,7 +83,7 @@ def test_the_page_goes_on(how, caplog):
         assert not hang.threads[0].is_alive()
         trace(server, input="a fox")
     (record,) = [record for record in caplog.records if record.name == threads.__name__]
-    assert "0.5 s" in record.message
+    assert "2 s" in record.message
 
 
 def test_a_page_that_hangs_while_it_is_built():
