@@ -11,6 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -53,6 +54,18 @@ def generate(
     return _generate(model, texts, repeated, sampling, ends, samples, cached)
 
 
+@dataclass
+class Job:
+    """Rows to write: their texts so far, sources, random numbers, and the most tokens of each."""
+
+    texts: list[list[int]]
+    sources: list[Source] | None
+    sampling: Sampling
+    ends: set[int]
+    generators: list[np.random.Generator]
+    max_steps: int
+
+
 @torch.inference_mode()  # between the steps it is off
 def _generate(
     model: Writer,
@@ -69,27 +82,21 @@ def _generate(
     max_steps = sampling.max_new_tokens
     if sources is not None:
         max_steps = min(max_steps, 1 + model.config.context - max(map(len, texts), default=0))
+    job = Job(texts, sources, sampling, ends, generators, max_steps)
     with borrow_runner(model, len(texts)) if cached else nullcontext() as runner:
         if runner is None:
-            yield from _generate_plainly(model, texts, sources, sampling, ends, generators, max_steps, cached)
+            yield from _generate_plainly(model, job, cached)
         else:
-            yield from _generate_by_runner(runner, texts, sources, sampling, ends, generators, max_steps)
+            yield from _generate_by_runner(runner, job)
 
 
-def _generate_by_runner(
-    runner: Runner,
-    texts: list[list[int]],
-    sources: list[Source] | None,
-    sampling: Sampling,
-    ends: set[int],
-    generators: list[np.random.Generator],
-    max_steps: int,
-) -> Iterator[list[int | None]]:
+def _generate_by_runner(runner: Runner, job: Job) -> Iterator[list[int | None]]:
     """On a GPU: a row gets its first token when there is room for it, and others may be ahead of it then."""
+    texts, sources, sampling, ends = job.texts, job.sources, job.sampling, job.ends
     rows: dict[Text, int] = {}
-    for row, ids in enumerate(texts if max_steps > 0 else []):
+    for row, ids in enumerate(texts if job.max_steps > 0 else []):
         source = None if sources is None else sources[row]
-        text = Text(ids, sampling, generators[row], max_steps, source)
+        text = Text(ids, sampling, job.generators[row], job.max_steps, source)
         rows[text] = row
         runner.add(text)
     while not runner.idle:
@@ -111,17 +118,10 @@ def _generate_by_runner(
         yield from steps
 
 
-def _generate_plainly(
-    model: Writer,
-    texts: list[list[int]],
-    sources: list[Source] | None,
-    sampling: Sampling,
-    ends: set[int],
-    generators: list[np.random.Generator],
-    max_steps: int,
-    cached: bool,
-) -> Iterator[list[int | None]]:
+def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[int | None]]:
     """All rows at once, those that are left one step after another."""
+    texts, sources, sampling, ends = job.texts, job.sources, job.sampling, job.ends
+    generators, max_steps = job.generators, job.max_steps
     device, context = next(model.parameters()).device, model.config.context
     live = list(range(len(texts)))  # the unfinished rows: row b of the batch is texts[live[b]]
     state, length = None, context  # length: of the longest window in the state, padding included

@@ -7,10 +7,11 @@ from torch import nn
 
 from regard.core.layers import Stack
 from regard.decode.blocks import attentions, find_decoder, is_causal
+from regard.decode.runner import ROWS
+from regard.decode.steps import MEMORY
 
 PLACES = 32  # on a CPU, where more of them are hardly faster together
-MAX_PLACES = 512  # the rows of the largest step of a runner
-MEMORY = 0.8  # the share of a GPU's free memory that keys and values may take
+MAX_PLACES = ROWS[-1]  # of the largest step of a runner
 
 
 def places_for(model: nn.Module, device: torch.device) -> int:

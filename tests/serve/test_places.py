@@ -7,10 +7,11 @@ import torch
 
 from helpers.looking import reader
 from helpers.serving import serve_models
+from regard.decode.steps import MEMORY
 from regard.models import MODELS
 from regard.serve import engine as engines
 from regard.serve.engine import Engine
-from regard.serve.places import MAX_PLACES, MEMORY, PLACES, cache_bytes, places_for
+from regard.serve.places import MAX_PLACES, PLACES, cache_bytes, places_for
 from regard.serve.registry import ServerLimits
 
 SIZES = {"vocab": 31, "context": 13, "dim": 24, "depth": 2, "heads": 6}
