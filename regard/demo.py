@@ -7,7 +7,8 @@ from pathlib import Path
 
 from regard.draw.terminal import heat
 from regard.runs.model import Model
-from regard.training.build import free_folder, train
+from regard.training.build import train
+from regard.training.job import free_folder
 
 QUESTION = "Hi how are you"
 STEPS = 400

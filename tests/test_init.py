@@ -52,7 +52,7 @@ def test_functions_stay_functions_in_any_order() -> None:
     code = (
         "import regard.training.build, regard.decode.generate, regard.tracing, regard\n"
         "from regard import train, generate, trace, load\n"
-        "from regard.training.build import free_folder\n"
+        "from regard.training.job import free_folder\n"
         "print(*map(callable, (regard.train, regard.generate, regard.trace, train, generate, trace, load)))"
     )
     assert python(code).split() == ["True"] * 7

@@ -13,6 +13,8 @@ import torch
 from regard.runs import recipe
 from regard.training import build
 from regard.training.config import TrainConfig
+from regard.training.job import Job as TrainingJob
+from regard.training.job import exclusive_folder
 from regard.training.throughput import peak, synchronize
 from regard.training.trainer import Trainer
 
@@ -145,7 +147,7 @@ def measure_peaks(device: torch.device) -> None:
 def train_by_recipe(options: Options, name: str, data: list[str], changes: dict[str, Any]) -> Trainer:
     """Assemble what `regard train NAME DATA --set ...` trains, without a validation set."""
     settings = {"train.steps": 1_000_000, "data.holdout": 0.0} | changes
-    plan = build.Plan(
+    work = TrainingJob(
         options.scratch / f"run-{time.time_ns()}",
         build.change_recipe(recipe.read(name), settings),
         data,
@@ -153,9 +155,9 @@ def train_by_recipe(options: Options, name: str, data: list[str], changes: dict[
         None,
         False,
     )
-    config = recipe.fill("train", plan.sections["train"], TrainConfig)
-    with build.exclusive_folder(plan):
-        return build.assemble(plan, config, options.device)
+    config = recipe.fill("train", work.sections["train"], TrainConfig)
+    with exclusive_folder(work):
+        return build.assemble(work, config, options.device)
 
 
 def train_job(trainer: Trainer, unit: str, options: Options) -> Job:

@@ -1,9 +1,8 @@
 """Training: a recipe and data in, a run's folder out."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,10 @@ from regard.data.files import ReadConfig, read_together
 from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
-from regard.files.atomic import Draft
-from regard.files.locks import check_unlocked, lock_folder
 from regard.files.regular import check_name
 from regard.models import MODELS, RecurrentLM
 from regard.runs import lora, recipe
-from regard.runs.folder import RECIPE, discard_unsaved, load_tokenizers, publish
+from regard.runs.folder import RECIPE, load_tokenizers, publish
 from regard.runs.load import check_config, load
 from regard.runs.model import Model
 from regard.tasks import TASKS, DataRequest, Task
@@ -32,6 +29,7 @@ from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
 from regard.training.config import WARMUP_SHARE
 from regard.training.gather import gather_pairs
+from regard.training.job import Job, check_folder, exclusive_folder, free_folder
 from regard.training.machine import choose_device, explain_limits
 from regard.training.trainer import TrainConfig, Trainer
 
@@ -47,19 +45,6 @@ FROM_DATA = (
     "channels",
     "mels",
 )  # settings of models that follow from the data
-
-
-@dataclass
-class Plan:
-    """What is to be trained, on what, and where."""
-
-    folder: Path
-    sections: recipe.Sections  # the recipe with all changes
-    data: list[str]  # files; none: the task's built-in ones
-    valid: list[str]
-    base: str | Path | None  # a model to start from
-    resumes: bool  # whether the folder holds this run already
-    draft: Draft | None = None  # of the folder of a new run, in the first process
 
 
 def train(
@@ -89,26 +74,26 @@ def train(
     data, valid = data or tuple(files), valid or ([] if data else held_out)
     for path in (folder, base or "", *data, *valid):
         check_name(os.path.abspath(path))  # which is written to the recipe
-    plan = Plan(folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file())
-    if plan.resumes:
-        resume_plan(plan, changes)
+    job = Job(folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file())
+    if job.resumes:
+        resume_job(job, changes)
     else:
         check_folder(folder)
         if base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
-            plan.sections["model"] = {
+            job.sections["model"] = {
                 k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
             }
-    config = recipe.fill("train", plan.sections["train"], TrainConfig)
+    config = recipe.fill("train", job.sections["train"], TrainConfig)
     names = [field.name for field in fields(ReadConfig)]
-    settings = {key: value for key, value in plan.sections["data"].items() if key in names}
+    settings = {key: value for key, value in job.sections["data"].items() if key in names}
     reading = recipe.fill("data", settings, ReadConfig)  # for the base, too
-    own_warmup = "warmup" in plan.sections["train"] and "train.steps" not in changes  # for its own steps
-    if config.steps and not (plan.resumes or own_warmup or "train.warmup" in changes):
+    own_warmup = "warmup" in job.sections["train"] and "train.steps" not in changes  # for its own steps
+    if config.steps and not (job.resumes or own_warmup or "train.warmup" in changes):
         config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
     device = choose_device(config.device)
-    with distributed.process_group(device), explain_limits(folder), exclusive_folder(plan):
+    with distributed.process_group(device), explain_limits(folder), exclusive_folder(job):
         with read_together(reading.max_bytes, reading.version):
-            trainer = assemble(plan, config, device)
+            trainer = assemble(job, config, device)
         trainer.run()
         distributed.barrier()  # every process has what it needs of the folder
     return load(folder, device)
@@ -140,12 +125,12 @@ def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
             section |= {f"{key}kind": "recurrent", f"{key}cell": kind}
 
 
-def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
+def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
     """Take over the run's own recipe, data and base; only what is in FREE and FREE_DATA may differ."""
-    old = recipe.read_file(plan.folder / RECIPE)
+    old = recipe.read_file(job.folder / RECIPE)
     if (kind := old["model"].get("kind")) not in MODELS:
         hint = errors.suggest(str(kind), MODELS)
-        raise UserError(f"{plan.folder / RECIPE}: model.kind={kind} is not a model; {hint}")
+        raise UserError(f"{job.folder / RECIPE}: model.kind={kind} is not a model; {hint}")
     preset = get_preset(MODELS[kind][2], changes.get("model.preset"))
     for key, now in ({f"model.{name}": value for name, value in preset.items()} | dict(changes)).items():
         section, _, name = key.partition(".")
@@ -153,11 +138,11 @@ def resume_plan(plan: Plan, changes: Mapping[str, Any]) -> None:
             old[section][name] = now
         elif name != "preset" and (was := old[section].get(name)) != now:
             raise UserError(
-                f"{key}: {plan.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
+                f"{key}: {job.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
     old["data"].setdefault("version", 1)  # of runs that began before there was another
-    files, held_out, plan.base = recipe.take_sources(old, plan.folder / RECIPE)
-    plan.sections, plan.data, plan.valid = old, plan.data or files, plan.valid or held_out
+    files, held_out, job.base = recipe.take_sources(old, job.folder / RECIPE)
+    job.sections, job.data, job.valid = old, job.data or files, job.valid or held_out
 
 
 def forget_data(section: dict[str, Any]) -> None:
@@ -173,89 +158,30 @@ def get_preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[
     return presets[name] if name else {}
 
 
-# The folder
-
-
-def free_folder(folder: Path) -> Path:
-    """The folder, or its name with the first number that is free."""
-    candidate, n = folder, 1
-    while candidate.exists():
-        n += 1
-        candidate = folder.with_name(f"{folder.name}-{n}")
-    return candidate
-
-
-def check_folder(folder: Path) -> None:
-    """Raise UserError if a new run can't be written here."""
-    if (folder / RECIPE).is_file():
-        check_unlocked(folder, "--out")
-        raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
-    atomic.check_empty(folder, "--out")
-
-
-@contextlib.contextmanager
-def exclusive_folder(plan: Plan) -> Iterator[None]:
-    """Lock the run's folder for as long as any process of this run lives.
-
-    A new run that fails before its first weights leaves the place as it was.
-    """
-    folder, existed = plan.folder, plan.folder.is_dir()
-    distributed.barrier()  # all have seen that
-    with contextlib.ExitStack() as stack:
-        problem: Exception | None = None
-        if distributed.RANK == 0:
-            try:
-                if plan.resumes:
-                    stack.enter_context(lock_folder(folder, "--out"))
-                    if atomic.is_missing(folder / RECIPE):
-                        raise UserError(f"{folder} was removed by another process just now; try again")
-                else:
-                    plan.draft = stack.enter_context(atomic.new_folder(folder, "--out"))
-            except (UserError, OSError) as e:
-                problem = e
-        refused = distributed.all_max(problem is not None)[0]
-        if problem is not None:
-            raise problem
-        if refused:
-            raise SystemExit(2)  # the first process says why
-        if distributed.RANK:
-            home = atomic.draft_home(folder)
-            if not existed:
-                stack.callback(atomic.remove_empty, [folder, home])
-            stack.enter_context(lock_folder(home, "--out", distributed.RANK, folder))
-        distributed.barrier()
-        try:
-            yield
-        except BaseException:
-            if plan.draft and plan.draft.is_published:
-                discard_unsaved(folder)
-            raise
-
-
 # What is trained
 
 
-def assemble(plan: Plan, config: TrainConfig, device: torch.device) -> Trainer:
+def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     """Everything that a run needs, checked before the folder is made."""
-    sections, going = plan.sections, plan.resumes
+    sections, going = job.sections, job.resumes
     task_class, task_config = find_task(sections["task"].get("name"), config)
-    started = going and find_checkpoint(plan.folder)[0] is not None
+    started = going and find_checkpoint(job.folder)[0] is not None
     torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
-    parent = load(plan.base, "cpu") if plan.base and not started else None
+    parent = load(job.base, "cpu") if job.base and not started else None
     if parent and parent.task.config.name == sections["task"]["name"]:
         inherited = {name: getattr(parent.task.config, name) for name in task_class.inherits}
         sections["task"] = {k: v for k, v in inherited.items() if v is not None} | sections["task"]
-    kind = choose_kind(plan, parent, task_class)
+    kind = choose_kind(job, parent, task_class)
     settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
     settings = get_preset(MODELS[kind][2], sections["model"].get("preset")) | settings
     data_config = recipe.fill("data", sections["data"], task_class.data_config)
-    corpus = read_data(plan, kind, settings, parent, data_config)
+    corpus = read_data(job, kind, settings, parent, data_config)
     sections["task"] = corpus.task_settings | sections["task"]
     section = recipe.fill("task", sections["task"], task_config)
 
     torch.manual_seed(config.seed)
     if parent is not None:
-        model = base_model(parent, plan.base, settings)
+        model = base_model(parent, job.base, settings)
     else:
         model = new_model(kind, settings, corpus)
         if not started:
@@ -270,7 +196,7 @@ def assemble(plan: Plan, config: TrainConfig, device: torch.device) -> Trainer:
     model.to(device).train()
     task = task_class(section, corpus.tokenizer, model.config.context, corpus.target_tokenizer)  # type: ignore[union-attr, arg-type]
     task.gather = gather_pairs
-    return start(plan, kind, model, task, corpus, data_config, config, device)
+    return start(job, kind, model, task, corpus, data_config, config, device)
 
 
 def find_task(name: Any, config: TrainConfig) -> tuple[type[Task], type[Any]]:
@@ -285,42 +211,42 @@ def find_task(name: Any, config: TrainConfig) -> tuple[type[Task], type[Any]]:
     return task_class, task_config
 
 
-def choose_kind(plan: Plan, parent: Model | None, task_class: type[Task]) -> str:
+def choose_kind(job: Job, parent: Model | None, task_class: type[Task]) -> str:
     """The kind of the model, as asked for or as the base has it."""
-    kind = str(plan.sections["model"].get("kind") or (parent and parent.kind))
+    kind = str(job.sections["model"].get("kind") or (parent and parent.kind))
     if parent and kind != parent.kind:
-        raise UserError(f"model.kind={kind}: the model in {plan.base} is of kind {parent.kind}")
+        raise UserError(f"model.kind={kind}: the model in {job.base} is of kind {parent.kind}")
     suited = [
         name for name, (model, *_) in MODELS.items() if getattr(model, "like", name) in task_class.kinds
     ]
     if kind not in suited:
-        name = plan.sections["task"]["name"]
+        name = job.sections["task"]["name"]
         raise UserError(f"model.kind={kind} cannot {name}; {errors.suggest(kind, suited)}")
     return kind
 
 
 def read_data(
-    plan: Plan, kind: str, settings: dict[str, Any], parent: Model | None, data_config: Any
+    job: Job, kind: str, settings: dict[str, Any], parent: Model | None, data_config: Any
 ) -> Corpus:
     """The data, and what follows from them; all settings are checked before the data are read."""
-    task_class, task_config = TASKS[plan.sections["task"]["name"]]
+    task_class, task_config = TASKS[job.sections["task"]["name"]]
     model_config = MODELS[kind][1]
     unknown = dict.fromkeys(from_data(model_config), 1)
     context = recipe.fill("model", settings, model_config, **unknown).context
     context = parent.task.context if parent else context
-    config = recipe.fill("task", plan.sections["task"], task_config)
+    config = recipe.fill("task", job.sections["task"], task_config)
     task_class.check_model(config, kind)
     if parent:
         tokenizers = parent.tokenizers
     else:
-        tokenizers = load_tokenizers(plan.folder) if plan.resumes and "vocab" in unknown else []
-    if not plan.data:
+        tokenizers = load_tokenizers(job.folder) if job.resumes and "vocab" in unknown else []
+    if not job.data:
         here = Path(__file__).parents[1] / "builtin"
-        plan.data, held = ([str(here / name) for name in names] for names in task_class.builtin)
-        plan.valid = plan.valid or held
+        job.data, held = ([str(here / name) for name in names] for names in task_class.builtin)
+        job.valid = job.valid or held
     with read_together(data_config.max_bytes, data_config.version) as reading:
-        plan.data, plan.valid = use_splits(plan.data, plan.valid, task_class.has_class_folders)
-        corpus = task_class.read(DataRequest(plan.data, plan.valid, data_config, config, context, tokenizers))
+        job.data, job.valid = use_splits(job.data, job.valid, task_class.has_class_folders)
+        corpus = task_class.read(DataRequest(job.data, job.valid, data_config, config, context, tokenizers))
     corpus.files, corpus.notes = list(reading.files), [*reading.notes, *corpus.notes]
     return corpus
 
@@ -368,7 +294,7 @@ def keep_head(parent: Model, model: nn.Module, config: Any) -> None:
 
 
 def start(
-    plan: Plan,
+    job: Job,
     kind: str,
     model: nn.Module,
     task: Task,
@@ -381,22 +307,22 @@ def start(
     derived = from_data(MODELS[kind][1])
     resolved = {
         "model": {"kind": kind} | {f: v for f, v in vars(model.config).items() if f not in derived},
-        "task": plan.sections["task"],
+        "task": job.sections["task"],
         "data": vars(data_config)
-        | {"files": absolute(plan.data), "valid": absolute(plan.valid)}
-        | ({"from": os.path.abspath(plan.base)} if plan.base else {}),
+        | {"files": absolute(job.data), "valid": absolute(job.valid)}
+        | ({"from": os.path.abspath(job.base)} if job.base else {}),
         "train": vars(config),
     }
-    if plan.draft is not None:
-        publish(plan.draft, model, task, resolved)
-    elif plan.resumes:
-        check_config(plan.folder, model, task, kind)
+    if job.draft is not None:
+        publish(job.draft, model, task, resolved)
+    elif job.resumes:
+        check_config(job.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there
-    trainer = Trainer(plan.folder, task, model, corpus, config, device)
-    if plan.resumes:
+    trainer = Trainer(job.folder, task, model, corpus, config, device)
+    if job.resumes:
         trainer.restore()
         if distributed.RANK == 0:  # what may differ holds from now on
-            atomic.write_text(plan.folder / RECIPE, recipe.to_toml(resolved))
+            atomic.write_text(job.folder / RECIPE, recipe.to_toml(resolved))
     return trainer
 
 

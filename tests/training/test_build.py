@@ -14,7 +14,8 @@ from helpers.runs import TINY, at_step, checkpoints, rows, same, stopped, tiny, 
 from regard.runs.load import load
 from regard.tasks import Write
 from regard.text.tokenizer_kinds import KINDS as KINDS_OF_TOKENIZER
-from regard.training.build import free_folder, train
+from regard.training.build import train
+from regard.training.job import free_folder
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
