@@ -19,17 +19,18 @@ from regard.data import Corpus
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.runs import folder as run_folder
-from regard.tasks import Batch, idle, targets
+from regard.tasks import Batch, idle
 from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState
 from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
+from regard.training.evaluation import Evaluation
 from regard.training.graphs import Graphs, set_value
 from regard.training.joint import join_products
 from regard.training.machine import OUT_OF_MEMORY, catch_signals
 from regard.training.objective import Objective
 from regard.training.optimizers import lr_factor, make_optimizers
-from regard.training.prefetch import Prefetcher, to_device
+from regard.training.prefetch import Prefetcher
 from regard.training.reporter import Reporter, describe
 
 
@@ -77,6 +78,10 @@ class Trainer:
         pad = task.pad_to_bucket if few_shapes else None
         self.prefetch = Prefetcher(self.batches, device, count_read, pad)
         self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
+        self.evaluation = Evaluation(
+            *(task, self.objective, self.checkpointer, self.reporter, c, device, self.autocast),
+            is_interrupted=self.is_interrupted,
+        )
         saved = model.state_dict().keys()
         self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
         self.buffers_before: list[Tensor] = []  # the last gradient
@@ -141,7 +146,8 @@ class Trainer:
         if finished and self.state.evaluated != self.step:
             self.evaluate()
         if finished and self.state.evaluated == self.step != self.averaged_step:
-            self.try_average()
+            self.averaged_step = self.step
+            self.evaluation.try_average(self.state)
         if self.checkpointer.saved_step != self.step:
             self.save()
         if distributed.RANK == 0:
@@ -162,6 +168,10 @@ class Trainer:
     def finished(self) -> bool:
         c = self.config
         return self.budget_used() >= 1 or bool(c.patience and self.state.worse >= c.patience)
+
+    def is_interrupted(self) -> bool:
+        """Whether this process may stop at once: with others, only where all do."""
+        return self.signal is not None and distributed.WORLD == 1
 
     def evaluation_due(self) -> bool:
         return self.step > 0 and self.step % self.config.evaluate == 0 and self.state.evaluated != self.step
@@ -204,7 +214,7 @@ class Trainer:
         self.loss.zero_()
         self.buffers_before = [b.clone() for b in self.buffers]
         for i, batch in enumerate(batches):
-            if self.signal and distributed.WORLD == 1:
+            if self.is_interrupted():
                 return False
             self.seed_step(i)
             with distributed.gradient_sync(self.wrapped, last=i == len(batches) - 1):
@@ -305,73 +315,16 @@ class Trainer:
         if valid is None:
             self.state.evaluated = self.step
             return
-        metrics = self.measure(valid)
+        metrics = self.evaluation.measure(valid)
         if metrics is None:
             return
         self.state.evaluated = self.step
-        is_best = self.keep_if_best({"step": self.step} | metrics)
+        is_best = self.evaluation.keep_if_best(self.state, metrics)
         self.state.worse = 0 if is_best else self.state.worse + 1
         self.reporter.draw_curve(self.state.best)
         if self.config.parallel != "fsdp":  # a process alone has only a share of the weights
             self.reporter.show_sample(self.model, valid, self.step)
         self.pace.start()
-
-    def measure(self, valid: Any) -> dict[str, float] | None:
-        """Return the metrics on the validation set, or None if a signal interrupted it."""
-        c = self.config
-        tokens = c.tokens or (c.micro or max(1, c.batch // distributed.WORLD)) * self.task.context
-        together = c.parallel == "fsdp"  # its processes must all run every batch in the same order
-        sums, count = torch.zeros(1, device=self.device, dtype=torch.float64), 0
-        self.model.eval()
-        with torch.no_grad(), self.autocast:
-            for i, batch in enumerate(self.task.evaluation_batches(valid, 2 * tokens)):
-                if self.signal and distributed.WORLD == 1:
-                    self.model.train()
-                    return None
-                if together or i % distributed.WORLD == distributed.RANK:
-                    sums = sums + self.objective(*to_device(batch, self.device))
-                    count += targets(batch)
-        self.model.train()
-        if not together:
-            width = int(distributed.all_max(len(sums))[0])  # a process without a batch has one sum only
-            sums = nn.functional.pad(sums, (0, width - len(sums)))
-            sums, count = distributed.all_sum(sums), int(distributed.all_sum(torch.tensor(count)))
-        loss, *more = sums.tolist()
-        return {f"valid_{k}": v for k, v in self.task.metrics(loss, count, valid, *more).items()}
-
-    def rank_key(self, metrics: dict[str, float]) -> tuple[float, float]:
-        """Order evaluations by the task's metric, then by the loss; the best has the largest key."""
-        loss, by = -metrics["valid_loss"], self.task.best_metric
-        return metrics.get(f"valid_{by}", 0.0) if by else loss, loss  # older runs lack some metrics
-
-    def keep_if_best(self, metrics: dict[str, float]) -> bool:
-        """Log an evaluation. Publish the weights and return True if it is the best so far."""
-        best = self.state.best
-        is_best = best is None or self.rank_key(metrics) > self.rank_key(best)
-        if is_best:
-            self.state.best = metrics
-            self.checkpointer.publish(self.checkpointer.weights())
-        self.reporter.log_evaluation(metrics, is_best)
-        return is_best
-
-    def try_average(self) -> None:
-        """Try the average of the last checkpoints as the model (Vaswani et al. 2017, 6.1)."""
-        self.averaged_step = self.step
-        distributed.barrier()  # the first process has written the checkpoints that all read now
-        if self.corpus.valid is None or not self.checkpointer.steps_to_average(self.step):
-            return
-        weights, count = self.checkpointer.average(self.step, self.device)
-        if count == 1:  # the checkpoints are damaged
-            return
-        current = {name: t.clone() for name, t in self.checkpointer.weights().items()}
-        self.checkpointer.load_weights(weights)
-        metrics = self.measure(self.corpus.valid)
-        if metrics is None:
-            self.state.evaluated = self.step - 1  # when resumed, evaluate and try again
-        else:
-            self.reporter.notice(f"the average of the last {count} checkpoints:")
-            self.keep_if_best({"step": self.step, "averaged": count} | metrics)
-        self.checkpointer.load_weights(current)
 
     # Reports and checkpoints
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from helpers.runs import at_step, before, checkpoints, losses, rows, same, stopped, tiny, write_text
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import load
+from regard.training.evaluation import Evaluation
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -109,7 +110,7 @@ def test_stopped_while_the_mean_is_tried(text, tmp_path, name):
     """Also during the last evaluation: then evaluation and saving are left to the next start."""
     settings = MEAN | {"train__keep": 1}
     tiny(text, tmp_path / "whole", **settings)
-    with stopped(Trainer, name, lambda *_: True):
+    with stopped(Evaluation, name, lambda *_: True):
         tiny(text, tmp_path / "out", **settings)
     assert not any("averaged" in row for row in rows(tmp_path / "out"))
     for _ in range(2):
@@ -118,9 +119,9 @@ def test_stopped_while_the_mean_is_tried(text, tmp_path, name):
 
 
 def test_a_damaged_checkpoint_is_left_out_of_the_mean(text, tmp_path):
-    def damage(trainer):
-        (trainer.folder / "checkpoints" / "step-4" / "model.safetensors").write_bytes(b"no")
+    def damage(evaluation, _):
+        (evaluation.checkpointer.checkpoints / "step-4" / "model.safetensors").write_bytes(b"no")
 
-    with before(Trainer, "try_average", damage):
+    with before(Evaluation, "try_average", damage):
         tiny(text, tmp_path / "out", **MEAN)
     assert rows(tmp_path / "out")[-1]["averaged"] == 2

@@ -1,0 +1,99 @@
+"""Measure a model on the validation set, and publish the best weights."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.tasks import targets
+from regard.training import distributed
+from regard.training.checkpointer import Checkpointer, TrainState
+from regard.training.config import TrainConfig
+from regard.training.objective import Objective
+from regard.training.prefetch import to_device
+from regard.training.reporter import Reporter
+
+
+class Evaluation:
+    """Measures the weights that a model has now, or others."""
+
+    def __init__(
+        self,
+        task: Any,
+        objective: Objective,
+        checkpointer: Checkpointer,
+        reporter: Reporter,
+        config: TrainConfig,
+        device: torch.device,
+        autocast: torch.autocast,
+        is_interrupted: Callable[[], bool],
+    ):
+        self.task, self.objective, self.model = task, objective, checkpointer.model
+        self.checkpointer, self.reporter, self.config = checkpointer, reporter, config
+        self.device, self.autocast, self.is_interrupted = device, autocast, is_interrupted
+
+    def measure(self, valid: Any) -> dict[str, float] | None:
+        """Return the metrics on the validation set, or None if a signal interrupted it."""
+        c = self.config
+        tokens = c.tokens or (c.micro or max(1, c.batch // distributed.WORLD)) * self.task.context
+        together = c.parallel == "fsdp"  # its processes must all run every batch in the same order
+        sums, count = torch.zeros(1, device=self.device, dtype=torch.float64), 0
+        self.model.eval()
+        with torch.no_grad(), self.autocast:
+            for i, batch in enumerate(self.task.evaluation_batches(valid, 2 * tokens)):
+                if self.is_interrupted():
+                    self.model.train()
+                    return None
+                if together or i % distributed.WORLD == distributed.RANK:
+                    sums = sums + self.objective(*to_device(batch, self.device))
+                    count += targets(batch)
+        self.model.train()
+        if not together:
+            width = int(distributed.all_max(len(sums))[0])  # a process without a batch has one sum only
+            sums = nn.functional.pad(sums, (0, width - len(sums)))
+            sums, count = distributed.all_sum(sums), int(distributed.all_sum(torch.tensor(count)))
+        loss, *more = sums.tolist()
+        return {f"valid_{k}": v for k, v in self.task.metrics(loss, count, valid, *more).items()}
+
+    def measure_weights(self, weights: dict[str, Tensor], valid: Any) -> dict[str, float] | None:
+        """Measure other weights; then the model has its own again."""
+        current = {name: t.clone() for name, t in self.checkpointer.weights().items()}
+        self.checkpointer.load_weights(weights)
+        metrics = self.measure(valid)
+        self.checkpointer.load_weights(current)
+        return metrics
+
+    def rank_key(self, metrics: dict[str, float]) -> tuple[float, float]:
+        """Order evaluations by the task's metric, then by the loss; the best has the largest key."""
+        loss, by = -metrics["valid_loss"], self.task.best_metric
+        return metrics.get(f"valid_{by}", 0.0) if by else loss, loss  # older runs lack some metrics
+
+    def keep_if_best(
+        self, state: TrainState, metrics: dict[str, float], weights: dict[str, Tensor] | None = None
+    ) -> bool:
+        """Log an evaluation. If it is the best so far, publish the weights (the model's, if none are given)
+        and return True."""
+        metrics = {"step": state.step} | metrics
+        is_best = state.best is None or self.rank_key(metrics) > self.rank_key(state.best)
+        if is_best:
+            state.best = metrics
+            self.checkpointer.publish(self.checkpointer.weights() if weights is None else weights)
+        self.reporter.log_evaluation(metrics, is_best)
+        return is_best
+
+    def try_average(self, state: TrainState) -> None:
+        """Try the average of the last checkpoints as the model (Vaswani et al. 2017, 6.1)."""
+        distributed.barrier()  # the first process has written the checkpoints that all read now
+        valid = self.checkpointer.corpus.valid
+        if valid is None or not self.checkpointer.steps_to_average(state.step):
+            return
+        weights, count = self.checkpointer.average(state.step, self.device)
+        if count == 1:  # the checkpoints are damaged
+            return
+        metrics = self.measure_weights(weights, valid)
+        if metrics is None:
+            state.evaluated = state.step - 1  # when resumed, evaluate and try again
+            return
+        self.reporter.notice(f"the average of the last {count} checkpoints:")
+        self.keep_if_best(state, {"averaged": count} | metrics, weights)
