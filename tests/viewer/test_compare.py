@@ -13,7 +13,7 @@ from helpers.browsing import HOSTILE, close, hostile, number, shown
 from helpers.looking import noise, reader, seer
 from helpers.serving import PageServer, serve_session
 from regard import UserError
-from regard.cli.commands import look
+from regard.cli.looking import look
 from regard.cli.parser import build_parser
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import at_step

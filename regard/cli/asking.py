@@ -1,0 +1,213 @@
+"""`regard ask` and `regard score`: use a model, and evaluate it."""
+
+import argparse
+import contextlib
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.parser import ANSWER_OPTIONS
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.tasks import Answer
+
+
+def load_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Return the model, or an ensemble, and the options for its answers."""
+    from regard.runs.ensemble import ensemble
+    from regard.runs.load import load
+
+    model = load(options.model, dtype=options.dtype)
+    if options.ensemble:
+        model = ensemble([model, *map(load, options.ensemble)])
+    if options.words:
+        model = model.words()
+    values = {name: getattr(options, name, None) for name in (*ANSWER_OPTIONS, "within")}
+    if values["within"] is not None and "within" not in model.task.extra_options:
+        raise UserError("--in needs a model that embeds texts; train one with the recipe embed")
+    return model, {name: value for name, value in values.items() if value is not None}
+
+
+def ask(options: argparse.Namespace) -> None:
+    model, settings = load_model(options)
+    model.request([], settings)  # raises an error about the options before one about a line
+    if not options.input and sys.stdin.isatty():
+        if settings.get("num_return_sequences", 1) > 1:
+            raise UserError("--num-return-sequences is not for conversations; give INPUT or pipe lines in")
+        if "within" in settings:
+            raise UserError("--in is not for conversations; give INPUT or pipe lines in")
+        converse(model, settings)
+        return
+    inputs = model.task.join_arguments(list(check_inputs(options.input)))
+    several = settings.get("num_return_sequences", 1) > 1
+    show_scores = "within" in settings or model.task.shows_scores
+    if len(inputs) == 1 and not (several or show_scores or options.json):
+        note_unread(model, "INPUT", inputs[0])
+        print_stream(model.stream(inputs[0], **settings))
+        return
+    lines = zip((f"INPUT {n}" for n in itertools.count(1)), inputs, strict=False) if inputs else read_stdin()
+    answered, status = False, 0
+    while batch := list(itertools.islice(lines, model.task.ask_batch_size)):
+        answers = iter(answer_each(model, [text for _, text in batch if isinstance(text, str)], settings))
+        results = [next(answers) if isinstance(text, str) else text for _, text in batch]
+        if not answered and isinstance(results[0], UserError) and len({str(r) for r in results}) == 1:
+            where = "" if inputs else f"{batch[0][0]}: "
+            raise UserError(f"{where}{results[0]}")  # all are wrong in the same way: so is what was asked
+        answered = True
+        for (where, text), result in zip(batch, results, strict=True):
+            if isinstance(result, UserError):
+                status = 1
+                report(f"{where}: {result}")
+                row = {"input": text if isinstance(text, str) else None, "error": str(result)}
+                print(json.dumps(row, ensure_ascii=False) if options.json else "")
+                continue
+            unread = note_unread(model, where, text)
+            for answer in result:
+                print(format_answer(text, answer, unread, options.json, show_scores))
+        sys.stdout.flush()
+    if status:
+        sys.exit(status)
+
+
+def format_answer(text: str, answer: "Answer", unread: int, as_json: bool, show_score: bool) -> str:
+    if not as_json:
+        scored = show_score and answer.score is not None
+        return f"{answer.score:.4f}\t{answer.text}" if scored else answer.text
+    row = {"input": text, "output": answer.text if answer.value is None else answer.value}
+    if answer.score is not None:
+        row["score"] = answer.score
+    if unread:
+        row["unread_tokens"] = unread
+    return json.dumps(row, ensure_ascii=False)
+
+
+def answer_each(
+    model: Any, texts: Sequence[str], settings: dict[str, Any]
+) -> "list[list[Answer] | UserError]":
+    """Answer all texts, or say what is wrong with each that can't be answered."""
+    try:
+        return list(model.answers(texts, **settings))
+    except UserError as error:
+        if len(texts) == 1:
+            return [error]
+    halves = texts[: len(texts) // 2], texts[len(texts) // 2 :]
+    return [result for half in halves for result in answer_each(model, half, settings)]
+
+
+def note_unread(model: Any, where: str, text: str) -> int:
+    """Say that not all of a text is read, and return how many of its tokens are not."""
+    task = model.task
+    if task.reads != "text" or len(text.encode()) <= task.text_limit // 4:  # which must fit
+        return 0
+    read, count = task.count_tokens(text)
+    if read < count:
+        report(f"{where}: {read:,} of its {count:,} tokens are read, as many as fit; give less text")
+    return count - read
+
+
+def report(message: str) -> None:
+    """Say on standard error what is wrong, and go on."""
+    sys.stdout.flush()
+    print(f"regard: {' '.join(message.split())}", file=sys.stderr)
+
+
+def check_inputs(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts of the command line. Raise UserError if one is not UTF-8."""
+    for n, text in enumerate(texts, 1):
+        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise UserError(f"INPUT {n} is not UTF-8; convert it, or set the terminal to UTF-8")
+        yield text
+
+
+def read_stdin() -> Iterator[tuple[str, str | UserError]]:
+    """Yield the lines of standard input as UTF-8, whatever the locale, and where each is."""
+    for n, line in enumerate(sys.stdin.buffer, 1):
+        text: str | UserError
+        try:
+            text = line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as e:
+            text = UserError(f"byte 0x{line[e.start]:02x} is not UTF-8; convert it")
+        yield f"standard input:{n}", text
+
+
+def print_stream(pieces: Iterable[str]) -> str:
+    """Print an answer piece by piece and return it."""
+    answer = ""
+    for piece in pieces:
+        print(piece, end="", flush=True)
+        answer += piece
+    print()
+    return answer
+
+
+def converse(model: Any, settings: dict[str, Any]) -> None:
+    """Answer line by line on a terminal, until Ctrl-D."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  arrow keys and history for input()
+    turns: list[str] = []  # the conversation so far, for models that chat
+    for text in read_terminal():
+        word, _, rest = text.strip().partition(" ")
+        if word == "/reset":
+            turns.clear()
+        elif word == "/seed" and rest.strip().isdecimal():
+            settings["seed"] = int(rest)
+        elif word.startswith("/") and word[1:].isalpha():
+            print("/reset starts a new conversation, /seed N sets the seed, Ctrl-D ends", file=sys.stderr)
+        else:
+            try:
+                if model.task.converses:
+                    question = model.task.conversation([*turns, text]) if text.strip() else ""
+                    turns += [text, print_stream(model.stream(question, **settings))]
+                else:
+                    note_unread(model, "INPUT", text)
+                    print_stream(model.stream(text, **settings))
+            except UserError as error:  # the next line may be better
+                report(str(error))
+
+
+def read_terminal() -> Iterator[str]:
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print()
+            return
+
+
+def score(options: argparse.Namespace) -> None:
+    from regard.data.files import read_together
+    from regard.draw.picture import check_suffix, draw
+    from regard.draw.plots import position_curves
+    from regard.runs.load import load
+    from regard.runs.score import loss_table
+
+    if options.save:
+        check_suffix(options.save)  # before a long computation
+    model, settings = load_model(options)
+    against = load(options.against) if options.against else None
+    by_position = options.by_position or bool(options.save)
+    with read_together() as reading:
+        scores = model.score(*options.data, against=against, by_position=by_position, **settings)
+    for note in reading.notes:
+        print(note, file=sys.stderr)
+    if options.save:
+        name = os.path.basename(os.path.abspath(options.model))
+        draw(position_curves({name: scores["loss_by_position"]})).save(options.save)
+    if options.json:
+        print(json.dumps(finite_numbers(scores)))
+        return
+    losses = scores.pop("loss_by_position", [])
+    for name, value in scores.items():
+        print(f"{name:14} {value}" if isinstance(value, str) else f"{name:14} {value:.4f}")
+    for place, value in loss_table(losses):
+        print(f"loss at {place:6} {value:.4f}")
+
+
+def finite_numbers(scores: dict[str, Any]) -> dict[str, Any]:
+    """The scores with None for numbers that JSON does not have, such as the correlation of equal values."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in scores.items()}

@@ -1,0 +1,88 @@
+"""`regard look`: a page, a picture, or a file of a model at work."""
+
+import argparse
+
+from regard.cli.asking import check_inputs
+from regard.errors import UserError
+
+
+def look(options: argparse.Namespace) -> None:
+    if options.word is not None:
+        compare_word(options)
+        return
+    if options.against and options.save is not None:
+        raise UserError("--against works on the page in the browser only; leave --save out")
+    ending = (options.save or ".html").lower()
+    if ending.endswith(".html"):
+        open_page(options)
+    elif ending.endswith(".safetensors"):
+        save_trace(options)
+    elif ending.endswith((".svg", ".png")):
+        from regard.runs.load import load
+        from regard.viewer import look
+
+        settings = {name: getattr(options, name) for name in ("layer", "head", "part", "patch", "answer")}
+        texts = list(check_inputs(options.input))
+        look(load(options.model), texts, options.view, **settings).save(options.save)
+        print(options.save)
+    else:
+        raise UserError(f"--save {options.save}: unknown format; use .svg, .png, .html or .safetensors")
+
+
+def compare_word(options: argparse.Namespace) -> None:
+    """Print how alike a word's vectors in two texts are, layer by layer."""
+    if len(options.input) != 2 or options.save is not None:
+        raise UserError(f"--word {options.word}: give two INPUTs that have this word, and no --save")
+    from regard.runs.load import load
+    from regard.viewer.context import compare_word
+
+    for name, cosine in compare_word(load(options.model), options.word, *check_inputs(options.input)).items():
+        print(f"{cosine:.4f}\t{name}")
+
+
+def open_page(options: argparse.Namespace) -> None:
+    """Serve the page until Ctrl-C, or save it as one file."""
+    if options.patch is not None:
+        raise UserError("--patch is for images; leave it out and click a patch on the page, or save .svg")
+    if len(options.input) != 1:
+        raise UserError(f"the page shows one INPUT, not {len(options.input)}; --save .svg draws several")
+    from regard.runs.load import load
+    from regard.viewer.html import VIEWS
+    from regard.viewer.session import page
+
+    if options.view is not None and options.view not in VIEWS:
+        raise UserError(f"--view {options.view}: the page has no such view; it has {', '.join(VIEWS)}")
+    settings = {name: getattr(options, name) for name in ("view", "part", "layer", "head")}
+    state = {name: str(value) for name, value in settings.items() if value is not None}
+    (text,) = check_inputs(options.input)
+    session = page(load(options.model), text, options.answer)
+    compared_models = [load(folder) for folder in options.against]
+    for folder, other in zip(options.against, compared_models, strict=True):
+        if other.task.reads != (reads := session.model.task.reads):
+            raise UserError(
+                f"--against {folder}: it reads {other.task.reads}, not {reads} like {options.model}"
+            )
+    if options.save is not None:
+        session.save(options.save, state)
+        print(options.save)
+        return
+    from regard.serve.server import serve_page
+
+    serve_page(session.model, session, state, compared_models=compared_models)
+    raise KeyboardInterrupt  # stopped by Ctrl-C, which the server has handled: exit with its status
+
+
+def save_trace(options: argparse.Namespace) -> None:
+    """Save all tensors of a forward pass in one file."""
+    for name in ("view", "head", "part", "patch"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} is for images, and a trace has everything; leave it out, or save .svg")
+    if len(options.input) != 1:
+        raise UserError(f"a trace is of one INPUT, not {len(options.input)}; save one trace for each")
+    from regard.runs.load import load
+    from regard.tracing import trace
+
+    (text,) = check_inputs(options.input)
+    inputs = text if options.answer is None else (text, options.answer)
+    trace(load(options.model), inputs, None if options.layer is None else [options.layer]).save(options.save)
+    print(options.save)
