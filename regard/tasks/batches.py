@@ -82,6 +82,18 @@ def segments_from(seconds: np.ndarray, attention_mask: np.ndarray) -> np.ndarray
     return ((positions >= seconds[:, None]) & attention_mask).astype(np.int64)
 
 
+def row_places(rows: np.ndarray, count: int) -> np.ndarray:
+    """The number of each row, and of how many rows: (B, 2), for `at_places`."""
+    return np.stack([rows, np.full_like(rows, count)], axis=1)
+
+
+def at_places(values: Tensor, places: Tensor) -> Tensor:
+    """The values (B,) where their rows are, else 0: summed over all batches, they are those of all rows."""
+    all_rows = values.new_zeros(int(places[0, 1]), dtype=torch.float64)
+    all_rows[places[:, 0]] = values.double()
+    return all_rows
+
+
 class Bucketed:
     """Rows of similar length together, so many rows or tokens a step."""
 

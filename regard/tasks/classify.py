@@ -6,7 +6,7 @@ compete by how likely the model is to write each.
 Shapes: B batch, T tokens, C classes, L tokens of a name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -29,21 +29,31 @@ from regard.tasks.answers import Answer
 from regard.tasks.batches import (
     TOKENS_AT_ONCE,
     Batch,
+    at_places,
     fingerprint,
     pad_rows,
     ragged,
+    row_places,
     segments_from,
     targets,
 )
 from regard.tasks.fill import END, FIRST, SPECIALS
 from regard.tasks.fill import PAD as BERT_PAD
-from regard.tasks.heads import add_head, class_scores, class_weights, likeliest_classes
+from regard.tasks.heads import (
+    add_head,
+    class_counts,
+    class_scores,
+    count_scores,
+    label_settings,
+    likeliest_classes,
+)
 from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.source import PAD
 from regard.tasks.task import Task, widened
 
+CORRELATIONS = {"spearman": scoring.spearman, "pearson": scoring.pearson}
 SCORES = 21  # scores that can be written, from the lowest to the highest
 
 
@@ -55,6 +65,9 @@ class ClassifyConfig:
     high: float | None = None
     balanced: bool = False  # rare classes count as much as frequent ones
     weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
+    metric: Literal["accuracy", "matthews", "f1", "spearman", "loss"] | None = (
+        None  # None: as labels call for
+    )
     smoothing: float = 0.0
     mean: bool = False  # pool a text by the mean of its tokens' hidden states, not as its model does
 
@@ -92,12 +105,17 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     data_config = DataConfig
     builtin = ("classify.tsv",), ("classify.valid.tsv",)
     has_references = True
-    data_settings = ("labels", "low", "high", "weights")
+    data_settings = ("labels", "low", "high", "weights", "metric")
 
     def setup(self) -> None:
         end = self.tokenizer.id(END)
         self.first, self.end = self.tokenizer.id(FIRST), self.tokenizer.end if end is None else end
-        self.best_metric = None if self.config.labels is None else "accuracy"
+        scores = self.config.labels is None
+        metric = self.config.metric or ("loss" if scores else "accuracy")  # as earlier runs have it
+        if metric != "loss" and (metric == "spearman") != scores:
+            kind = "a score, not a class" if scores else "a class, not a score"
+            raise UserError(f"task.metric={metric}: each text has {kind}; leave it out")
+        self.best_metric = None if metric == "loss" else metric
 
     # Data
 
@@ -114,12 +132,11 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         ]
         known = request.tokenizers
         tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
-        settings: dict[str, Any] = {}
+        settings: dict[str, Any] = {} if config.metric else {"metric": "spearman"}
+        labelled: list[str] = []
         if train.labels is not None:
             names = list(config.labels or class_names(train.labels))
-            settings["labels"] = names
-            if config.balanced:
-                settings["weights"] = class_weights(class_ids(train, names), len(names))
+            settings, labelled = label_settings(config, class_ids(train, names), names)
         else:
             settings["low"] = min(train.scores or [0.0]) if config.low is None else config.low
             settings["high"] = max(train.scores or [1.0]) if config.high is None else config.high
@@ -129,7 +146,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         if len(held):
             evaluation, more = task.examples(held)
             notes += [f"held out: {note}" for note in more]
-        return Corpus(training, evaluation, tokenizer, task_settings=settings, notes=notes)
+        return Corpus(training, evaluation, tokenizer, task_settings=settings, notes=labelled + notes)
 
     def examples(self, table: LabelledTexts) -> tuple[Examples, list[str]]:
         """A table as ids; texts that are too long lose their ends, and a note says how many."""
@@ -178,6 +195,13 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         ids, attention_mask = pad_rows(data.ids, rows)
         segments = segments_from(data.seconds[rows], attention_mask)
         return tuple(torch.from_numpy(x) for x in (ids, attention_mask, segments, data.labels[rows]))
+
+    def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
+        """As in training; of scores, with the places of the rows, whose ranks are compared."""
+        for rows in in_length_order(*self.lengths(data), tokens):
+            *inputs, labels = self.collate(data, rows)
+            places = [] if self.config.labels else [torch.from_numpy(row_places(rows, len(data)))]
+            yield *inputs, *places, labels
 
     def batch_length(self, batch: Batch) -> int:
         return targets(batch)
@@ -242,7 +266,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         *inputs, labels = batch
         if not isinstance(model, Transformer):
             smoothing = self.config.smoothing if model.training else 0.0
-            return self._loss(self.logits(model, *inputs), labels, smoothing)
+            return self._loss(self.logits(model, *inputs), labels, self._weights(labels.device), smoothing)
         counts, number = labels != IGNORED, labels
         if self.config.labels is None:
             number = (labels * (SCORES - 1)).round().long()
@@ -256,26 +280,29 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         """The weight of each class."""
         return None if self.config.weights is None else torch.tensor(self.config.weights, device=device)
 
-    def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    def _loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
         """The sum of cross-entropies in nats, or of squared errors."""
         if self.config.labels is None:
             counts = labels != IGNORED
             return ((logits[:, 0] - labels).square() * counts).sum()
-        weights = self._weights(logits.device)
         return F.cross_entropy(
             logits, labels, weights, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
         )
 
     def measure(self, model: ClassifyModel, *batch: Tensor) -> Tensor:
-        """The loss, and how many classes were right."""
+        """The loss; how often each class is right, predicted and true, or the score of each row."""
         *inputs, labels = batch
+        places = inputs.pop() if self.config.labels is None else None
         logits = self.logits(model, *inputs)
-        right = (logits.argmax(-1) == labels).sum() if self.config.labels is not None else torch.zeros(())
-        return torch.stack([self._loss(logits, labels).double(), right.to(logits.device).double()])
+        loss = self._loss(logits, labels, None, 0.0).double()[None]
+        more = class_counts(logits, labels) if places is None else at_places(logits[:, 0], places)
+        return torch.cat([loss, more.double()])
 
     def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
-        (right,), metrics = more, {"loss": loss / max(1, count)}
-        return metrics if self.config.labels is None else metrics | {"accuracy": right / max(1, count)}
+        metrics = {"loss": loss / max(1, count)}
+        if self.config.labels is not None:
+            return metrics | count_scores(more)
+        return metrics | {name: f(more, data.labels) for name, f in CORRELATIONS.items()}
 
     def preview(self, model: ClassifyModel, data: Examples, seed: int) -> str:
         sources = data.sources[:3]
@@ -320,10 +347,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         if self.config.labels is None:
             predicted, true = ([float(x) for x in side] for side in (answers, references))
-            return {
-                "spearman": scoring.spearman(predicted, true),
-                "pearson": scoring.pearson(predicted, true),
-            }
+            return {name: f(predicted, true) for name, f in CORRELATIONS.items()}
         return class_scores(self.config.labels, answers, references)
 
     # Looking on

@@ -1,13 +1,31 @@
-"""Heads on models that read texts, and what the tasks with labels share."""
+"""Heads on models that read texts, and what the tasks with labels share.
+
+Shapes: B batch, L classes.
+"""
 
 from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from regard.models import Bert, Electra, Elmo, ModelWithHead
 from regard.tasks import metrics
 from regard.tasks.answers import Answer
+from regard.tasks.loss import IGNORED
+
+ClassMetric = Literal["accuracy", "matthews", "f1", "loss"]  # by which the best weights are kept
+BALANCED = 0.95  # share of the classes that count, from which on accuracy says enough: about 65:35 of two
+
+
+class ClassConfig(Protocol):
+    """What the settings of tasks with a class for each input share."""
+
+    @property
+    def balanced(self) -> bool: ...
+    @property
+    def metric(self) -> str | None: ...
 
 
 def without_head(model: nn.Module) -> nn.Module:
@@ -39,10 +57,73 @@ def freeze(parts: Sequence[nn.Module | nn.Parameter]) -> None:
         part.requires_grad_(False)
 
 
-def class_weights(numbers: Sequence[int] | np.ndarray, classes: int) -> list[float]:
-    """Weights by which rare classes count as much as frequent ones."""
-    counts = np.bincount(numbers, minlength=classes)
-    return (counts.sum() / classes / np.maximum(counts, 1)).tolist()
+# Labels that are not balanced
+
+
+def label_settings(
+    config: ClassConfig, numbers: Sequence[int] | np.ndarray, names: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Settings that follow from how often each class is there: the metric by which the best weights are kept,
+    and the weights of the classes; and notes."""
+    counts = np.bincount(numbers, minlength=len(names))
+    settings: dict[str, Any] = {"labels": list(names)}
+    if config.balanced:
+        settings["weights"] = class_weights(counts)
+    if config.metric is not None:
+        return settings, []
+    balanced = label_balance(counts) >= BALANCED
+    settings["metric"] = "accuracy" if balanced else "matthews" if len(names) == 2 else "f1"
+    if balanced:
+        return settings, []
+    share, most, metric = counts.max() / counts.sum(), names[int(counts.argmax())], settings["metric"]
+    return settings, [
+        f"{share:.0%} of the labels are {most}: the best weights are those with the best {metric}, "
+        "which does not reward that answer alone (task.metric)"
+    ]
+
+
+def label_balance(counts: Sequence[int] | np.ndarray) -> float:
+    """How many classes there are in effect, e to the entropy, as a share of all: 1 if all are as frequent.
+
+    Of a few rows the entropy is too low by chance, which is corrected (Miller 1955).
+    """
+    n, classes = max(1, np.sum(counts)), len(counts)
+    p = np.asarray(counts) / n
+    entropy = -(p * np.log(np.where(p > 0, p, 1))).sum() + (classes - 1) / (2 * n)
+    return min(1.0, float(np.exp(entropy)) / classes)
+
+
+def class_weights(counts: Sequence[int] | np.ndarray) -> list[float]:
+    """Weights by which rare classes count as much as frequent ones; over all rows, their mean is 1."""
+    counts = np.asarray(counts)
+    weights = 1 / np.maximum(counts, 1)
+    return (weights * counts.sum() / (weights * counts).sum()).tolist()
+
+
+# Classes
+
+
+def class_counts(logits: Tensor, labels: Tensor) -> Tensor:
+    """How often each class is right, predicted, and true (3 L), from logits (B, L) and labels (B,)."""
+    classes, counts = logits.shape[1], labels != IGNORED
+    predicted, true = logits.argmax(-1)[counts], labels[counts]
+    sides = (true[predicted == true], predicted, true)
+    return torch.cat([side.bincount(minlength=classes) for side in sides])
+
+
+def count_scores(counts: Sequence[float]) -> dict[str, float]:
+    """The metrics of `class_counts` over all data."""
+    right, predicted, true = np.reshape(counts, (3, -1))
+    n = max(1.0, true.sum())
+    positive = [1] if len(right) == 2 else np.flatnonzero(predicted + true)  # as in `class_scores`
+    f1 = (2 * right / np.maximum(1, predicted + true))[positive]
+    spread = (n * n - (predicted**2).sum()) * (n * n - (true**2).sum())
+    together = right.sum() * n - (predicted * true).sum()
+    return {
+        "accuracy": float(right.sum() / n),
+        "f1": float(f1.mean()) if len(f1) else 0.0,
+        "matthews": float(together / spread**0.5) if spread else 0.0,
+    }
 
 
 def likeliest_classes(labels: Sequence[str], logits: Tensor, count: int) -> list[Answer]:

@@ -32,7 +32,7 @@ from regard.describe.images import SPECTROGRAM
 from regard.errors import UserError
 from regard.models import ModelWithHead, ViT
 from regard.tasks.batches import Batch, Shuffled
-from regard.tasks.heads import class_weights
+from regard.tasks.heads import ClassMetric, label_settings
 from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses
 from regard.tasks.request import DataRequest
 from regard.vision.decoding import ImageSource
@@ -57,6 +57,7 @@ class HearConfig(SpecAugmentation):
     std: tuple[float, ...] | None = None  # their standard deviation
     balanced: bool = False  # rare classes count as much as frequent ones
     weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
+    metric: ClassMetric | None = None  # that keeps the best weights; None: the one that the labels call for
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
@@ -114,19 +115,18 @@ class Hear(PixelClasses[HearConfig]):
                 notes.append(f"held out to evaluate on, and not heard in training: {quote_names(voices)}")
         names = list(config.labels or class_names(labels))
         mean, std = data.moments()
-        settings: dict[str, Any] = {"labels": names, "seconds": seconds, "mels": config.mels}
+        settings: dict[str, Any] = {"seconds": seconds, "mels": config.mels}
         settings |= {"mean": mean, "std": std}
         train = Examples(data, labels, names)
-        if config.balanced:
-            settings["weights"] = class_weights(train.labels, len(names))
+        more, labelled = label_settings(config, train.labels, names)
         if config.seconds is None and seconds >= DEFAULT_SECONDS:
             notes.append(f"of longer recordings, the loudest {seconds:g} s are read (task.seconds)")
         return Corpus(
             train,
             Examples(held, held_labels, names) if len(held) else None,
             None,
-            task_settings=settings,
-            notes=notes,
+            task_settings=settings | more,
+            notes=labelled + notes,
             model_settings={"size": data.shape[2], "channels": 1, "mels": config.mels},
         )
 

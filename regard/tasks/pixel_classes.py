@@ -23,7 +23,7 @@ from regard.describe.watch import evaluating
 from regard.models import ModelWithHead, ViT
 from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, Shuffled, targets
-from regard.tasks.heads import class_scores, likeliest_classes
+from regard.tasks.heads import ClassMetric, class_counts, class_scores, count_scores, likeliest_classes
 from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading, recorded_call, region_names
 from regard.tasks.request import Request
@@ -60,6 +60,8 @@ class PixelConfig(Protocol):
     def std(self) -> tuple[float, ...] | None: ...
     @property
     def weights(self) -> tuple[float, ...] | None: ...
+    @property
+    def metric(self) -> ClassMetric | None: ...
 
 
 ConfigT = TypeVar("ConfigT", bound=PixelConfig)
@@ -94,13 +96,14 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     specials = ()
     builtin = (), ()  # synthetic
     static_shapes = has_references = shows_scores = has_class_folders = True
-    best_metric = "accuracy"
-    data_settings = ("labels", "mean", "std", "weights")
+    data_settings = ("labels", "mean", "std", "weights", "metric")
     ask_batch_size = 64
     normalised: ClassVar[Text] = IMAGE  # what the page says about pixels as the network reads them
 
     def setup(self) -> None:
         self.labels = self.config.labels or ()
+        metric = self.config.metric or "accuracy"  # as earlier runs have it
+        self.best_metric = None if metric == "loss" else metric
 
     def stack(self, pixels: Sequence[Tensor]) -> Tensor:
         """Several inputs as one tensor (B, C, H, W)."""
@@ -138,27 +141,22 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
         return widened(model(x, *self.attention_mask(model, pixels)))
 
     def cross_entropies(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Of each row, in nats (B,)."""
+        """Of each row, by the weight of its class, in nats (B,)."""
         w = self.config.weights
+        weights = None if w is None else torch.tensor(w, device=logits.device)
         return F.cross_entropy(
-            logits,
-            labels,
-            None if w is None else torch.tensor(w, device=logits.device),
-            ignore_index=IGNORED,
-            reduction="none",
-            label_smoothing=smoothing,
+            logits, labels, weights, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
         )
 
     def measure(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
-        """The loss, and how many classes were right."""
+        """The loss without weights; how often each class is right, predicted and true."""
         pixels, labels = batch
         logits = self.logits(model, pixels)
-        right = (logits.argmax(-1) == labels).sum()
-        return torch.stack([self.cross_entropies(logits, labels).double().sum(), right.double()])
+        loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+        return torch.cat([loss[None], class_counts(logits, labels)]).double()
 
     def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
-        (right,) = more
-        return {"loss": loss / max(1, count), "accuracy": right / max(1, count)}
+        return {"loss": loss / max(1, count)} | count_scores(more)
 
     def preview(self, model: ModelWithHead, data: Examples, seed: int) -> str:
         answers = self.answers(model, Request(data.sources[:3], samples=2))

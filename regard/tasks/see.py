@@ -21,7 +21,7 @@ from regard.data.synthetic import SIZE, draw_shapes
 from regard.errors import UserError
 from regard.models import ModelWithHead, ViT
 from regard.tasks.batches import Batch, Shuffled
-from regard.tasks.heads import class_weights
+from regard.tasks.heads import ClassMetric, label_settings
 from regard.tasks.loss import IGNORED
 from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses
 from regard.tasks.request import DataRequest
@@ -48,6 +48,7 @@ class SeeConfig(Augmentation):
     std: tuple[float, ...] | None = None  # their standard deviation
     balanced: bool = False  # rare classes count as much as frequent ones
     weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
+    metric: ClassMetric | None = None  # that keeps the best weights; None: the one that the labels call for
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
@@ -89,16 +90,15 @@ class See(PixelClasses[SeeConfig]):
             images, labels = images.rows(training), [labels[i] for i in training]
         names = list(config.labels or class_names(labels))
         mean, std = images.moments()
-        settings: dict[str, Any] = {"labels": names, "size": H, "channels": C, "mean": mean, "std": std}
+        settings: dict[str, Any] = {"size": H, "channels": C, "mean": mean, "std": std}
         train = Examples(images, labels, names)
-        if config.balanced:
-            settings["weights"] = class_weights(train.labels, len(names))
+        more, labelled = label_settings(config, train.labels, names)
         return Corpus(
             train,
             Examples(held, held_labels, names) if len(held) else None,
             None,
-            task_settings=settings,
-            notes=[f"images are scaled to {H} x {H} pixels (task.size)"] if H == WIDEST else [],
+            task_settings=settings | more,
+            notes=labelled + [f"images are scaled to {H} x {H} pixels (task.size)"] * (H == WIDEST),
             model_settings={"size": H, "channels": C, "mels": 0},
         )
 

@@ -176,7 +176,8 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     settings = get_preset(MODELS[kind][2], sections["model"].get("preset")) | settings
     data_config = recipe.fill("data", sections["data"], task_class.data_config)
     corpus = read_data(job, kind, settings, parent, data_config)
-    sections["task"] = corpus.task_settings | sections["task"]
+    if not going:  # a run keeps its settings, and has none that came later
+        sections["task"] = corpus.task_settings | sections["task"]
     section = recipe.fill("task", sections["task"], task_config)
 
     torch.manual_seed(config.seed)

@@ -169,7 +169,7 @@ def reading(path, valid=(), context=CONTEXT, tokenizer=None, **settings):
 def test_classes_are_in_order(tmp_path):
     path = written(tmp_path / "a.tsv", ["text\tlabel", "a\tworse", "b\t10", "c\t9", "d\tbetter", "e\t9"])
     corpus = reading(path, valid=[path])
-    assert corpus.task_settings == {"labels": ["9", "10", "better", "worse"]}
+    assert corpus.task_settings == {"labels": ["9", "10", "better", "worse"], "metric": "accuracy"}
     assert corpus.train.labels.tolist() == corpus.valid.labels.tolist() == [3, 1, 0, 2, 0]
     assert all(corpus.tokenizer.id(name) is not None for name in SPECIALS)
     labels = ("worse", "9", "10", "better", "none")
@@ -187,11 +187,11 @@ def test_an_unknown_class_in_the_validation_data(tmp_path):
 def test_scores_are_between_nothing_and_one(tmp_path, letters):
     path = written(tmp_path / "a.tsv", ["text\tscore", "a\t2", "b\t5", "c\t3.5", "d\t2.75"])
     corpus = reading(path, valid=[path])
-    assert corpus.task_settings == {"low": 2.0, "high": 5.0}
+    assert corpus.task_settings == {"metric": "spearman", "low": 2.0, "high": 5.0}
     assert corpus.train.labels.tolist() == [0, 1, 0.5, 0.25]
     assert corpus.train.labels.dtype == np.float32
     wide = reading(path, valid=[path], low=0.0, high=10.0)
-    assert wide.task_settings == {"low": 0.0, "high": 10.0}
+    assert wide.task_settings == {"metric": "spearman", "low": 0.0, "high": 10.0}
     assert wide.train.labels.tolist() == pytest.approx([0.2, 0.5, 0.35, 0.275])
     same = written(tmp_path / "b.tsv", ["text\tscore", "a\t2", "b\t2"])
     assert reading(same, valid=[same]).train.labels.tolist() == [0, 0]
@@ -267,10 +267,12 @@ def test_the_loss_is_torchs(letters, kind, weights, smoothing):
     ]
     assert_close(task.loss(model.train(), *batch), each[0].sum())
     assert_close(task.loss(model.eval(), *batch), each[1].sum())  # what is measured has none
-    loss, right = task.measure(model, *batch).tolist()
-    assert loss == pytest.approx(each[1].sum().item(), rel=1e-5)
-    assert right == (logits.argmax(-1) == labels).sum()
-    assert task.metrics(loss, 4, None, right) == pytest.approx({"loss": loss / 4, "accuracy": right / 4})
+    loss, *counts = task.measure(model, *batch).tolist()  # which has no weights, either
+    assert loss == pytest.approx(F.cross_entropy(logits, labels, reduction="sum").item(), rel=1e-5)
+    right = (logits.argmax(-1) == labels).sum().item()
+    assert sum(counts[:3]) == right
+    metrics = task.metrics(loss, 4, None, *counts)
+    assert (metrics["loss"], metrics["accuracy"]) == pytest.approx((loss / 4, right / 4))
 
 
 def test_the_loss_of_scores_is_their_squared_error(letters):
@@ -282,8 +284,14 @@ def test_the_loss_of_scores_is_their_squared_error(letters):
     assert labels.tolist() == pytest.approx([0, 1, 0.5, 1 / 6])
     want = F.mse_loss(outputs[:, 0], labels, reduction="sum")
     assert_close(task.loss(model, *batch), want)
-    sums = task.measure(model, *batch).tolist()
-    assert task.metrics(sums[0], 4, None, *sums[1:]) == pytest.approx({"loss": want.item() / 4}, rel=1e-5)
+    examples = task.examples(SCORES)[0]
+    batches = list(task.evaluation_batches(examples, 20))
+    assert len(batches) > 1
+    loss, *rows = sum(task.measure(model, *batch) for batch in batches).tolist()
+    assert rows == pytest.approx(outputs[:, 0].tolist(), rel=1e-4)  # wherever a batch has them
+    metrics = task.metrics(loss, 4, examples, *rows)
+    correlations = {"spearman": scoring.spearman(rows, labels), "pearson": scoring.pearson(rows, labels)}
+    assert metrics == pytest.approx({"loss": want.item() / 4} | correlations, rel=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -316,10 +324,9 @@ def test_a_t5_writes_the_names(bytes_, weights):
         each[torch.arange(4), labels] * (torch.ones(3) if weights is None else torch.tensor(weights))[labels]
     )
     assert_close(task.loss(model.train(), *batch), -true.sum(), atol=1e-4, rtol=1e-4)
-    loss, right = task.measure(model.eval(), *batch).tolist()
-    assert right == (each.argmax(-1) == labels).sum()
-    weight = None if weights is None else torch.tensor(weights)
-    assert loss == pytest.approx(F.cross_entropy(each, labels, weight, reduction="sum").item(), rel=1e-4)
+    loss, *counts = task.measure(model.eval(), *batch).tolist()
+    assert sum(counts[:3]) == (each.argmax(-1) == labels).sum()
+    assert loss == pytest.approx(F.cross_entropy(each, labels, reduction="sum").item(), rel=1e-4)
     (best, *_), *_ = task.answers(model, Request(TABLE.texts[:1], GREEDY, samples=3))
     alone = written_likelihood  # of the text without the other
     ids = torch.tensor(task.frame(np.array(bytes_.encode(TABLE.texts[0])))[0])
@@ -348,6 +355,7 @@ def test_a_t5_writes_scores(bytes_):
     true = each[torch.arange(4), [0, 20, 10, 3]]
     assert_close(task.loss(model, *batch), -true.sum(), atol=1e-4, rtol=1e-4)
     with torch.no_grad():
+        (batch,) = task.evaluation_batches(task.examples(SCORES)[0], 10**6)
         loss = task.measure(model, *batch)[0].item()
     assert loss == pytest.approx((scores - labels).square().sum().item(), rel=1e-4)
     (answer,), *_ = task.answers(model, Request(["a"], GREEDY))
@@ -491,7 +499,7 @@ def test_it_learns_the_built_in_classes(tmp_path):
     assert isinstance(model.model, ModelWithHead)
     names = set(model.task.config.labels)
     rows = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
-    assert set(rows[-1]) == {"step", "valid_loss", "valid_accuracy"}
+    assert set(rows[-1]) == {"step", "valid_loss", "valid_accuracy", "valid_f1", "valid_matthews"}
     scores = model.score(str(BUILTIN / "classify.tsv"))
     assert set(scores) == {"loss", "accuracy", "f1", "matthews"}
     assert scores["accuracy"] > 0.75  # chance is one in two
