@@ -11,6 +11,8 @@ What is not finished in time is written with what it has. `draw` makes the plots
 import argparse
 import contextlib
 import gc
+import gzip
+import itertools
 import json
 import multiprocessing
 import os
@@ -104,20 +106,32 @@ def train_job(regard: Any, job: Job, folder: Path, data: Path) -> dict[str, Any]
         "train.save": 10**9,
         "train.log": max(1, job.steps // 10),
     }
+    files, valid, score = ([find_data(data, name, folder) for name in names] for names in (job.data, job.valid, job.score))
     model = regard.train(
         job.recipe,
-        *(str(data / name) for name in job.data),
-        valid=[str(data / name) for name in job.valid],
+        *files,
+        valid=valid,
         out=folder,
         steps=job.steps,
         set=settings | job.settings,
     )
     result = read_run(folder) | {"seconds": round(time.monotonic() - began, 1)}
     result["parameters"] = sum(p.numel() for p in model.model.parameters())
-    if job.score:
-        result["score"] = model.score(*(str(data / name) for name in job.score))
+    if score:
+        result["score"] = model.score(*score)
     shutil.rmtree(folder)
     return result
+
+
+def find_data(data: Path, name: str, folder: Path) -> str:
+    """The path of a file; of "file.gz#300", that of a file with its first 300 lines."""
+    name, _, count = name.partition("#")
+    if not count:
+        return str(data / name)
+    part = folder.with_name(f"{folder.name}-{Path(name).stem}")
+    with gzip.open(data / name, "rt") as file:
+        part.write_text("".join(itertools.islice(file, int(count))))
+    return str(part)
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -201,6 +201,72 @@ def classifiers() -> Iterator[Job]:
     yield classify(task_smoothing=0.1)
 
 
+FASHION = ("fashion-mnist/train-images-idx3-ubyte.gz",)
+DIALOGS = ("dailydialog/train.tsv.gz",)
+
+
+def see(dim: int = 192, depth: int = 6, patch: int = 4, steps: int = 1000, batch: int = 512, lr: float = 3e-3,
+        mix: float = 0.0, erase: float = 0.25, sweep: str = "see", **more: Any) -> Job:
+    settings = {
+        "model.dim": dim, "model.depth": depth, "model.heads": max(2, dim // 64), "model.hidden": 2 * dim,
+        "model.patch": patch, "train.batch": batch, "train.lr": lr, "train.warmup": max(1, steps // 20),
+        "task.pad": 2 if mix else 1, "task.flip": True, "task.erase": erase, "task.mixup": 0.2 * mix,
+        "task.cutmix": mix, "task.smoothing": 0.1 if mix else 0.0, "data.holdout": 0.05,
+        **{k.replace("_", ".", 1): v for k, v in more.items()},
+    }
+    cost = 5 + steps * (4e-3 + depth * dim**2 * batch * (28 // patch) ** 2 * 48 / 1.5e14)
+    return Job(sweep, "see", steps, settings, FASHION, evaluations=6, cost=cost)
+
+
+def sights() -> Iterator[Job]:
+    """59,000 pictures of 28 pixels: patch, size, blending, by passes (batch 512: 110 steps a pass)."""
+    for patch in (2, 4, 7):
+        for steps in (300, 1200):
+            yield see(patch=patch, steps=steps)
+    for dim, depth in ((64, 4), (128, 4), (256, 8), (384, 8)):
+        for steps in (300, 1200):
+            yield see(dim, depth, steps=steps)
+    for steps in (300, 1200, 4000):
+        for mix in (0.0, 1.0):
+            yield see(steps=steps, mix=mix, model_skip=0.1)
+    for lr in (1e-3, 6e-3, 12e-3):
+        yield see(lr=lr)
+    for batch in (64, 128):
+        for lr in (1.5e-3, 3e-3, 6e-3):
+            yield see(batch=batch, lr=lr, steps=512 * 600 // batch, sweep="see-batch")
+    for decay in (0.3, 1.0):
+        yield see(train_weight_decay=decay)
+
+
+def chats() -> Iterator[Job]:
+    """76,052 pairs of turns; three turns are read."""
+    for dim, steps, dropout in (
+        (128, 1000, 0.1), (256, 1000, 0.1), (384, 1000, 0.1), (256, 1000, 0.0), (256, 1000, 0.3),
+        (256, 3000, 0.1), (256, 3000, 0.2), (256, 3000, 0.3), (384, 3000, 0.3), (512, 2000, 0.3),
+    ):
+        decays = (0.1, 1.0) if steps == 3000 and dim == 256 else (1.0,)
+        for decay in decays:
+            job = translate(
+                "chat", dim, steps, tokens=8192, model_dropout=dropout, train_weight_decay=decay,
+                data_vocab=8192, data_ratio=0, task_turns=3, train_warmup=steps // 15, model_positions="rotary",
+                model_norm="rms", model_ffn="swiglu", model_bias=False, model_depth=4, train_optimizer="muon",
+                data_tokenizer="bpe", train_beta2=0.99,
+            )
+            yield other(job, "chat", DIALOGS, ("dailydialog/valid.tsv.gz",), 15)
+
+
+def small_pairs() -> Iterator[Job]:
+    """Few pairs: size and dropout, by BLEU on the validation set."""
+    for count, steps in ((300, 400), (3000, 1000), (10000, 2000)):
+        for dim in (64, 128, 256):
+            for dropout in (0.1, 0.3, 0.5):
+                vocab = {300: 1000, 3000: 2000, 10000: 4000}[count]
+                job = translate(
+                    "pairs", dim, steps, model_dropout=dropout, data_vocab=vocab, score=True, evaluations=8
+                )
+                yield replace(job, data=tuple(f"{name}#{count}" for name in PAIRS))
+
+
 SWEEPS: dict[str, list[Job]] = {
     "test": [
         write("test", 32, 1, steps=20, tokens=1024),
@@ -219,4 +285,7 @@ SWEEPS: dict[str, list[Job]] = {
     "vocabulary": list(vocabularies()),
     "fill": list(fills()),
     "classify": list(classifiers()),
+    "see": list(sights()),
+    "chat": list(chats()),
+    "pairs": list(small_pairs()),
 }
