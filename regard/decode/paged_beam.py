@@ -27,17 +27,16 @@ from regard.errors import UserError
 
 LAG = 2  # steps that are begun before the end of one is looked at
 REFILL = 4  # new sentences are read once one in so many of the places is free
+SEARCHES = 8  # kinds of searches, each with a graph of its own, that a runner remembers
 
 
 class PagedBeams:
     """The search of B sentences at once with a runner, which nobody else uses meanwhile."""
 
-    def __init__(
-        self, runner: Runner, B: int, longest: int, new: int, ends: Collection[int], sampling: Sampling
-    ):
+    def __init__(self, runner: Runner, B: int, N: int, new: int, ends: Collection[int], sampling: Sampling):
         K, penalty = sampling.num_beams, sampling.length_penalty
-        self.runner, self.B, self.K, self.T = runner, B, K, new
-        self.N, device = -(-(longest + new) // PAGE), runner.steps.device
+        self.runner, self.B, self.K, self.N, self.T = runner, B, K, N, new
+        device = runner.steps.device
         self.ends = sorted(ends)
         self.end_ids = torch.tensor(self.ends, dtype=torch.long, device=device)
         lengths = [penalize_length(max(1, t), penalty) for t in range(new + 2)]
@@ -220,7 +219,8 @@ def search_by_runner(
         for i, prompt in enumerate(prompts)
     ]
     K, longest = sampling.num_beams, max(map(len, prompts))
-    per_sentence = K * -(-(longest + max_new_tokens) // PAGE) + runner.buffers.source_tables.shape[1]
+    N = -(-(longest + max_new_tokens) // PAGE)
+    per_sentence = K * N + runner.buffers.source_tables.shape[1]
     B = max(
         1,
         min(
@@ -229,15 +229,18 @@ def search_by_runner(
             runner.pool.free // per_sentence,
         ),
     )
-    key = "beams", B, K, longest, max_new_tokens, tuple(ends), sampling
-    beams = runner.searches.get(key)
-    if beams is None:
-        beams = PagedBeams(runner, B, longest, max_new_tokens, ends, sampling)
-        runner.searches = {key: beams}  # a search with other options has other graphs
-        runner.steps.captured = {k: v for k, v in runner.steps.captured.items() if k[0] != "beams"}
+    key = "beams", B, K, N, max_new_tokens, tuple(ends), sampling
+    beams: PagedBeams = runner.searches.pop(key, None) or PagedBeams(
+        runner, B, N, max_new_tokens, ends, sampling
+    )
+    runner.searches[key] = beams  # the last one that was used stands last
+    for oldest in list(runner.searches)[:-SEARCHES]:
+        del runner.searches[oldest]
+        runner.steps.captured.pop(oldest, None)
     beams.acquire()
     waiting, results = deque(range(len(texts))), dict[int, list[Hypothesis]]()
     places: list[int | None] = [None] * B  # the sentence of each place
+    left = [0] * B  # steps that it may still take
     begun: deque[tuple[list[int | None], Any]] = deque()
     try:
         while waiting or any(n is not None for n in places):
@@ -246,17 +249,20 @@ def search_by_runner(
                 chosen = [(b, waiting.popleft()) for b in free[: len(waiting)]]
                 beams.place([b for b, _ in chosen], [texts[n] for _, n in chosen])
                 for b, n in chosen:
-                    places[b] = n
-            over = runner.steps.replay(key, beams.step, *beams.state)
-            begun.append((list(places), runner.steps.fetch(over)))
-            if len(begun) > LAG:
-                sentences, fetched = begun.popleft()
-                ended = fetched().tolist()
-                done = [b for b, n in enumerate(places) if n is not None and ended[b] and sentences[b] == n]
-                if done:
-                    for b, hypotheses in zip(done, beams.result(done), strict=True):
-                        results[places[b] or 0] = hypotheses
-                        places[b] = None
+                    places[b], left[b] = n, max_new_tokens
+            if any(left):
+                over = runner.steps.replay(key, beams.step, *beams.state)
+                begun.append((list(places), runner.steps.fetch(over)))
+                left = [max(0, n - 1) for n in left]
+                if len(begun) <= LAG:
+                    continue
+            sentences, fetched = begun.popleft()
+            ended = fetched().tolist()
+            done = [b for b, n in enumerate(places) if n is not None and ended[b] and sentences[b] == n]
+            if done:
+                for b, hypotheses in zip(done, beams.result(done), strict=True):
+                    results[places[b] or 0] = hypotheses
+                    places[b], left[b] = None, 0
     finally:
         beams.release()
     if not all(results.values()):

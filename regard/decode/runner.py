@@ -69,7 +69,7 @@ class Runner:
         self.texts: list[Text] = []  # those that have a slot, the youngest last
         self.waiting: deque[Text] = deque()
         self.launched: deque[Launched] = deque()
-        self.searches: dict[tuple[Any, ...], Any] = {}  # the last beam search, with its tensors
+        self.searches: dict[tuple[Any, ...], Any] = {}  # the last beam searches, with their tensors
 
     @torch.inference_mode()
     def warm_up(self) -> None:

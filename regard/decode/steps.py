@@ -84,20 +84,17 @@ class Steps:
         b = self.buffers
         numbers = b.numbers[:, slots]
         floats, uniform = numbers.view(torch.float32), b.draws[slots, (numbers[2] + ahead) % DRAWS]
-        if not kind.filtered and not kind.suppressed:
-            tokens, logprobs = self.kernels.sample(logits, floats[3], uniform)
-            return torch.stack([tokens.int(), logprobs.view(torch.int32)])
-        total = self.log_total(logits)
-        if kind.suppressed:
-            ids = b.suppressed[slots]
-            bound = torch.where(ids >= 0, -math.inf, math.inf)
-            logits = logits.scatter_reduce(1, ids.clamp(min=0), bound, "amin")
+        suppressed = b.suppressed[slots] if kind.suppressed else None
         if kind.filtered:
+            total = self.log_total(logits)
+            if suppressed is not None:
+                bound = torch.where(suppressed >= 0, -math.inf, math.inf)
+                logits = logits.scatter_reduce(1, suppressed.clamp(min=0), bound, "amin")
             options = RowOptions(floats[3], numbers[4].long(), floats[5], floats[6])
             tokens = choose_by_row(logits, options, uniform)
+            logprobs = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - total
         else:
-            tokens, _ = self.kernels.sample(logits, floats[3], uniform)
-        logprobs = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - total
+            tokens, logprobs = self.kernels.sample(logits, floats[3], uniform, suppressed)
         return torch.stack([tokens.int(), logprobs.view(torch.int32)])
 
     def log_total(self, logits: Tensor) -> Tensor:

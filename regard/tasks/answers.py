@@ -53,6 +53,35 @@ def stream_text(
     yield [stopper.push(decoder.finish()) + stopper.finish() for decoder, stopper in texts]
 
 
+def join_text(
+    steps: Iterable[list[int | None]],
+    tokenizer: Tokenizer,
+    rows: int,
+    stop: Sequence[str],
+    before: Sequence[int] = (),
+) -> list[str]:
+    """The whole text of every row: what `stream_text` yields, joined.
+
+    Without stops, texts are decoded once, at their end, so that the next step does not wait for it.
+    """
+    if stop:
+        return [
+            "".join(pieces) for pieces in zip(*stream_text(steps, tokenizer, rows, stop, before), strict=True)
+        ]
+    begin = len(tokenizer.decode(before))
+    return [tokenizer.decode([*before, *tokens])[begin:] for tokens in collect_tokens(steps, rows)]
+
+
+def collect_tokens(steps: Iterable[list[int | None]], rows: int) -> list[list[int]]:
+    """All tokens of every row of `generate`."""
+    texts: list[list[int]] = [[] for _ in range(rows)]
+    for tokens in steps:
+        for text, token in zip(texts, tokens, strict=True):
+            if token is not None:
+                text.append(token)
+    return texts
+
+
 def generate_tokens(
     model: Writer,
     prompts: Sequence[Sequence[int]],
@@ -65,10 +94,8 @@ def generate_tokens(
     if sampling.num_beams > 1:
         hypotheses = search_beams(model, prompts, sampling, end, samples, sources)
         return [[Generated(h.tokens, h.score) for h in several] for several in hypotheses]
-    rows: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
-    for tokens in generate(model, prompts, sampling, sources=sources, end=end, samples=samples):
-        for row, token in zip(rows, tokens, strict=True):
-            row += [] if token is None else [token]
+    steps = generate(model, prompts, sampling, sources=sources, end=end, samples=samples)
+    rows = collect_tokens(steps, len(prompts) * samples)
     return [[Generated(row) for row in rows[i : i + samples]] for i in range(0, len(rows), samples)]
 
 

@@ -13,14 +13,21 @@ from regard.decode.generate import generate
 from regard.decode.sampling import Sampling
 from regard.describe.watch import watch
 from regard.errors import UserError
-from regard.tasks.answers import Answer, decode_hypotheses, generate_tokens, search_beams, stream_text
+from regard.tasks.answers import (
+    Answer,
+    decode_hypotheses,
+    generate_tokens,
+    join_text,
+    search_beams,
+    stream_text,
+)
 from regard.tasks.batches import Batch, count_pair
 from regard.tasks.loss import IGNORED
 from regard.tasks.request import Prompt, Request
 from regard.tasks.task import ConfigT, DataT, ModelT, Task
 
 PAD, BEGIN, END = "<pad>", "<s>", "</s>"
-TOKENS_AT_ONCE = 4096  # of sources, answered together
+TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65_536}  # of sources, answered together: more fill a GPU
 
 
 class SourceTask(Task[ConfigT, DataT, ModelT]):
@@ -115,10 +122,11 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
             for n, prompt in enumerate(self.prompts(input))
         ]
         answers: list[list[Answer]] = [[] for _ in parts]
+        width, device = request.sampling.num_beams * request.samples, next(model.parameters()).device
         for begin in dict.fromkeys(begin for _, begin, _ in parts):
             numbers = [k for k, part in enumerate(parts) if part[1] == begin]
             lengths = [len(parts[k][2]) for k in numbers]  # type: ignore[arg-type]
-            for group in group_by_length(lengths, request.sampling.num_beams * request.samples):
+            for group in group_by_length(lengths, width, device.type):
                 sources = [parts[numbers[g]][2] for g in group]
                 for g, several in zip(group, self._answer(model, sources, request, begin), strict=True):
                     answers[numbers[g]] = several
@@ -136,8 +144,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
             answers = decode_hypotheses(best, writer, request.stop, prompt[1:])
         else:
             steps = generate(model, prompts, request.sampling, sources=sources, end=self.end, samples=samples)  # type: ignore[arg-type]
-            pieces = stream_text(steps, writer, rows, request.stop, prompt[1:])
-            texts = ["".join(row) for row in zip(*pieces, strict=True)]
+            texts = join_text(steps, writer, rows, request.stop, prompt[1:])
             answers = [[Answer(t) for t in texts[i : i + samples]] for i in range(0, rows, samples)]
         return [[replace(answer, text=prefix + answer.text) for answer in several] for several in answers]
 
@@ -182,11 +189,12 @@ def with_end(
     return ids, i <= n
 
 
-def group_by_length(lengths: Sequence[int], width: int) -> Iterator[list[int]]:
+def group_by_length(lengths: Sequence[int], width: int, device: str = "cpu") -> Iterator[list[int]]:
     """Numbers of sources of similar length, longest first, as many as are answered together."""
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
+    at_once = TOKENS_AT_ONCE.get(device, TOKENS_AT_ONCE["cpu"])
     while order:
-        size = max(1, TOKENS_AT_ONCE // (lengths[order[0]] * width))
+        size = max(1, at_once // (lengths[order[0]] * width))
         yield order[:size]
         order = order[size:]
 

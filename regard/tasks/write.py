@@ -17,7 +17,7 @@ from regard.decode.prompts import fit_context
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import GPT, RecurrentLM
-from regard.tasks.answers import Answer, decode_hypotheses, search_beams, stream_text
+from regard.tasks.answers import Answer, decode_hypotheses, join_text, search_beams, stream_text
 from regard.tasks.batches import Batch, per_token, targets
 from regard.tasks.loss import cross_entropy, token_losses
 from regard.tasks.reading import Reading, on_device
@@ -138,23 +138,21 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
         if request.sampling.num_beams > 1:
             yield from super().stream(model, request)
             return
+        rows = len(request.inputs) * request.samples
+        yield from stream_text(self.steps(model, request), self.tokenizer, rows, request.stop)
+
+    def steps(self, model: WriteModel, request: Request) -> Iterator[list[int | None]]:
+        """The next token of every row at a time."""
         prompts = [self.read_in(text) for text in request.inputs]
-        steps = generate(
-            model,
-            prompts,
-            request.sampling,
-            end=self.ends,
-            samples=request.samples,
-            cached=request.cached,
-        )
-        yield from stream_text(steps, self.tokenizer, len(prompts) * request.samples, request.stop)
+        how: dict[str, Any] = {"end": self.ends, "samples": request.samples, "cached": request.cached}
+        return generate(model, prompts, request.sampling, **how)
 
     def answers(self, model: WriteModel, request: Request) -> list[list[Answer]]:
         samples, longest = request.samples, request.sampling.max_new_tokens
         if request.sampling.num_beams == 1:
-            rows = zip(*self.stream(model, request), strict=True)
-            answers = [Answer("".join(pieces)) for pieces in rows]
-            return [answers[i : i + samples] for i in range(0, len(answers), samples)]
+            rows = len(request.inputs) * samples
+            texts = join_text(self.steps(model, request), self.tokenizer, rows, request.stop)
+            return [[Answer(text) for text in texts[i : i + samples]] for i in range(0, rows, samples)]
         if longest >= self.context:
             raise UserError(f"max_new_tokens={longest}: with beams, less than the context of {self.context}")
         prompts = [self.read_in(text)[longest - self.context :] for text in request.inputs]

@@ -272,6 +272,26 @@ def test_attention_reads_no_unused_pages(fused):
     torch.testing.assert_close(fused.paged_attention(q, k_pages, v_pages, tables, lengths), expected)
 
 
+def test_sample_suppressed(fused):
+    """Never a suppressed token; its probability still counts in that of others."""
+    V = 1000
+    logits, u = normal(6, V), torch.rand(6, 3).to(DEVICE)
+    temperature = torch.tensor([0.0, 0.0, 1.0, 0.7, 1.0, 0.0], device=DEVICE)
+    likeliest = logits.topk(3).indices
+    suppressed = torch.cat([likeliest, torch.full((6, 2), -1, device=DEVICE)], 1)
+    suppressed[1] = -1
+    logits[4, 5:], suppressed[4] = -math.inf, torch.arange(5, device=DEVICE)  # nothing is left
+    logits[5, likeliest[5, 0]] = math.inf
+    tokens, logprobs = fused.sample(logits, temperature, u, suppressed)
+    expected, expected_logprobs = plain.sample(logits, temperature, u, suppressed)
+    assert tokens.tolist() == expected.tolist()
+    assert tokens[[4, 5]].tolist() == [-1, -1]
+    assert tokens[0] == logits[0].topk(4).indices[3]
+    assert tokens[1] == likeliest[1, 0]
+    torch.testing.assert_close(logprobs, expected_logprobs, equal_nan=True)
+    torch.testing.assert_close(logprobs[0], logits.log_softmax(-1)[0, tokens[0]])
+
+
 def test_sample(fused):
     V = 1000
     logits, u = 4 * normal(11, V), torch.rand(11, 3).to(DEVICE)

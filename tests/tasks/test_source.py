@@ -68,7 +68,7 @@ def test_groups_do_not_change_answers(monkeypatch):
     task = translator()
     model = build(task, "transformer", heads=2)
     expected = [task.answers(model, Request(TEXTS, sampling, samples=2)) for sampling in (SAMPLED, BEAMS)]
-    monkeypatch.setattr(source_module, "TOKENS_AT_ONCE", 60)
+    monkeypatch.setattr(source_module, "TOKENS_AT_ONCE", {"cpu": 60})
     assert texts_of(task.answers(model, Request(TEXTS, SAMPLED, samples=2))) == texts_of(expected[0])
     assert texts_of(task.answers(model, Request(TEXTS, BEAMS, samples=2))) == texts_of(expected[1])
     sizes = [len(group) for group in source_module.group_by_length([3, 50, 2, 7, 200, 5, 4], 2)]

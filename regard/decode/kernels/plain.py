@@ -162,15 +162,20 @@ def sample(
     logits: Tensor,  # (R, V) float32
     temperature: Tensor,  # (R,) float32, below GREEDY: always the likeliest token
     uniform: Tensor,  # (R, LEVELS) float32, from 0 to 1
+    suppressed: Tensor | None = None,  # (R, S) int64: tokens that are never chosen; -1: none
 ) -> tuple[Tensor, Tensor]:
-    """Tokens (R,), and their log-probabilities (R,) before the temperature.
+    """Tokens (R,), and their log-probabilities (R,) before the temperature, among all tokens.
 
     The token of a row without finite highest logit is -1, and its log-probability is not a number.
     """
+    logprobs = logits.log_softmax(-1)
+    if suppressed is not None:
+        bound = torch.where(suppressed >= 0, -math.inf, math.inf)
+        logits = logits.scatter_reduce(1, suppressed.clamp(min=0), bound, "amin")
     highest = logits.amax(-1, keepdim=True)
     greedy = temperature < GREEDY
     scaled = (logits - highest) / temperature.masked_fill(greedy, 1.0)[:, None]
     tokens = torch.where(greedy, logits.argmax(-1), sample_tokens(scaled, uniform))
-    logprobs = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
-    finite = highest[:, 0].isfinite()
+    logprobs = logprobs.gather(-1, tokens[:, None])[:, 0]
+    finite = highest[:, 0].isfinite() & logprobs.isfinite()
     return tokens.where(finite, -1), logprobs.where(finite, math.nan)
