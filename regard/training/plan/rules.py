@@ -1,0 +1,278 @@
+"""The advice: which settings suit data, a machine and a time. Every rule is a few lines, with its source.
+
+All rules are pure functions, so that tests can table them and docs/plan.md can draw them. "Measured" means
+docs/results.md or docs/plan.md. Weights are those of the blocks, without embeddings. A unit is what a
+task counts its data in: tokens of texts, pictures, recordings.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from regard.training.plan.facts import Facts, Side
+
+DEFAULT_MINUTES = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What is known to work for a task. A pair of numbers is for a CPU and for a GPU."""
+
+    # Size
+    dim: int = 128  # the narrowest model, unless the time is too short for it
+    weights_per_unit: float = 10  # most weights for each unit of data
+    units_per_weight: float = 2  # least units that a weight must read, or the model is too large for the time
+    # Steps
+    batch: tuple[float, float] = (0.8, 1.6)  # units of a step, in square roots of all units that are read
+    passes: float = 30  # over the data, at most
+    steps: int = 600  # at least, if there is time
+    # The learning rate at a width up to `known`; above it falls with (known / dim) ** falls
+    optimizer: str = "muon"
+    lr: float = 3e-3
+    known: int = 384
+    falls: float = 0.5
+    beta2: float = 0.99
+    schedule: str = "linear"
+    # Against memorising: at one pass, and at many
+    weight_decay: tuple[float, float] = (0.1, 0.1)
+    dropout: tuple[float, float] = (0.1, 0.1)
+    smoothing: float | None = None  # of labels; None: as the task has it
+
+
+# What each task's numbers rest on. write: Shakespeare, tiny on a CPU (1.57) and mini on a GPU (1.41).
+# translate: Multi30k, 4 + 4 layers, dim 256 (40.7). chat: DailyDialog (33.8). fill: reviews and WikiText-2,
+# 5,300 steps (52 %). see: Fashion-MNIST (94.7; CPU 90.9). caption: Flickr8k (22.1). The others: their
+# built-in sets.
+ADVICE: dict[str, Advice] = {
+    "write": Advice(lr=4e-3, passes=12, steps=1000, batch=(0.6, 5), weight_decay=(0.1, 1), dropout=(0, 0.3)),
+    "translate": Advice(steps=3000, batch=(0.9, 0.9), weight_decay=(1, 1), dropout=(0.1, 0.3), smoothing=0.1),
+    "chat": Advice(
+        lr=2e-3, steps=1000, passes=15, batch=(1, 1.6), weight_decay=(1, 1), dropout=(0.1, 0.3), smoothing=0.1
+    ),
+    "fill": Advice(
+        lr=2e-3, steps=3000, passes=40, batch=(0.8, 2.5), units_per_weight=8, known=512, dropout=(0.1, 0.1)
+    ),
+    "restore": Advice(lr=3e-3, steps=3000, passes=40, batch=(0.8, 2.5), units_per_weight=8, known=512),
+    "classify": Advice(
+        optimizer="adamw", lr=5e-4, passes=10, weight_decay=(0.01, 0.01), dropout=(0.1, 0.3), known=512
+    ),
+    "tag": Advice(optimizer="adamw", lr=5e-4, weight_decay=(0.01, 0.01), dropout=(0.1, 0.3), known=512),
+    "span": Advice(optimizer="adamw", lr=5e-4, weight_decay=(0.01, 0.01), dropout=(0.1, 0.3), known=512),
+    "embed": Advice(optimizer="adamw", lr=5e-4, weight_decay=(0.01, 0.01), dropout=(0.1, 0.1), known=512),
+    "see": Advice(
+        lr=6e-3,
+        known=128,
+        falls=1.0,
+        steps=600,
+        passes=80,
+        batch=(0.07, 0.24),
+        units_per_weight=0.5,
+        weights_per_unit=70,
+        weight_decay=(0.05, 0.05),
+        dropout=(0, 0),
+    ),
+    "hear": Advice(
+        lr=6e-3, known=128, falls=1.0, steps=300, passes=100, batch=(0.3, 0.5), units_per_weight=0.05,
+        weights_per_unit=1000, weight_decay=(0.05, 0.05), dropout=(0.1, 0.1),
+    ),
+    "caption": Advice(
+        optimizer="adamw", dim=64, lr=2e-3, known=64, falls=0.75, steps=1500, batch=(1, 2),
+        weight_decay=(0.01, 0.05), dropout=(0.1, 0.3), smoothing=0.1,
+    ),
+    "words": Advice(optimizer="adamw", lr=5e-2, passes=5, steps=1000, weight_decay=(0.2, 0.2), falls=0),
+}  # fmt: skip
+
+
+# Tokenizers
+
+
+def choose_tokenizer(task: str, facts: Facts) -> dict[str, Any]:
+    """The kind of tokenizer and its vocabulary, as settings of [data].
+
+    Characters where there is too little text to learn words from (nanoGPT: Shakespeare, 1.1 MB), and of pairs
+    whose sides are single words, as words and their pronunciations (Yolchuyeva et al. 2019 read graphemes).
+    A side of few different words that are often repeated, such as phonemes, is read word by word.
+    """
+    if task == "words":
+        return {"tokenizer": "word"}
+    if task in ("see", "hear"):
+        return {}
+    if task == "write":
+        kind = "char" if facts.characters < 4_000_000 and facts.source.alphabet < 1000 else "bpe"
+        return {"tokenizer": kind} | ({"vocab": choose_vocab(facts.characters)} if kind == "bpe" else {})
+    if task == "translate":
+        source, target = (symbols(side, facts.rows) for side in (facts.source, facts.target))
+        if source and target:
+            return {"tokenizer": source} | ({"target_tokenizer": target} if source != target else {})
+        return {"tokenizer": "bpe", "vocab": choose_vocab(facts.characters)}
+    if task == "chat":
+        vocab = choose_vocab(facts.characters)
+        return {"tokenizer": "wordpiece", "target_tokenizer": "bpe", "vocab": vocab}
+    kind = "bpe" if task == "restore" else "wordpiece"
+    return {"tokenizer": kind, "vocab": choose_vocab(facts.characters)}
+
+
+def symbols(side: Side, rows: int) -> str | None:
+    """The tokenizer for a side that is no running text: one of few symbols, or single words."""
+    if side.vocabulary <= 500 and side.words >= 20 * side.vocabulary and side.words_per_row(rows) > 1.5:
+        return "word"
+    return "char" if side.words_per_row(rows) < 1.5 and side.alphabet < 1000 else None
+
+
+def choose_vocab(characters: int) -> int:
+    """The vocabulary of word pieces, by the size of the text.
+
+    Measured: 4,000 for Multi30k (4 M characters; 2,000 and 8,192 are worse), 16,000 for reviews and
+    WikiText-2 (44 M). A power between; small ones for little text, Sennrich & Zhang 2019.
+    """
+    size = 4000 * (max(1, characters) / 4e6) ** 0.6
+    return int(min(32_000, max(1000, round(size, -3))))
+
+
+def tokens_of(side: Side, kind: str, vocab: int) -> float:
+    """About how many tokens the texts of a side have. Measured on English: 3.7 characters for each of 4,000
+    word pieces, 4.5 for each of 16,000; a word and its space at most."""
+    if kind in ("char", "byte"):
+        return side.characters
+    if kind == "word":
+        return side.words
+    word = side.characters / max(1, side.words)
+    learnt = min(vocab, max(256, side.vocabulary))  # a small text has no more pieces than words
+    each = min(word, 0.576 * math.log(learnt) - 1.07) if vocab < 4 * side.vocabulary else word
+    return side.characters / max(1.0, each)
+
+
+def choose_context(task: str, longest: float, dim: int, gpu: bool) -> int:
+    """Tokens that a model reads at once; `longest` is that of nearly all texts.
+
+    Running text: 64 characters on a laptop and 256 on a GPU for Shakespeare (nanoGPT), 128 for masked words
+    (Devlin et al. 2019 train on that for 90 % of the steps). Rows: nearly all of them whole.
+    """
+    if task == "write":
+        return 64 if dim <= 128 and not gpu else 128 if dim < 256 and not gpu else 256 if dim <= 512 else 512
+    if task in ("fill", "restore"):
+        return 128
+    most = 512 if gpu else 256
+    return min(most, max(32, 16 * math.ceil((longest + 3) / 16)))
+
+
+# Size
+
+
+@dataclass(frozen=True)
+class Size:
+    """A rung of the ladder: one more is about twice the work."""
+
+    dim: int
+    depth: int
+    heads: int
+    hidden: int | None = None
+
+
+def ladder(kind: str) -> list[Size]:
+    """Sizes of a family, smallest first. Depth grows with width, as in its published and measured sizes."""
+    depths = {
+        "gpt": {64: 3, 96: 4, 128: 4, 192: 4, 256: 5, 320: 6, 384: 6, 512: 8, 640: 10, 768: 12, 1024: 16},
+        "bert": {64: 2, 96: 2, 128: 2, 192: 3, 256: 4, 384: 4, 512: 4, 640: 8, 768: 12, 1024: 24},
+        "transformer": {64: 2, 96: 3, 128: 4, 192: 4, 256: 4, 320: 4, 384: 4, 512: 6, 768: 6, 1024: 6},
+        "vit": {64: 3, 96: 4, 128: 4, 192: 6, 256: 7, 320: 8, 384: 12, 512: 12, 768: 12},
+        "captioner": {64: 1, 128: 1, 256: 2, 384: 2, 512: 2},
+    }  # fmt: skip
+    depths["t5"] = depths["transformer"]
+    double = kind in ("transformer", "vit")  # measured on Multi30k and Fashion-MNIST: hidden = 2 dim
+    return [
+        Size(dim, depth, max(2, dim // (32 if dim <= 128 else 64)), 2 * dim if double and dim > 128 else None)
+        for dim, depth in depths.get(kind, {}).items()
+    ]
+
+
+def fits(advice: Advice, weights: float, units: float, readable: float) -> bool:
+    """Whether a model is neither too large for the data nor for the time, when it reads `readable` units.
+
+    With strong regularisation, models far larger than Hoffmann et al. 2022 advise win on repeated data (Kim
+    et al. 2025; measured: 10 M weights for 1 M characters). How long a weight must be trained is measured.
+    """
+    return weights <= advice.weights_per_unit * units and readable >= advice.units_per_weight * weights
+
+
+# Steps
+
+
+def choose_batch(advice: Advice, units: float, gpu: bool) -> int:
+    """Units of a step, by all that are read: the critical batch grows with their square root (Zhang et al.
+    2025). A GPU takes larger ones in the same time."""
+    return round_power(max(1.0, advice.batch[gpu] * math.sqrt(units)))
+
+
+def choose_passes(advice: Advice, units: float, readable: float) -> float:
+    """Passes over the data in the time, at most those after which a model learns by heart.
+
+    Muennighoff et al. 2023: four are as good as new data, and after about 16 little is left to learn;
+    dropout, weight decay and augmentation allow more."""
+    return min(advice.passes, readable / max(1.0, units))
+
+
+def choose_warmup(steps: int) -> int:
+    """Measured good: 50 of 600 steps, 300 of 5,300, 400 of 6,000 and of 9,000."""
+    return min(400, max(20, round(0.07 * steps)))
+
+
+def choose_lr(advice: Advice, dim: int) -> float:
+    """Muon's steps have the same size in every shape (Liu et al. 2025), so that one rate suits many widths;
+    that of AdamW falls with the width (Yang et al. 2022), and wide models of either like less."""
+    lr = advice.lr * min(1.0, advice.known / dim) ** advice.falls
+    return float(f"{lr:.2g}")
+
+
+def choose_schedule(task: str, passes: float) -> str:
+    """Measured on Shakespeare: linear is best in one or two passes, a constant rate with a linear end (wsd)
+    in ten passes with strong weight decay (1.413 against 1.426)."""
+    return "wsd" if task == "write" and passes > 4 else "linear"
+
+
+# Against memorising
+
+
+def regularisation(few_and_many: tuple[float, float], passes: float) -> float:
+    """Between the values for few passes and for many, on a scale of doublings: nothing changes up to four
+    passes (Muennighoff et al. 2023), all at 32. Shakespeare: dropout 0.1 at 10 passes, 0.3 at 33."""
+    few, many = few_and_many
+    share = min(1.0, max(0.0, math.log2(max(1.0, passes) / 4) / 3))
+    return few + (many - few) * share
+
+
+def choose_dropout(advice: Advice, passes: float) -> float:
+    return round(20 * regularisation(advice.dropout, passes)) / 20
+
+
+def choose_weight_decay(advice: Advice, passes: float) -> float:
+    """Grows with the passes, up to ten (Kim et al. 2025). Shakespeare: 0.1 in one pass, 1 in ten."""
+    few, many = advice.weight_decay
+    share = min(1.0, max(0.0, math.log10(max(1.0, passes))))
+    return float(f"{few * (many / few) ** share:.2g}")
+
+
+def choose_patience(passes: float) -> int | None:
+    """Evaluations without improvement after which a run stops, where it may only memorise repeated data."""
+    return 6 if passes > 4 else None
+
+
+def choose_evaluation(steps: int) -> int:
+    """Steps between evaluations: about sixteen in a run."""
+    return max(10, round_nice(steps / 16))
+
+
+# Numbers
+
+
+def round_power(value: float) -> int:
+    """The nearest power of two."""
+    return int(2 ** round(math.log2(value)))
+
+
+def round_nice(value: float) -> int:
+    """The nearest of 1, 2, 2.5, 5 times a power of ten."""
+    if value < 1:
+        return 1
+    power = 10 ** math.floor(math.log10(value))
+    return int(min((n * power for n in (1, 2, 2.5, 5, 10)), key=lambda n: abs(math.log(n / value))))
