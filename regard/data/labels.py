@@ -86,7 +86,7 @@ def read_labels(paths: Sequence[str]) -> LabelledTexts:
     where: list[str] = []
     first_file = ""
     for file in list(expand_folders(paths, SUFFIXES)):
-        rows = _rows(file)
+        rows = table_rows(file)
         header_row = next(rows, None)
         if header_row is None:
             raise empty_file(file)
@@ -116,7 +116,7 @@ def read_labels(paths: Sequence[str]) -> LabelledTexts:
     return LabelledTexts(cells["text"], cells.get("other"), cells.get("label"), cells.get("score"), where)
 
 
-def _rows(file: str) -> Iterator[Row]:
+def table_rows(file: str) -> Iterator[Row]:
     """Yield the header of a file, then its rows."""
     if file.startswith("hf:"):
         return _hub(file)

@@ -1,11 +1,41 @@
 """What the data are like: read once, and of large files a sample."""
 
-from dataclasses import dataclass
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from regard.data.documents import read_chunks, text_size
+from regard.data.files import COMPRESSED, expand_folders, missing_file, read_together
+from regard.data.image_readers import idx_labels_path, is_idx, read_class_folders, read_idx, read_table
+from regard.data.images import default_size
+from regard.data.labels import SUFFIXES, table_rows
+from regard.data.pairs import build_histories, read_pairs
+from regard.data.shards import concat_shards, is_prepared
+from regard.data.sound_readers import read_sound_classes
+from regard.data.sounds import frames_of, open_sound, read_header
+from regard.data.spans import read_spans
+from regard.data.tags import read_tags
+from regard.tasks.see import WIDEST
+from regard.tasks.similarity import with_scores
+from regard.text.tokenizer import Tokenizer
+from regard.vision.decoding import ImageSource, read_size
+
+SAMPLE = 4_000_000  # characters from which alphabet and vocabulary are known
+COUNTED = 60_000_000  # characters that are read of compressed texts, whose size is not known before
+EXPANDS = 3.5  # how much a compressed file expands, if it has more
+ROWS = 100_000  # that are read of a table
+LOOKED_AT = 20  # pictures and recordings whose headers are read
+SHAPES, DIGITS = 8000, 3000  # about how many pictures and recordings there are, if none are given
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """The texts of one side of pairs, or the only side."""
+    """The texts of one side of pairs, or of the only side."""
 
     characters: int = 0
     words: int = 0
@@ -13,8 +43,8 @@ class Side:
     vocabulary: int = 0  # different words
     longest: int = 0  # characters of a text, but for one in a hundred
 
-    def words_per_row(self, rows: int) -> float:
-        return self.words / max(1, rows)
+
+UNKNOWN = Side(characters=500_000, words=100_000, alphabet=80, vocabulary=8000, longest=200)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +54,226 @@ class Facts:
     rows: int = 0  # pairs, texts with labels, pictures, recordings; documents of running text
     source: Side = Side()
     target: Side = Side()  # of pairs and captions
+    tokens: int = 0  # of a text that was prepared, with its vocabulary
+    vocab: int = 0
     classes: int = 0
     balance: float = 0.0  # the share of the largest class
     size: int = 0  # of pictures, in pixels each way; of recordings, frames
     channels: int = 0
-    mirrored: bool = False  # pictures look the same in a mirror, so that half of them may be flipped
     built_in: bool = False
-    share: float = 1.0  # of the data that was read to know this
+    share: float = 1.0  # of the data that was read to know this; 0: none
 
     @property
     def characters(self) -> int:
         return self.source.characters + self.target.characters
+
+    def training_part(self, share: float) -> "Facts":
+        """What remains when some rows are held out."""
+
+        def part(side: Side) -> Side:
+            return replace(side, characters=int(side.characters * share), words=int(side.words * share))
+
+        rows, tokens = max(1, int(self.rows * share)), int(self.tokens * share)
+        return replace(self, rows=rows, tokens=tokens, source=part(self.source), target=part(self.target))
+
+
+class Texts:
+    """Counts what `Side` tells, text by text; words only up to SAMPLE."""
+
+    def __init__(self) -> None:
+        self.rows = self.characters = self.words = self.sampled = 0
+        self.alphabet: set[str] = set()
+        self.vocabulary: set[str] = set()
+        self.lengths: list[int] = []
+
+    def add(self, text: str) -> None:
+        self.rows += 1
+        self.characters += len(text)
+        self.lengths.append(len(text))
+        if self.sampled < SAMPLE:
+            self.sampled += len(text)
+            words = text.split()
+            self.words += len(words)
+            self.alphabet.update(text)
+            self.vocabulary.update(words)
+
+    def side(self, scale: float = 1.0) -> Side:
+        """What was counted, of texts that are `scale` times as long together."""
+        more = scale * self.characters / max(1, self.sampled)
+        return Side(
+            characters=int(self.characters * scale),
+            words=int(self.words * more),
+            alphabet=len(self.alphabet),
+            vocabulary=int(len(self.vocabulary) * max(1.0, more) ** 0.6),  # Heaps' law
+            longest=int(np.quantile(self.lengths, 0.99)) if self.lengths else 0,
+        )
+
+
+def read_facts(task: str, paths: Sequence[str], built_in: bool = False, turns: int = 1) -> Facts:
+    """What the data of a task are like; raises UserError where they can't be read."""
+    if not paths:  # drawn shapes, spoken digits
+        rows, size, channels = (DIGITS, 98, 1) if task == "hear" else (SHAPES, 32, 3)
+        return Facts(rows=rows, classes=10, size=size, channels=channels, built_in=True)
+    pipes = [p for p in paths if not (p.startswith("hf:") or os.path.isfile(p) or os.path.isdir(p))]
+    if missing := [p for p in pipes if p != "-" and not os.path.exists(p)]:
+        raise missing_file(missing[0])
+    if pipes:  # which can be read only once
+        return Facts(rows=10_000, source=UNKNOWN, target=UNKNOWN, classes=2, size=32, channels=3, share=0.0)
+    if task == "chat":
+        return read_pair_facts(paths, turns)
+    with read_together():  # its notes are for those who read all
+        return replace(READERS[task](paths), built_in=built_in)
+
+
+def read_text_facts(paths: Sequence[str]) -> Facts:
+    if is_prepared(paths):
+        tokenizer = Tokenizer.load(paths[0])
+        tokens = len(concat_shards(paths, ["train"], tokenizer))
+        return Facts(
+            rows=1, tokens=tokens, vocab=tokenizer.vocab, source=replace(UNKNOWN, characters=4 * tokens)
+        )
+    texts, size, documents, scale = Texts(), text_size(paths), 0, 1.0
+    for starts, text in read_chunks(paths):
+        documents += starts
+        texts.add(text)
+        if texts.characters >= (COUNTED if size is None else SAMPLE):
+            scale = max(1.0, (size or count_bytes(expand_folders(paths))) / texts.characters)
+            break
+    return Facts(rows=int(documents * scale), source=texts.side(scale), share=1 / scale)
+
+
+def read_pair_facts(paths: Sequence[str], turns: int = 1) -> Facts:
+    rows = read_pairs(paths)
+    pairs = list(islice(rows, ROWS))
+    source, target = Texts(), Texts()
+    for turns_before, reply in build_histories(pairs, turns):
+        source.add("\n".join(turns_before))
+        target.add(reply)
+    scale = count_rest(rows, paths, sum(len(a) + len(b) + 2 for a, b in pairs))
+    return Facts(
+        rows=int(len(pairs) * scale), source=source.side(scale), target=target.side(scale), share=1 / scale
+    )
+
+
+def read_label_facts(paths: Sequence[str]) -> Facts:
+    texts, labels, has_scores = Texts(), Counter[str](), False
+    read, scale = 0, 1.0
+    for file in expand_folders(paths, SUFFIXES):
+        rows = table_rows(file)
+        header = next(rows, ("", []))[1]
+        columns = {name: index for index, name in enumerate(header)}
+        has_scores = has_scores or "score" in columns
+        for _, cells in islice(rows, ROWS):
+            row = {name: str(cells[i]) for name, i in columns.items() if i < len(cells)}
+            texts.add(" ".join(row[name] for name in ("text", "other") if name in row))
+            labels[row.get("label", "")] += 1
+            read += sum(len(str(cell)) + 1 for cell in cells)
+        scale = max(scale, count_rest(rows, paths, read))
+    classes = {} if has_scores else labels
+    most = max(classes.values(), default=0) / max(1, texts.rows)
+    return Facts(
+        rows=int(texts.rows * scale),
+        source=texts.side(scale),
+        classes=len(classes),
+        balance=most,
+        share=1 / scale,
+    )
+
+
+def read_embed_facts(paths: Sequence[str]) -> Facts:
+    return read_label_facts(paths) if with_scores(paths) else read_pair_facts(paths)
+
+
+def read_tag_facts(paths: Sequence[str]) -> Facts:
+    texts, tags = Texts(), Counter[str]()
+    for words, names in read_tags(paths):
+        texts.add(" ".join(words))
+        tags.update(names)
+    return Facts(rows=texts.rows, source=texts.side(), classes=len(tags))
+
+
+def read_span_facts(paths: Sequence[str]) -> Facts:
+    texts = Texts()
+    for span in read_spans(paths):
+        texts.add(f"{span.question} {span.context}")
+    return Facts(rows=texts.rows, source=texts.side())
+
+
+def read_picture_facts(paths: Sequence[str]) -> Facts:
+    if is_idx(paths[0]):
+        shapes = [read_idx(path, 3).shape for path in paths]
+        counts = Counter(label for path in paths for label in read_idx(idx_labels_path(path), 1).tolist())
+        return class_facts(counts, default_size(min(shapes[0][1:]), WIDEST), 1)
+    rows = [
+        row
+        for path in paths
+        for row in (
+            read_class_folders(path)
+            if os.path.isdir(path)
+            else ((source, row["label"]) for source, row in read_table(path, "label"))
+        )
+    ]
+    return class_facts(Counter(label for _, label in rows), *look_at([s for s, _ in rows], WIDEST))
+
+
+def read_caption_facts(paths: Sequence[str]) -> Facts:
+    texts, sources = Texts(), dict[ImageSource, None]()
+    for path in paths:
+        for source, row in read_table(path, "caption"):
+            texts.add(row["caption"])
+            sources[source] = None
+    size, channels = look_at(list(sources), 224)
+    return Facts(rows=texts.rows, target=texts.side(), size=size, channels=channels)
+
+
+def read_sound_facts(paths: Sequence[str]) -> Facts:
+    sounds = read_sound_classes(paths)
+    longest = 0.0
+    for sound in sounds[:LOOKED_AT]:
+        with open_sound(sound.source) as file:
+            longest = max(longest, read_header(file, sound.source.name).seconds)
+    return class_facts(Counter(sound.label for sound in sounds), frames_of(longest), 1)
+
+
+def class_facts(counts: Counter[str] | Counter[int], size: int, channels: int) -> Facts:
+    rows = sum(counts.values())
+    most = max(counts.values(), default=0) / max(1, rows)
+    return Facts(rows=rows, classes=len(counts), balance=most, size=size, channels=channels)
+
+
+def look_at(sources: Sequence[ImageSource], widest: int) -> tuple[int, int]:
+    """The size and the channels of pictures, by those spread over all of them."""
+    sizes = [read_size(source) for source in sources[:: max(1, len(sources) // LOOKED_AT)]]
+    if not sizes:
+        return 32, 3
+    side = int(np.median([min(width, height) for width, height, _ in sizes]))
+    return default_size(side, widest), 1 if all(grey for *_, grey in sizes) else 3
+
+
+def count_rest(rows: Iterator[object], paths: Sequence[str], characters: int) -> float:
+    """How many times as much there is as was read; 1 where nothing is left."""
+    if next(rows, None) is None:
+        return 1.0
+    return max(1.0, count_bytes(expand_folders(paths, SUFFIXES)) / max(1, characters))
+
+
+def count_bytes(files: Iterable[str]) -> float:
+    """The bytes of files, about as many as they expand to."""
+    plain = [file for file in files if os.path.isfile(file)]
+    return sum(os.path.getsize(f) * (EXPANDS if Path(f).suffix.lower() in COMPRESSED else 1) for f in plain)
+
+
+READERS: dict[str, Callable[[Sequence[str]], Facts]] = {
+    "write": read_text_facts,
+    "fill": read_text_facts,
+    "restore": read_text_facts,
+    "words": read_text_facts,
+    "translate": read_pair_facts,
+    "classify": read_label_facts,
+    "embed": read_embed_facts,
+    "tag": read_tag_facts,
+    "span": read_span_facts,
+    "see": read_picture_facts,
+    "caption": read_caption_facts,
+    "hear": read_sound_facts,
+}

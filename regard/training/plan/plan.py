@@ -1,0 +1,394 @@
+"""The plan of a run: every setting that nobody has given, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from regard.models import MODELS
+from regard.training.plan import rules
+from regard.training.plan.facts import Facts
+from regard.training.plan.rules import Size
+from regard.training.plan.speed import Cost, Machine, Row, cost_of, memory_of, step_seconds
+
+STREAMS = ("write", "fill", "restore", "words")  # running text
+ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
+SHARE = 0.93  # of the time that is left for training; the rest are evaluations and checkpoints
+USABLE = 0.8  # of the memory
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan is for."""
+
+    task: str
+    kind: str
+    given: Mapping[str, Any]  # by SECTION.NAME: what the recipe or the user says
+    facts: Facts  # of what is trained on
+    machine: Machine | None = None  # not needed where the steps are given
+    own_kind: bool = True  # the recipe's own kind of model, not another one
+
+    @property
+    def gpu(self) -> bool:
+        return self.machine is not None and self.machine.gpu
+
+    @property
+    def steps(self) -> int | None:
+        return self.given.get("train.steps")
+
+    @property
+    def minutes(self) -> float | None:
+        return self.given.get("train.minutes")
+
+    @property
+    def advice(self) -> rules.Advice:
+        return rules.advice_for(self.task, self.kind)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A size of model for these data, and how much of them it reads."""
+
+    settings: dict[str, Any]  # of [model]
+    size: Size
+    units: float  # of the data
+    row: float  # units of a row
+    batch: float  # units of a step
+    readable: float  # units in the time, or in the steps that were given
+
+
+@dataclass
+class Plan:
+    """What was chosen, why, and what will come of it."""
+
+    request: Request
+    settings: dict[str, Any] = field(default_factory=dict)  # by SECTION.NAME, those that nobody gave
+    reasons: dict[str, str] = field(default_factory=dict)
+    steps: int = 0  # expected, where the clock decides
+    candidate: Candidate | None = None
+
+    def choose(self, key: str, value: Any, reason: str) -> None:
+        """Settle a setting, unless it was given or settled before."""
+        if key not in self.request.given and key not in self.settings and value is not None:
+            self.settings[key], self.reasons[key] = value, reason
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.request.given.get(key, self.settings.get(key, default))
+
+    def section(self, name: str) -> dict[str, Any]:
+        """All settings of a section, given and chosen."""
+        both = {**self.settings, **self.request.given}
+        return {key.partition(".")[2]: value for key, value in both.items() if key.startswith(f"{name}.")}
+
+    def model_settings(self) -> dict[str, Any]:
+        """Settings of [model], with those of its preset."""
+        own = self.section("model")
+        own.pop("kind", None)
+        return dict(MODELS[self.request.kind][2].get(own.pop("preset", ""), {})) | own
+
+    @cached_property
+    def cost(self) -> Cost:
+        _, row, fixed = rows_of(self)
+        return cost_of(self.request.kind, self.model_settings(), fixed, row, self.by_muon)
+
+    @property
+    def by_muon(self) -> bool:
+        default = "adamw" if self.request.facts.built_in else self.request.advice.optimizer
+        return bool(self.get("train.optimizer", default) == "muon")
+
+    @property
+    def batch(self) -> float:
+        """Units of a step."""
+        row = rows_of(self)[1].units
+        tokens, rows = self.get("train.tokens"), float(self.get("train.batch", 12))
+        if self.request.task in ROWS:
+            return rows
+        return rows * row if tokens is None else float(tokens)
+
+    @property
+    def passes(self) -> float:
+        return self.steps * self.batch / rows_of(self)[0]
+
+    def seconds(self) -> float:
+        """How long the run takes."""
+        machine, minutes = self.request.machine, self.get("train.minutes")
+        assert machine is not None
+        seconds = self.steps * step_seconds(machine, self.cost, self.batch) / SHARE
+        seconds += startup(machine, minutes or 0)
+        return seconds if minutes is None else min(seconds, 60 * minutes)
+
+    def memory(self) -> float:
+        """The bytes that a step takes at most."""
+        assert self.request.machine is not None
+        vocab, batch = vocab_of(self), self.batch
+        micro = self.get("train.micro")
+        if micro is not None:
+            batch = min(batch, micro * rows_of(self)[1].units)
+        return memory_of(self.request.machine, self.cost, batch, vocab, self.by_muon)
+
+
+def make_plan(request: Request) -> Plan:
+    """Choose all that was not given."""
+    plan = Plan(request)
+    if request.facts.built_in and request.minutes is None:
+        for key, value in rules.BUILT_IN[request.task].items():
+            if request.own_kind or not key.startswith("model.") or key == "model.preset":
+                plan.choose(key, value, "as measured for the built-in data")
+        plan.steps = int(plan.get("train.steps"))
+        return plan
+    facts = request.facts
+    for name, value in rules.choose_tokenizer(request.task, facts).items():
+        plan.choose(f"data.{name}", value, f"for {facts.characters:,} characters")
+    candidate = choose_size(plan)
+    for name, value in candidate.settings.items():
+        plan.choose(
+            f"model.{name}",
+            value,
+            f"for {candidate.units:.2g} units of data, {candidate.readable:.2g} readable",
+        )
+    plan.steps = choose_steps(plan, candidate)
+    choose_rates(plan, candidate)
+    return plan
+
+
+# Size
+
+
+def choose_size(plan: Plan) -> Candidate:
+    """The largest model that fits the data, the time and the memory; if none does, the smallest."""
+    request, advice = plan.request, plan.request.advice
+    best: Candidate | None = None
+    like: tuple[Cost, Size] | None = None  # the cost of the smallest one, from which the others' follow
+    for size, settings in sizes(request):
+        settings = settings | shape_settings(plan, settings)
+        if like is None and request.steps is None:
+            _, row, fixed = rows_of(plan, settings)
+            like = cost_of(request.kind, settings | plan.model_settings(), fixed, row, plan.by_muon), size
+        cost = None if like is None else scale_cost(*like, size, request.kind)
+        candidate = measure(plan, settings, size, cost)
+        fits = rules.fits(advice, size.weights(request.kind), candidate.units, candidate.readable)
+        if size.dim <= advice.dim:  # enough for most data, if there is some time
+            fits = request.steps is not None or rules.fits(
+                replace(advice, weights_per_unit=float("inf"), units_per_weight=advice.units_per_weight / 2),
+                size.weights(request.kind), candidate.units, candidate.readable,
+            )  # fmt: skip
+        if cost is not None and request.machine is not None:
+            memory = memory_of(request.machine, cost, candidate.batch, vocab_of(plan), plan.by_muon)
+            fits = fits and memory <= USABLE * request.machine.memory
+        if best is not None and not fits:
+            break
+        best = candidate
+    assert best is not None
+    if request.steps is not None:
+        return best
+    _, row, fixed = rows_of(plan, best.settings)
+    exact = cost_of(request.kind, best.settings | plan.model_settings(), fixed, row, plan.by_muon)
+    return measure(plan, best.settings, best.size, exact)
+
+
+def sizes(request: Request) -> list[tuple[Size, dict[str, Any]]]:
+    """Sizes to choose from, smallest first, with their settings; one where the size was given."""
+    given = {key.removeprefix("model."): v for key, v in request.given.items() if key.startswith("model.")}
+    presets, ladder = MODELS[request.kind][2], rules.ladder(request.kind)
+    if "preset" in given:
+        preset = presets.get(given["preset"], {}) | given
+        names = [name for name in ("dim", "depth", "heads", "hidden", "decoder_depth") if name in preset]
+        return [(Size(**{"dim": 128, "depth": 1, "heads": 1} | {n: preset[n] for n in names}), {})]
+    if not ladder:
+        named = [name for name in presets if name in ("tiny", "small", "base")]
+        chosen = ["small"] if request.task == "words" else named or list(presets)
+        return [(Size(presets[n]["dim"], presets[n].get("depth", 1), 1), {"preset": n}) for n in chosen]
+    if "dim" in given:
+        nearest = min(ladder, key=lambda size: abs(size.dim - given["dim"]))
+        ladder = [replace(nearest, dim=given["dim"], hidden=nearest.hidden and 2 * given["dim"])]
+    ladder = [replace(size, heads=fit_heads(size, given.get("heads"))) for size in ladder]
+    for name in ("depth", "hidden", "decoder_depth"):
+        if isinstance(given.get(name), int):
+            ladder = [replace(size, **{name: given[name]}) for size in ladder]
+    return [(size, {k: v for k, v in vars(size).items() if v is not None}) for size in ladder]
+
+
+def fit_heads(size: Size, given: int | None) -> int:
+    """As many heads as were given, or about as many as the ladder has: they divide the width evenly."""
+    if isinstance(given, int):
+        return given
+    dividing = [n for n in range(1, size.dim + 1) if size.dim % n == 0 and size.dim // n % 2 == 0]
+    return min(dividing, key=lambda n: abs(n - size.heads), default=1)
+
+
+def shape_settings(plan: Plan, size: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a model that follow from its size and the data."""
+    request, facts = plan.request, plan.request.facts
+    fields = MODELS[request.kind][1].__dataclass_fields__
+    chosen: dict[str, Any] = {}
+    if "context" in fields and request.task != "words":
+        chosen["context"] = context_of(plan, int(plan.get("model.dim", size.get("dim", 128))))
+    if request.task == "see":
+        chosen["patch"] = rules.choose_patch(facts.size, request.gpu)
+    if request.task == "caption":
+        chosen |= rules.choose_encoder(facts)
+    return chosen
+
+
+def scale_cost(cost: Cost, of: Size, to: Size, kind: str) -> Cost:
+    """The cost of a size from that of another one, without building the model."""
+    ratio, width = to.weights(kind) / of.weights(kind), to.dim / of.dim
+    embedded = (cost.weights - cost.blocks) * width
+    return replace(
+        cost,
+        weights=int(cost.blocks * ratio + embedded),
+        blocks=int(cost.blocks * ratio),
+        body=cost.body * ratio,
+        output=cost.output * width,
+        muon=cost.muon * ratio * width,
+        layers=max(1, cost.layers * to.depth // of.depth),
+        width=to.dim,
+        activations=cost.activations * ratio / width,
+    )
+
+
+def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None) -> Candidate:
+    """How much a model of this size reads, and how much in a step."""
+    request, advice = plan.request, plan.request.advice
+    units, row, _ = rows_of(plan, settings)
+    most = advice.passes * units
+    batch = given_batch(plan, row.units)
+    if request.steps is not None or cost is None:  # batch = c √(steps batch)
+        steps = request.steps or advice.steps
+        own = min(advice.batch[request.gpu] ** 2 * steps, most / steps)
+        batch = batch or rules.choose_batch(
+            advice, own**2 / advice.batch[request.gpu] ** 2, row.units, request.gpu
+        )
+        return Candidate(settings, size, units, row.units, batch, steps * batch)
+    assert request.machine is not None
+    minutes = request.minutes or rules.DEFAULT_MINUTES
+    seconds = SHARE * max(18 * minutes, 60 * minutes - startup(request.machine, minutes))
+    readable = most
+    for _ in range(4):  # the batch depends on what is read, which depends on it
+        step = batch or rules.choose_batch(advice, min(readable, most), row.units, request.gpu)
+        readable = seconds / step_seconds(request.machine, cost, step) * step
+    return Candidate(settings, size, units, row.units, step, readable)
+
+
+def startup(machine: Machine, minutes: float) -> float:
+    """Seconds before steps run at their speed: on a GPU, compiling in longer runs, or recording graphs."""
+    if not machine.gpu:
+        return 1.0
+    return 30.0 if minutes >= 3 else 6.0
+
+
+def given_batch(plan: Plan, row: float) -> float | None:
+    """Units of a step, if the batch was given."""
+    tokens, batch = plan.get("train.tokens"), plan.get("train.batch")
+    if tokens is not None and plan.request.task not in ROWS:
+        return float(tokens)
+    return None if batch is None else float(batch) * (1.0 if plan.request.task in ROWS else row)
+
+
+# What the data are to a model
+
+
+def context_of(plan: Plan, dim: int) -> int:
+    facts, vocab = plan.request.facts, vocab_of(plan)
+    kind, target_kind = tokenizers_of(plan)
+    lengths = [
+        side.longest * rules.tokens_of(side, name, vocab) / max(1, side.characters)
+        for side, name in ((facts.source, kind), (facts.target, target_kind))
+    ]
+    return rules.choose_context(plan.request.task, max(lengths), dim, plan.request.gpu)
+
+
+def tokenizers_of(plan: Plan) -> tuple[str, str]:
+    kind = str(plan.get("data.tokenizer") or "bpe")
+    return kind, str(plan.get("data.target_tokenizer") or kind)
+
+
+def vocab_of(plan: Plan) -> int:
+    """About as many different tokens as there will be."""
+    facts, (kind, _) = plan.request.facts, tokenizers_of(plan)
+    if facts.vocab:
+        return facts.vocab
+    alphabet = facts.source.alphabet + facts.target.alphabet
+    words = facts.source.vocabulary + facts.target.vocabulary
+    if kind in ("char", "byte"):
+        return max(50, alphabet)
+    if kind == "word":
+        return max(100, words)
+    return int(min(plan.get("data.vocab", 8192), alphabet + 2 * words + 300))
+
+
+def rows_of(plan: Plan, model: Mapping[str, Any] | None = None) -> tuple[float, Row, dict[str, Any]]:
+    """The units of all data, a typical row, and the settings of the model that follow from the data."""
+    facts, task = plan.request.facts, plan.request.task
+    fields = MODELS[plan.request.kind][1].__dataclass_fields__
+    vocab, (kind, target_kind) = vocab_of(plan), tokenizers_of(plan)
+    mels = 64 if task == "hear" else 0
+    known = {"vocab": vocab, "size": facts.size, "channels": facts.channels, "mels": mels}
+    fixed: dict[str, Any] = {name: value for name, value in known.items() if name in fields}
+    if "target_vocab" in fields:
+        fixed["target_vocab"] = vocab if target_kind != kind else None
+    settings = {**(model or {}), **plan.model_settings()}
+    rows, context = max(1, facts.rows), int(settings.get("context", 128))
+    tokens = facts.tokens or rules.tokens_of(facts.source, kind, vocab)
+    target_tokens = rules.tokens_of(facts.target, target_kind, vocab)
+    picture = (1, facts.channels, mels or facts.size, facts.size)
+    if task in ("see", "hear"):
+        return rows, Row(1, [picture], 0), fixed
+    n = max(2, min(context, round(target_tokens / rows) + 1))
+    if task == "caption":
+        return rows, Row(1, [picture, (1, n)], n), fixed
+    both = "decoder_depth" in fields or "attention" in fields  # an encoder and a decoder
+    if task in ("translate", "chat"):
+        m = max(2, min(context, round(tokens / rows) + 1))
+        longer = max(m, n)  # which train.tokens counts
+        return float(rows * longer), Row(longer, [(1, m), (1, n)], n), fixed
+    if task in STREAMS:
+        texts = [(1, context), (1, max(2, context // 4))][: 1 + both]
+        predicted = {"write": 1.0, "fill": 0.15, "restore": 0.25}.get(task, 0.0) * context
+        return max(1.0, tokens), Row(context, [*texts], predicted), fixed
+    m = max(2, min(context, round((tokens + target_tokens) / rows) + 2))
+    texts = [(1, m), (1, 2)][: 1 + both]
+    return float(m * rows), Row(m, [*texts], 0), fixed
+
+
+# Steps and rates
+
+
+def choose_steps(plan: Plan, candidate: Candidate) -> int:
+    """Settle the batch, and how long to train: by the clock, or for fewer steps if the data give no more."""
+    request, advice, batch = plan.request, plan.request.advice, candidate.batch
+    if given_batch(plan, candidate.row) is None:
+        by_rows = request.task in ROWS or request.task == "embed"
+        key, value = ("batch", round(batch / candidate.row)) if by_rows else ("tokens", batch)
+        plan.choose(f"train.{key}", max(1, int(value)), "grows with the square root of what is read")
+    if request.steps is not None:
+        return request.steps
+    passes = rules.choose_passes(advice, candidate.units, candidate.readable)
+    possible = max(1, int(candidate.readable / batch))
+    wanted = max(advice.steps, int(passes * candidate.units / batch))
+    if wanted < possible:
+        plan.choose("train.steps", wanted, "more passes over the data would only memorise them")
+    plan.choose("train.minutes", rules.DEFAULT_MINUTES, "the default")
+    return min(possible, wanted)
+
+
+def choose_rates(plan: Plan, candidate: Candidate) -> None:
+    """Settle the optimizer's settings, and those against memorising."""
+    request, advice, task, steps = plan.request, plan.request.advice, plan.request.task, plan.steps
+    passes = steps * candidate.batch / candidate.units
+    best, often = "best measured for this task", f"for {passes:.2g} passes over the data"
+    for key, value in rules.other_settings(task, request.facts, passes, request.gpu).items():
+        plan.choose(key, value, best)
+    plan.choose("train.optimizer", advice.optimizer, best)
+    plan.choose("train.lr", rules.choose_lr(advice, candidate.size.dim), "by the width")
+    plan.choose("train.warmup", rules.choose_warmup(steps), "7 % of the steps")
+    plan.choose("train.schedule", rules.choose_schedule(task, passes), often)
+    plan.choose("train.beta2", advice.beta2, best)
+    plan.choose("train.weight_decay", rules.choose_weight_decay(advice, passes), often)
+    if "dropout" in MODELS[request.kind][1].__dataclass_fields__:
+        plan.choose("model.dropout", rules.choose_dropout(advice, passes), often)
+    plan.choose("task.smoothing", advice.smoothing, best)
+    evaluate = rules.choose_evaluation(steps, passes)
+    plan.choose("train.evaluate", evaluate, "a few to many times in a run")
+    plan.choose("train.save", plan.get("train.evaluate"), "as often as it is evaluated")
+    plan.choose("train.patience", rules.choose_patience(passes), often)

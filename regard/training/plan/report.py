@@ -1,0 +1,95 @@
+"""A plan in words: a few lines to print, and comments for recipe.toml."""
+
+from regard.training.plan.facts import Facts
+from regard.training.plan.plan import Plan, rows_of
+from regard.training.plan.speed import Machine
+
+UNITS = {"see": "pictures", "hear": "recordings", "caption": "captions"}
+
+
+def describe(plan: Plan) -> list[str]:
+    """The plan in a few lines: size, data, steps, rates, time and memory."""
+    request = plan.request
+    unit, (units, _, _) = UNITS.get(request.task, "tokens"), rows_of(plan)
+    read = f"{plan.steps:,} steps of {count(plan.batch)} {unit}, {plan.passes:.3g} passes over the data"
+    lines = [
+        f"plan: {request.kind} of {count(plan.cost.weights)} weights ({size_words(plan)})",
+        f"  data: {data_words(request.facts)}; {count(units)} {unit}",
+        f"  {read}; {limit_words(plan)}",
+        f"  {rate_words(plan)}",
+    ]
+    if request.machine is not None:
+        machine = machine_words(request.machine)
+        lines.append(f"  about {duration(plan.seconds())} and {plan.memory() / 1e9:.2g} GB on {machine}")
+    return lines
+
+
+def comments(plan: Plan) -> list[str]:
+    """Why each setting has its value, for the top of recipe.toml."""
+    return ["Planned by regard train:"] + [
+        f"  {key} = {plan.settings[key]}: {reason}" for key, reason in plan.reasons.items()
+    ]
+
+
+def size_words(plan: Plan) -> str:
+    names = ("preset", "dim", "depth", "heads", "context", "patch")
+    parts = [f"{name} {plan.get(f'model.{name}')}" for name in names if plan.get(f"model.{name}")]
+    if tokenizer := plan.get("data.tokenizer"):
+        parts.append(f"{tokenizer} tokens")
+        if vocab := plan.get("data.vocab"):
+            parts[-1] += f", vocabulary {vocab:,}"
+    return ", ".join(parts)
+
+
+def data_words(facts: Facts) -> str:
+    parts = [f"{facts.rows:,} row{'s' * (facts.rows != 1)}"]
+    if facts.characters:
+        alphabet = facts.source.alphabet or facts.target.alphabet
+        parts.append(f"{count(facts.characters)} characters, {alphabet} different")
+    if facts.size:
+        parts.append(f"{facts.size} pixels each way")
+    if facts.classes:
+        parts.append(f"{facts.classes} classes, the largest {facts.balance:.0%}")
+    if facts.share == 0:
+        parts.append("a guess, because they can be read only once")
+    elif facts.share < 1:
+        parts.append(f"from {facts.share:.2g} of them")
+    return ", ".join(parts)
+
+
+def limit_words(plan: Plan) -> str:
+    given, patience = plan.request.given, plan.get("train.patience")
+    if "train.steps" in given:
+        words = "as given"
+    elif plan.request.facts.built_in and plan.get("train.minutes") is None:
+        words = "as measured for the built-in data"
+    else:
+        words = "more would only memorise" if "train.steps" in plan.settings else "as many as the time allows"
+    return words + (f"; stops after {patience} evaluations without progress" if patience else "")
+
+
+def rate_words(plan: Plan) -> str:
+    parts = [f"{plan.get('train.optimizer', 'adamw')}, learning rate {plan.get('train.lr', 1e-3):g}"]
+    for name, words in (("schedule", "schedule"), ("warmup", "warm-up"), ("weight_decay", "weight decay")):
+        if (value := plan.get(f"train.{name}")) is not None:
+            parts.append(f"{words} {value}")
+    if (dropout := plan.get("model.dropout")) is not None:
+        parts.append(f"dropout {dropout}")
+    return ", ".join(parts)
+
+
+def machine_words(machine: Machine) -> str:
+    several = f", {machine.processes} processes" if machine.processes > 1 else ""
+    return f"{machine.name} ({count(machine.peak)}FLOP/s{several})"
+
+
+def count(n: float) -> str:
+    """A number in three digits: 10.6 M."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if n >= size:
+            return f"{n / size:.3g} {letter}"
+    return f"{n:.3g}"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"

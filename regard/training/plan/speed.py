@@ -1,0 +1,247 @@
+"""How fast a machine is, and what a model costs: the time and the memory of a step."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.convert.huggingface.family import EmptyWeights
+from regard.core.layers import Block
+from regard.errors import UserError, suggest
+from regard.files import atomic
+from regard.models import MODELS
+from regard.runs import recipe
+from regard.training import distributed
+from regard.training.throughput import peak
+
+# Machines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a plan needs to know of a machine. A model of width w runs at peak * w / (w + half) operations
+    a second, after a pause for each layer and step in which kernels are launched."""
+
+    name: str
+    kind: str = "cuda"  # of the device
+    peak: float  # operations per second of a large matrix product, in the precision of training
+    memory: float  # bytes that a model and its step may take
+    half: float = 640.0  # the width that runs at half of the peak
+    layer_seconds: float = 2.5e-4  # forward, backward and update of a layer, however small
+    step_seconds: float = 5e-4
+    processes: int = 1
+
+    @property
+    def gpu(self) -> bool:
+        return self.kind != "cpu"
+
+
+def cpu(name: str, peak: float, memory: float) -> Machine:
+    """Measured on two cores of an EPYC: a GPT of width 128 runs at 0.55 of the peak."""
+    return Machine(
+        name=name, kind="cpu", peak=peak, memory=memory, half=105, layer_seconds=4e-4, step_seconds=2e-3
+    )
+
+
+# bf16 products without sparsity: measured on the H200, nine tenths of the data sheet of the others.
+MACHINES = {
+    "h200": Machine(name="h200", peak=774e12, memory=139 * 2**30),
+    "h100": Machine(name="h100", peak=740e12, memory=79 * 2**30),
+    "a100": Machine(name="a100", peak=280e12, memory=79 * 2**30, half=400),
+    "l4": Machine(name="l4", peak=110e12, memory=22 * 2**30, half=300),
+    "rtx4090": Machine(name="rtx4090", peak=150e12, memory=23 * 2**30, half=300),
+    "t4": Machine(name="t4", peak=40e12, memory=15 * 2**30, half=200),
+}
+CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
+
+
+def known_machine(name: str) -> Machine:
+    """A machine by its name: h200, h200x8 (as many GPUs), cpu2 (as many cores)."""
+    match = re.fullmatch(r"(?:cpu(\d+)|(\w+?)(?:x(\d+))?)", name)
+    if match and match[1] and int(match[1]):
+        return cpu(name, CORE * int(match[1]), 4e9 * int(match[1]))
+    if not match or match[2] not in MACHINES or match[3] == "0":
+        raise UserError(
+            f"--for {name}: not a machine; {suggest(name, [*MACHINES, 'cpu2'])} (h200x8: eight of them)"
+        )
+    return replace(MACHINES[match[2]], name=name, processes=int(match[3] or 1))
+
+
+def this_machine(device: torch.device) -> Machine:
+    """This machine, as it was measured now, or when it was first used."""
+    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if device.type == "cuda":
+        name, memory = (
+            torch.cuda.get_device_name(device),
+            float(torch.cuda.get_device_properties(device).total_memory),
+        )
+    else:
+        name, memory = f"{device.type}{torch.get_num_threads()}", free_memory()
+    path, key = remembered_path(), f"{name} torch {torch.__version__}"
+    known = read_remembered(path)
+    speed = known.get(key) or float(f"{peak(device, bf16):.2g}")
+    if key not in known:
+        remember(path, known | {key: speed})
+    machine = Machine(name=name, peak=speed, memory=memory)
+    if device.type == "cpu":
+        machine = cpu(name, speed, memory)
+    return replace(machine, kind=device.type, processes=distributed.WORLD)
+
+
+def free_memory() -> float:
+    """Bytes of memory of this machine that are free, or may be."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")) + cached_memory()
+    except (ValueError, OSError, AttributeError):  # another system
+        return 8e9
+
+
+def cached_memory() -> float:
+    try:
+        rows = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return 0.0
+    sizes = {row.split(":")[0]: float(row.split()[1]) * 1024 for row in rows if len(row.split()) > 1}
+    return sizes.get("Cached", 0.0)
+
+
+def remembered_path() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "regard" / "machines.json"
+
+
+def read_remembered(path: Path) -> dict[str, float]:
+    """What was measured before; nothing if there is no such file, or another program wrote it."""
+    try:
+        known = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return (
+        {k: float(v) for k, v in known.items() if isinstance(v, int | float) and v > 0}
+        if isinstance(known, dict)
+        else {}
+    )
+
+
+def remember(path: Path, known: dict[str, float]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write_text(path, json.dumps(known, indent=2) + "\n")
+    except OSError:  # a home that can't be written to: it is measured again next time
+        return
+
+
+# Models
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a model costs, by unit: a token, a picture."""
+
+    weights: int  # all of them
+    blocks: int  # without embeddings
+    body: float  # operations of forward and backward, for a unit, without the output layer
+    output: float
+    muon: float  # operations of Muon's update
+    layers: int
+    width: int
+    activations: float  # bytes that are kept for the backward pass, for a unit, in float32
+
+    @property
+    def flops(self) -> float:
+        return self.body + self.output
+
+
+@dataclass(frozen=True)
+class Row:
+    """A typical row of the data."""
+
+    units: float
+    shapes: list[tuple[int, ...]]  # of the model's inputs
+    predicted: float  # tokens whose probabilities are computed
+
+
+def cost_of(
+    kind: str,
+    settings: dict[str, Any],
+    sizes: dict[str, Any],
+    row: Row,
+    muon: bool,
+) -> Cost:
+    """The cost of a model, from a pass over one row on the meta device."""
+    model_class, model_config, _ = MODELS[kind]
+    with EmptyWeights():
+        model = model_class(recipe.fill("model", settings, model_config, **sizes)).to("meta")
+    weights = sum(p.numel() for p in model.parameters())
+    embedded = sum(p.numel() for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters())
+    blocks = [m for m in model.modules() if isinstance(m, Block)]
+    matrices = [p.shape for b in blocks for p in b.parameters() if p.ndim == 2] if muon else []
+    width = model.config.dim
+    try:
+        flops, kept = pass_over(model, row.shapes)
+    except NotImplementedError:  # packed sequences
+        flops, kept = 2.0 * (weights - embedded) * row.units, 160.0 * row.units * width
+    return Cost(
+        weights=weights,
+        blocks=max(1, weights - embedded),
+        body=3 * flops / row.units,
+        output=6.0 * row.predicted * sizes.get("vocab", 0) * width / row.units,
+        muon=float(sum(5 * (4 * min(s) ** 2 * max(s) + 2 * min(s) ** 3) for s in matrices)),
+        layers=max(1, len(blocks)),
+        width=width,
+        activations=kept / row.units,
+    )
+
+
+def pass_over(model: nn.Module, row: Sequence[tuple[int, ...]]) -> tuple[float, float]:
+    """The operations of a forward pass over inputs of these shapes, and the bytes that it keeps."""
+    inputs = [
+        torch.empty(shape, device="meta", dtype=torch.float32 if len(shape) > 2 else torch.long)
+        for shape in row
+    ]
+    if len(row) == 2 and len(row[0]) == 2:  # a source with its mask
+        inputs.append(torch.empty(row[0], device="meta", dtype=torch.bool))
+    own = {p.untyped_storage()._cdata for p in [*model.parameters(), *model.buffers()]}
+    kept: dict[int, int] = {}
+
+    def keep(t: Tensor) -> Tensor:
+        kept[t.untyped_storage()._cdata] = t.untyped_storage().nbytes()
+        return t
+
+    forward: Any = model.hidden if hasattr(model, "hidden") else model
+    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda t: t):
+        result = forward(*inputs)  # noqa: F841  keeps the graph, and so what it saved, alive
+    return float(counter.get_total_flops()), float(sum(n for key, n in kept.items() if key not in own))
+
+
+# Time and memory
+
+
+def step_seconds(machine: Machine, cost: Cost, units: float) -> float:
+    """The time of a step that reads so many units."""
+    speed = machine.peak * cost.width / (cost.width + machine.half)
+    work = units / machine.processes * cost.flops + cost.muon
+    wait = machine.step_seconds + machine.layer_seconds * cost.layers
+    return work / speed + wait * (1 if machine.processes == 1 else 1.2)
+
+
+def units_per_second(machine: Machine, cost: Cost, units: float) -> float:
+    return units / step_seconds(machine, cost, units)
+
+
+def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool) -> float:
+    """The bytes of weights, gradients, the optimizer's state, and what a step keeps for its backward pass."""
+    by_muon = cost.blocks if muon else 0
+    state = 4 * (2 * cost.weights + by_muon + 2 * (cost.weights - by_muon))
+    # in bf16 half of it is kept in half the bytes; logits are computed a part at a time
+    kept = cost.activations * units / machine.processes * (0.6 if machine.gpu else 1.0)
+    logits = 8.0 * min(units / machine.processes, 8192) * vocab
+    return state + kept + logits
