@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +157,16 @@ def average(models: Iterable[Tensors]) -> Tensors:
     return last | {name: (total / count).to(last[name].dtype) for name, total in sums.items()}
 
 
-def remove_old(folder: Path, keep: int) -> list[Path]:
-    """Remove all but the last `keep` checkpoints. Return older ones that stay: other files are in them."""
+def remove_old(folder: Path, keep: int, needed: Collection[int] = ()) -> list[Path]:
+    """Remove all but the last `keep` checkpoints and those that are needed. Return others that stay: other
+    files are in them."""
+    return remove(folder, [step for step in steps(folder)[:-keep] if step not in needed])
+
+
+def remove(folder: Path, numbers: Iterable[int]) -> list[Path]:
+    """Remove the checkpoints of these steps. Return those that stay: other files are in them."""
     stay = []
-    for step in steps(folder)[:-keep]:
+    for step in numbers:
         path = folder / f"step-{step}"
         if is_ours(path):
             os.rename(path, folder / f".step-{step}.partial")  # it is gone at once or not at all

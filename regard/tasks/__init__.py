@@ -8,6 +8,7 @@ from regard.tasks.caption import Caption, CaptionConfig
 from regard.tasks.classify import Classify, ClassifyConfig
 from regard.tasks.embed import Embed, EmbedConfig
 from regard.tasks.fill import Fill, FillConfig
+from regard.tasks.guessing import Guess
 from regard.tasks.hear import Hear, HearConfig
 from regard.tasks.pairs import Chat, ChatConfig, Translate, TranslateConfig
 from regard.tasks.request import DataRequest, Prompt, Request
@@ -50,6 +51,7 @@ __all__ = [
     "EmbedConfig",
     "Fill",
     "FillConfig",
+    "Guess",
     "Hear",
     "HearConfig",
     "Prompt",

@@ -30,6 +30,7 @@ from regard.models.captioner import HardAttention
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Shuffled, per_token, ragged, targets
+from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.reading import region_names
 from regard.tasks.request import DataRequest, Request
@@ -244,6 +245,9 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 
     def metrics(self, loss: float, count: int, data: Captioned, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
+
+    def guess(self, model: Captioner, batches: Sequence[Batch]) -> Guess:
+        return guess_targets(batches, self.tokenizer.vocab, self.config.smoothing)
 
     def preview(self, model: Captioner, data: Captioned, seed: int) -> str:
         options = Sampling(max_new_tokens=60, temperature=0)

@@ -39,6 +39,7 @@ from regard.tasks.batches import (
 )
 from regard.tasks.fill import END, FIRST, SPECIALS
 from regard.tasks.fill import PAD as BERT_PAD
+from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import (
     add_head,
     class_counts,
@@ -303,6 +304,13 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         if self.config.labels is not None:
             return metrics | count_scores(more)
         return metrics | {name: f(more, data.labels) for name, f in CORRELATIONS.items()}
+
+    def guess(self, model: ClassifyModel, batches: Sequence[Batch]) -> Guess | None:
+        if self.config.labels is None and isinstance(model, Transformer):  # a score is written
+            return None
+        return guess_targets(
+            batches, len(self.config.labels or ()), self.config.smoothing, self.config.weights
+        )
 
     def preview(self, model: ClassifyModel, data: Examples, seed: int) -> str:
         sources = data.sources[:3]

@@ -5,6 +5,7 @@ Or a small model fills them in, and the model predicts which words are new. Clar
 Shapes: B batch, T tokens, M masked tokens, D width.
 """
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -23,7 +24,8 @@ from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import Bert, Electra, Elmo
 from regard.tasks.answers import Answer
-from regard.tasks.batches import pad_rows, ragged, segments_from
+from regard.tasks.batches import Batch, pad_rows, ragged, segments_from, targets
+from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import freeze, likeliest_classes, without_head
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.masked_texts import FillConfig, MaskedTexts
@@ -146,6 +148,18 @@ class Fill(MaskedTexts):
                 "replaced_accuracy": detected / max(1, all_words),
             }
         return metrics
+
+    def guess(self, model: Bert | Electra | Elmo, batches: Sequence[Batch]) -> Guess | None:
+        """Of words by how often each occurs; a fifth of them is shown, half of these as they are, so that to
+        repeat what is shown is right every other time. Of the next sentence by a coin."""
+        if self.config.replaced or not self.config.words:
+            return None
+        words = guess_targets(batches, self.tokenizer.vocab)
+        loss = 0.8 * words.loss + 0.2 * (math.log(2) + 0.5 * words.loss)
+        if self.config.next:
+            rows = sum(len(batch[-1]) for batch in batches)
+            loss += self.masker.limit * math.log(2) * rows / sum(map(targets, batches))
+        return Guess(loss, loss, words.share)
 
     def preview(self, model: Bert | Electra | Elmo, data: Stream | Passages, seed: int) -> str:
         """A sentence of the data with a blank in it, and the words that the model would put there."""

@@ -23,6 +23,7 @@ from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
 from regard.tasks import metrics as scoring
 from regard.tasks.batches import Batch, per_token
+from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.source import SourceTask, with_end
@@ -168,6 +169,9 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     def metrics(self, loss: float, count: int, data: PairDataset, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
+
+    def guess(self, model: PairModel, batches: Sequence[Batch]) -> Guess:
+        return guess_targets(batches, self.output_tokenizer.vocab, self.config.smoothing)
 
     def preview(self, model: PairModel, data: PairDataset, seed: int) -> str:
         sources = data.sources[:3]

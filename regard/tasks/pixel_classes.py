@@ -23,6 +23,7 @@ from regard.describe.watch import evaluating
 from regard.models import ModelWithHead, ViT
 from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, Shuffled, targets
+from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import ClassMetric, class_counts, class_scores, count_scores, likeliest_classes
 from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading, recorded_call, region_names
@@ -58,6 +59,8 @@ class PixelConfig(Protocol):
     def mean(self) -> tuple[float, ...] | None: ...
     @property
     def std(self) -> tuple[float, ...] | None: ...
+    @property
+    def smoothing(self) -> float: ...
     @property
     def weights(self) -> tuple[float, ...] | None: ...
     @property
@@ -157,6 +160,9 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
 
     def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
         return {"loss": loss / max(1, count)} | count_scores(more)
+
+    def guess(self, model: ModelWithHead, batches: Sequence[Batch]) -> Guess:
+        return guess_targets(batches, len(self.labels), self.config.smoothing, self.config.weights)
 
     def preview(self, model: ModelWithHead, data: Examples, seed: int) -> str:
         answers = self.answers(model, Request(data.sources[:3], samples=2))

@@ -18,6 +18,7 @@ from regard.errors import UserError
 from regard.models import Transformer
 from regard.tasks.answers import Answer, Generated, generate_tokens
 from regard.tasks.batches import Batch, count_pair, per_token, targets
+from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import cross_entropy
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.source import END, PAD
@@ -139,6 +140,9 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
     def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
         metrics = per_token(loss, count, data.bytes)
         return {name: metrics[name] for name in ("loss", "perplexity")}  # only some of the bytes are written
+
+    def guess(self, model: Transformer, batches: Sequence[Batch]) -> Guess:
+        return guess_targets(batches, self.tokenizer.vocab)
 
     def preview(self, model: Transformer, data: Stream, seed: int) -> str:
         """A text of the data with blanks, and the text with what the model puts in."""

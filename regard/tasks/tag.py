@@ -26,6 +26,7 @@ from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, fingerprint, pad_rows, ragged, targets
 from regard.tasks.fill import END, FIRST, SPECIALS, UNKNOWN
+from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import add_head
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.reading import Reading
@@ -234,6 +235,9 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
             return metrics
         same, predicted, true = entities
         return metrics | {"f1": 2 * same / max(1, predicted + true)}  # of parts, where sentences have several
+
+    def guess(self, model: ModelWithHead, batches: Sequence[Batch]) -> Guess:
+        return guess_targets(batches, len(self.config.labels or ()))
 
     def preview(self, model: ModelWithHead, data: Examples, seed: int) -> str:
         return "\n".join(answer.text for (answer,) in self.answers(model, Request(data.sources[:3])))

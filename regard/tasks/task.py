@@ -17,6 +17,7 @@ from regard.describe.values import SOFTMAX, Description
 from regard.errors import UserError
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Bucketed, Samples
+from regard.tasks.guessing import Guess
 from regard.tasks.reading import Reading, recorded_call
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.text.chat_template import Template
@@ -181,6 +182,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     @abstractmethod
     def metrics(self, loss: float, count: int, data: DataT, *more: float) -> dict[str, float]:
         """Metrics from the sums over `count` predictions."""
+
+    def guess(self, model: ModelT, batches: Sequence[Batch]) -> Guess | None:
+        """What the best constant answer to these batches gives; None where that says nothing."""
+        return None
 
     @abstractmethod
     def preview(self, model: ModelT, data: DataT, seed: int) -> str:

@@ -19,6 +19,7 @@ from regard.errors import UserError
 from regard.models import GPT, RecurrentLM
 from regard.tasks.answers import Answer, decode_hypotheses, join_text, search_beams, stream_text
 from regard.tasks.batches import Batch, per_token, targets
+from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import cross_entropy, token_losses
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Prompt, Request
@@ -124,6 +125,9 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
 
     def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
+
+    def guess(self, model: WriteModel, batches: Sequence[Batch]) -> Guess:
+        return guess_targets(batches, self.tokenizer.vocab)
 
     def preview(self, model: WriteModel, data: Stream, seed: int) -> str:
         """The first words of the data, and how the model continues them."""

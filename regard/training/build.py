@@ -1,7 +1,7 @@
 """Training: a recipe and data in, a run's folder out."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ from regard.training.trainer import TrainConfig, Trainer
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
 # masks of dropout, which micro, device and the number of processes change as another seed would.
 BUDGET = {"steps", "minutes", "patience"}
-FREE = BUDGET | {"micro", "evaluate", "save", "keep", "log", "tensorboard", "device", "compile", "parallel"}
+FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tensorboard"}
+FREE |= {"device", "compile", "parallel"}
 FREE_DATA = {"data.max_bytes", "data.memory_gb"}
 FROM_DATA = (
     "vocab",
@@ -180,24 +181,32 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
         sections["task"] = corpus.task_settings | sections["task"]
     section = recipe.fill("task", sections["task"], task_config)
 
-    torch.manual_seed(config.seed)
-    if parent is not None:
-        model = base_model(parent, job.base, settings)
-    else:
-        model = new_model(kind, settings, corpus)
-        if not started:
-            task_class.init_from(model, data_config)
-    model = task_class.add_head(model, section)
-    if parent and parent.task.config.name == sections["task"]["name"]:
-        keep_head(parent, model, section)
-    if config.lora:
-        lora.add(model, config.lora, config.lora_alpha)
-    if config.freeze:
-        optim.freeze(model, config.freeze)
-    model.to(device).train()
+    def make_model(parent: Model | None, started: bool) -> nn.Module:
+        torch.manual_seed(config.seed)
+        if parent is not None:
+            model = base_model(parent, job.base, settings)
+        else:
+            model = new_model(kind, settings, corpus)
+            if not started:
+                task_class.init_from(model, data_config)
+        model = task_class.add_head(model, section)
+        if parent and parent.task.config.name == sections["task"]["name"]:
+            keep_head(parent, model, section)
+        if config.lora:
+            lora.add(model, config.lora, config.lora_alpha)
+        if config.freeze:
+            optim.freeze(model, config.freeze)
+        return model
+
+    def make_first_model() -> nn.Module:
+        """The model as it was before the first step, also when the run is resumed."""
+        torch.manual_seed(config.seed)
+        return make_model(load(job.base, "cpu") if job.base else None, started=False)
+
+    model = make_model(parent, started).to(device).train()
     task = task_class(section, corpus.tokenizer, model.config.context, corpus.target_tokenizer)  # type: ignore[union-attr, arg-type]
     task.gather = gather_pairs
-    return start(job, kind, model, task, corpus, data_config, config, device)
+    return start(job, kind, model, task, corpus, data_config, config, device, make_first_model)
 
 
 def find_task(name: Any, config: TrainConfig) -> tuple[type[Task], type[Any]]:
@@ -303,6 +312,7 @@ def start(
     data_config: Any,
     config: TrainConfig,
     device: torch.device,
+    make_first_model: Callable[[], nn.Module],
 ) -> Trainer:
     """Write the resolved recipe to the folder; then train, or continue from the last checkpoint."""
     derived = from_data(MODELS[kind][1])
@@ -319,7 +329,7 @@ def start(
     elif job.resumes:
         check_config(job.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there
-    trainer = Trainer(job.folder, task, model, corpus, config, device)
+    trainer = Trainer(job.folder, task, model, corpus, config, device, make_first_model)
     if job.resumes:
         trainer.restore()
         if distributed.RANK == 0:  # what may differ holds from now on

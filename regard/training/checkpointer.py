@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -25,6 +25,7 @@ from regard.runs.load import check_weights
 from regard.training import distributed
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
+from regard.training.guard import GuardState
 from regard.training.log import Log
 from regard.training.optimizers import Muon
 
@@ -40,6 +41,7 @@ class TrainState:
     evaluated: int = 0  # step of the last evaluation
     best: dict[str, float] | None = None  # the best evaluation
     worse: int = 0  # evaluations since the best one
+    guard: GuardState = field(default_factory=GuardState)
 
 
 STATE_OF = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum"}}  # of a parameter
@@ -105,15 +107,20 @@ class Checkpointer:
         }
 
     def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
+        """Load the full optimizer state; what is missing in it begins anew."""
         owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         for name, p in self.model.named_parameters():
             if p not in owners:  # not trained
                 continue
-            owners[p].state[p] = {
+            current = owners[p].state[p]
+            new = {
                 key.removeprefix(f"{name}/"): distributed.shard_like(v, p) if v.ndim else v.to(p.device)
                 for key, v in state.items()
                 if key.startswith(f"{name}/")
             }
+            for key, t in current.items():  # where CUDA graphs find them
+                new[key] = t.copy_(new[key]) if key in new else t.zero_()
+            current |= new
 
     def publish(self, weights: dict[str, Tensor]) -> None:
         """Make these weights the model of the run."""
@@ -136,7 +143,8 @@ class Checkpointer:
         path = checkpoints.save(self.checkpoints, state.step, weights, optimizer, about)
         first = min(self.steps_to_average(state.step), default=state.step)
         needed = [step for step in checkpoints.steps(self.checkpoints) if step >= first]
-        stay = checkpoints.remove_old(self.checkpoints, max(self.config.keep, len(needed)))
+        needed += [state.guard.good, state.guard.saved]
+        stay = checkpoints.remove_old(self.checkpoints, self.config.keep, needed)
         notices = [
             f"{p} stays: other files are in it, or some are missing" for p in stay if p not in self.stay
         ]
@@ -173,20 +181,45 @@ class Checkpointer:
         self.saved_step = state.step
         return state, [*notices, f"resuming from {path}"]
 
+    def go_back(self, state: TrainState, step: int, make_first_model: Callable[[], nn.Module]) -> None:
+        """Load the checkpoint of a step, or what was before the first one, and remove those of later steps.
+        The best evaluation, whose weights are published, remains.
+
+        Tensors stay where they are, where CUDA graphs find them. All processes must call this together.
+        """
+        if step:
+            weights, optimizer, about = checkpoints.load(self.checkpoints / f"step-{step}")
+            state.evaluated = about["evaluated"]
+        else:
+            weights, optimizer = make_first_model().state_dict(), {}
+            state.evaluated = 0
+        state.step, state.worse = step, 0
+        distributed.barrier()  # all have read it
+        if distributed.RANK == 0:
+            later = [n for n in checkpoints.steps(self.checkpoints) if n > step]
+            checkpoints.remove(self.checkpoints, later)
+        self.load_weights(weights)
+        self.load_optimizer_state(optimizer)
+        self.saved_step = step or None
+
     def check_state(self, path: Path, about: dict[str, Any]) -> TrainState:
         """Return the state of a checkpoint. Raise UserError that names the key if it can't be this run's."""
         file = path / checkpoints.STATE
         step = about.get("step")
         limit = step if is_count(step) else 0
+        guard = GuardState.read(about.get("guard", {}))  # earlier versions have none
+        reached = max(limit, guard.back_from) if guard else limit
         checks: dict[str, Callable[[Any], bool]] = {
             "step": lambda v: is_count(v) and path.name == f"step-{v}",
             "elapsed": lambda v: is_number(v) and 0 <= v < math.inf,
             "evaluated": lambda v: is_count(v) and v <= limit,
-            "best": lambda v: v is None or is_evaluation(v, limit),
+            "best": lambda v: v is None or is_evaluation(v, reached),
             "worse": is_count,
             "seed": lambda v: is_count(v) and v == self.config.seed,
             "data": lambda v: isinstance(v, list | dict),
+            "guard": lambda _: guard is not None and max(guard.good, guard.saved, guard.back_to) <= limit,
         }
+        about = {"guard": {}} | about
         for key, is_valid in checks.items():
             if key not in about or not is_valid(about[key]):
                 text = f"is {str(about[key])[:80]!r}" if key in about else "is missing"
@@ -201,7 +234,7 @@ class Checkpointer:
                     raise UserError(
                         f"{file}: {section}.{key} is {was}, not {now}; it is a checkpoint of another run"
                     )
-        return TrainState(**{f.name: about[f.name] for f in fields(TrainState)})
+        return TrainState(**{f.name: about[f.name] for f in fields(TrainState)} | {"guard": guard})
 
     def check_optimizer(self, file: Path, state: dict[str, Tensor], step: int) -> None:
         """Raise UserError that names a tensor which is missing, or not of this model's optimizers."""
@@ -234,6 +267,10 @@ class Checkpointer:
         files = [path / run_folder.WEIGHTS for path in paths if can_average(path)]
         earlier = ({name: t.to(device) for name, t in read_tensors(file).items()} for file in files)
         return checkpoints.average(itertools.chain(earlier, [self.weights()])), len(files) + 1
+
+
+def no_first_model() -> nn.Module:
+    raise UserError("this run can't begin again: nobody said how its model is made")
 
 
 def can_average(path: Path) -> bool:

@@ -39,6 +39,7 @@ class TrainConfig:
     keep: int = 2  # how many checkpoints to keep
     average: int = 1  # at the end, try the average of this many checkpoints as the model
     patience: int | None = None  # stop early after this many evaluations without improvement
+    guard: bool = True  # go back with a lower rate where training fails; stop where it only memorises
     log: int = 10  # steps between rows of the log
     tensorboard: bool = False
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

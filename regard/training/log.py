@@ -19,21 +19,22 @@ class Log:
     """
 
     def __init__(self, path: Path, step: int, tensorboard: bool, evaluated: int | None = None):
-        self.board = None
+        self.board, self.file = None, path.open("a", encoding="utf-8")
         if tensorboard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 raise UserError("train.tensorboard needs: pip install 'regard[tensorboard]'") from None
             self.board = SummaryWriter(path.parent / TENSORBOARD, purge_step=step + 1)
-        last_evaluation = step if evaluated is None else evaluated
-        self.rows = [
-            row
-            for row in self.read(path)
-            if row["step"] <= (last_evaluation if "valid_loss" in row else step)
-        ]
-        atomic.write_text(path, "".join(json.dumps(row) + "\n" for row in self.rows))
-        self.file = path.open("a", encoding="utf-8")
+        self.path, self.rows = path, self.read(path)
+        self.go_back(step, step if evaluated is None else evaluated)
+
+    def go_back(self, step: int, evaluated: int) -> None:
+        """Drop the rows of later steps and evaluations, and go on after the others."""
+        self.rows = [row for row in self.rows if row["step"] <= (evaluated if "valid_loss" in row else step)]
+        atomic.write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        self.file.close()
+        self.file = self.path.open("a", encoding="utf-8")
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:

@@ -51,6 +51,11 @@ class Reporter:
             self.log.add({"step": logged_at, "notice": line})
         self.display.say(line)
 
+    def go_back(self, state: TrainState) -> None:
+        """Forget what was logged after the step and the evaluation of this state."""
+        if self.log:
+            self.log.go_back(state.step, state.evaluated)
+
     def log_step(self, row: dict[str, Any], eta: float | None) -> None:
         if self.log:
             self.log.add(row)

@@ -7,6 +7,7 @@ determine the samples and the random numbers of dropout.
 import dataclasses
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from regard.files.tensors import read_tensors
 from regard.runs import folder as run_folder
 from regard.tasks import Batch, idle
 from regard.training import compilation, distributed, throughput
-from regard.training.checkpointer import Checkpointer, TrainState
+from regard.training.checkpointer import Checkpointer, TrainState, no_first_model
 from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
 from regard.training.evaluation import Evaluation
 from regard.training.graphs import Graphs, set_value
+from regard.training.guard import Guard, Mend, guess_first_batches
 from regard.training.joint import join_products
 from regard.training.machine import OUT_OF_MEMORY, catch_signals
 from regard.training.objective import Objective
@@ -45,10 +47,11 @@ class Trainer:
         corpus: Corpus,
         config: TrainConfig,
         device: torch.device,
+        make_first_model: Callable[[], nn.Module] = no_first_model,  # as `model` is before the first step
     ):
         c = config
         self.folder, self.task, self.model, self.corpus, self.config = folder, task, model, corpus, c
-        self.device, self.state = device, TrainState()
+        self.device, self.state, self.make_first_model = device, TrainState(), make_first_model
         data_check = DataCheck(folder, corpus)  # begins before anything is read, which need not wait for it
         self.samples = task.samples(corpus.train, c.seed, c.batch, c.tokens)
         self.reporter = Reporter(folder, task, c, describe(model, corpus, device.type))
@@ -82,6 +85,8 @@ class Trainer:
             *(task, self.objective, self.checkpointer, self.reporter, c, device, self.autocast),
             is_interrupted=self.is_interrupted,
         )
+        guess = partial(guess_first_batches, task, model, self.samples)
+        self.guard = Guard(c, self.state.guard, task.best_metric, guess, self.log_notice)
         saved = model.state_dict().keys()
         self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
         self.buffers_before: list[Tensor] = []  # the last gradient
@@ -105,6 +110,7 @@ class Trainer:
             self.reporter.notice(line)
         if state is not None:
             self.state, self.first_step, self.averaged_step = state, state.step, state.evaluated
+            self.guard.state = state.guard
 
     # The loop
 
@@ -127,13 +133,18 @@ class Trainer:
                 self.signal = self.signal or int(interrupted) or None
                 if result is not None:
                     finished = bool(used_up)
-                    self.log_step(*result, last=finished)
+                    mend = self.log_step(*result, last=finished)
+                    if mend is None and (finished or interrupted or self.evaluation_due() or self.save_due()):
+                        mend = self.check_gradient()
+                    if mend is not None:
+                        self.go_back(mend)
+                        finished = self.finished()
                 if result is None or interrupted:
                     break
                 if finished or self.evaluation_due():
                     self.evaluate()
                     finished = finished or self.finished()
-                if self.step % self.config.save == 0 and not finished:
+                if self.save_due() and not finished:
                     self.save()
             self.finish(finished)
         if self.signal == signal.SIGINT:
@@ -148,6 +159,8 @@ class Trainer:
         if finished and self.state.evaluated == self.step != self.averaged_step:
             self.averaged_step = self.step
             self.evaluation.try_average(self.state)
+        if finished and self.state.best:
+            self.guard.sum_up(self.state.best, len(self.corpus.valid or ()))
         if self.checkpointer.saved_step != self.step:
             self.save()
         if distributed.RANK == 0:
@@ -165,9 +178,16 @@ class Trainer:
         by_time = self.elapsed() / (60 * c.minutes) if c.minutes else 0.0
         return distributed.all_max(max(by_steps, by_time))[0] if c.minutes else by_steps
 
+    def time_left(self) -> float | None:
+        """Seconds until the budget is used up."""
+        done = self.budget_used()
+        return self.elapsed() * (1 - done) / done if done else None
+
     def finished(self) -> bool:
         c = self.config
-        return self.budget_used() >= 1 or bool(c.patience and self.state.worse >= c.patience)
+        is_stale = c.guard and self.state.guard.has_stopped and not c.patience
+        is_stale = is_stale or bool(c.patience and self.state.worse >= c.patience)
+        return is_stale or self.budget_used() >= 1
 
     def is_interrupted(self) -> bool:
         """Whether this process may stop at once: with others, only where all do."""
@@ -175,6 +195,9 @@ class Trainer:
 
     def evaluation_due(self) -> bool:
         return self.step > 0 and self.step % self.config.evaluate == 0 and self.state.evaluated != self.step
+
+    def save_due(self) -> bool:
+        return self.step > 0 == self.step % self.config.save and self.checkpointer.saved_step != self.step
 
     # One step
 
@@ -274,13 +297,26 @@ class Trainer:
     def lr(self) -> float:
         c = self.config
         longest = 0.0 if c.steps else WARMUP_SHARE
-        return c.lr * lr_factor(c.schedule, self.budget_used(), self.step + 1, c.warmup, longest)
+        factor = lr_factor(c.schedule, self.budget_used(), self.step + 1, c.warmup, longest)
+        return c.lr * factor * self.guard.factor(self.step)
 
-    def check_finite(self) -> None:
-        """Raise UserError if the last gradient was not finite, before such weights are measured or saved."""
-        if not np.isfinite(norm := float(distributed.gather_full(self.norm))):
-            lr = self.config.lr
-            raise UserError(f"the gradient became {norm} at step {self.step}; lower train.lr (now {lr})")
+    # What goes wrong
+
+    def check_gradient(self) -> Mend | None:
+        """Return what to do if the last gradient is not finite, before such weights are measured or saved."""
+        norm = float(distributed.gather_full(self.norm))
+        return self.guard.see_gradient(self.step, norm, self.budget_used())
+
+    def go_back(self, mend: Mend) -> None:
+        """Go on from an earlier step, as the guard says. The best weights so far stay published."""
+        self.checkpointer.go_back(self.state, mend.to, self.make_first_model)
+        self.averaged_step = None
+        self.reporter.go_back(self.state)
+        self.reporter.notice(mend.line, logged_at=self.step + 1)  # one of the steps that are trained again
+        self.pace.start()
+
+    def log_notice(self, line: str) -> None:
+        self.reporter.notice(line, logged_at=self.step)
 
     # torch.compile
 
@@ -309,7 +345,6 @@ class Trainer:
 
     def evaluate(self) -> None:
         """Measure the model on the validation set; the best weights so far are published."""
-        self.check_finite()
         self.check_data()
         valid = self.corpus.valid
         if valid is None:
@@ -321,6 +356,8 @@ class Trainer:
         self.state.evaluated = self.step
         is_best = self.evaluation.keep_if_best(self.state, metrics)
         self.state.worse = 0 if is_best else self.state.worse + 1
+        now, best = {"step": self.step} | metrics, self.state.best or metrics
+        self.guard.see_evaluation(now, best, len(valid), self.budget_used(), self.time_left())
         self.reporter.draw_curve(self.state.best)
         if self.config.parallel != "fsdp":  # a process alone has only a share of the weights
             self.reporter.show_sample(self.model, valid, self.step)
@@ -328,9 +365,11 @@ class Trainer:
 
     # Reports and checkpoints
 
-    def log_step(self, loss: Tensor, norm: Tensor, last: bool) -> None:
-        if self.step % self.config.log and self.step != 1 and not last:
-            return
+    def log_step(self, loss: Tensor, norm: Tensor, last: bool) -> Mend | None:
+        """Log a step if it is time to. Return what to do if it shows that something goes wrong."""
+        is_due = self.step % self.config.log == 0 or self.step == 1
+        if not is_due and not last:
+            return None
         row = {
             "step": self.step,
             "loss": float(distributed.all_sum(loss)),
@@ -340,9 +379,13 @@ class Trainer:
             "grad_norm": float(distributed.gather_full(norm)),
             "elapsed": self.elapsed(),
         } | self.pace.rates()
-        self.check_finite()
         done = self.budget_used()
-        self.reporter.log_step(row, eta=self.elapsed() * (1 - done) / done if done else None)
+        mend = self.guard.see_gradient(self.step, row["grad_norm"], done)
+        if mend is None:
+            self.reporter.log_step(row, eta=self.time_left())
+        if mend is None and is_due:
+            mend = self.guard.see_loss(self.step, row["loss"], done)
+        return mend
 
     def check_data(self) -> None:
         """Raise UserError if the data changed, before anything that belongs to them is written over."""
@@ -351,8 +394,9 @@ class Trainer:
         self.checkpointer.check_data()
 
     def save(self) -> None:
-        self.check_finite()
         self.check_data()
+        if self.step % self.config.save == 0:
+            self.guard.see_checkpoint(self.step)
         self.reporter.flush()
         for line in self.checkpointer.save(dataclasses.replace(self.state, elapsed=self.elapsed())):
             self.reporter.notice(line)

@@ -1,0 +1,42 @@
+"""What an answer that never depends on the input gives: a model that has learnt something is better."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from regard.tasks.batches import Batch
+from regard.tasks.loss import IGNORED
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The best constant answer to some batches."""
+
+    loss: float  # mean training loss, with smoothed labels and weights of classes
+    plain_loss: float  # without them, as in evaluations
+    share: float  # of the most frequent target
+
+
+def guess_targets(
+    batches: Sequence[Batch], classes: int, smoothing: float = 0.0, weights: Sequence[float] | None = None
+) -> Guess:
+    """The guess by how often each class, or word of a vocabulary, is a target. Of scores, it is the mean.
+
+    The entropy of a sample is too low by about (number of classes in it - 1)/(2 n) (Miller 1955).
+    """
+    values = torch.cat([batch[-1][batch[-1] != IGNORED] for batch in batches]).numpy()
+    if values.dtype.kind == "f":
+        return Guess(float(values.var()), float(values.var()), 0.0)
+    p = np.bincount(values, minlength=classes) / max(1, len(values))
+    bias = float(np.count_nonzero(p) - 1) / (2 * max(1, len(values)))
+    weight = np.ones(len(p)) if weights is None else np.asarray(weights)
+    smoothed = weight * ((1 - smoothing) * p + smoothing / len(p))  # as in torch's cross_entropy
+    return Guess(cross_entropy_of(smoothed) + bias, cross_entropy_of(p) + bias, float(p.max()))
+
+
+def cross_entropy_of(amounts: np.ndarray) -> float:
+    """-Σ a log q for the best distribution q: a in proportion."""
+    a = amounts[amounts > 0]
+    return float(-(a * np.log(a / a.sum())).sum())

@@ -1,0 +1,284 @@
+"""Notice a run that goes wrong, and mend it or say what to do.
+
+The guard sees the loss of each logged step and the metrics of each evaluation. Its state is part of a
+checkpoint and all processes see the same figures, so a run that is resumed, or trained by several processes,
+decides as one that is not. `train.guard=false` leaves a run alone.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from regard.errors import UserError
+from regard.tasks import Batch, Guess, Task, targets
+from regard.tasks.batches import Samples
+from regard.training.config import TrainConfig
+
+ROWS = 10  # logged losses that an opinion needs
+MEMORY = 0.1  # share of the newest loss in the moving average
+MOST_MENDS = 5  # of a run
+MOST_RESTARTS = 2  # those among them because the loss is that of guessing
+FROM_START, FROM_CHECKPOINT = 0.25, 0.5  # factor of the learning rate after going back
+# A run diverges if it loses this share of what it had gained, for this share of the budget and ROWS losses.
+LOST, LONG = 0.5, 0.02
+# A run is stuck if, after this share of the budget, the loss is above this share of that of guessing.
+BUDGET, OF_GUESSING = 0.25, 0.97
+# A run memorises if the validation loss is above the best by this share in so many evaluations one after
+# another, and for this share of the budget, while the training loss fell.
+MEMORISES = ((0.25, 1, 0.0), (0.10, 2, 0.0), (0.03, 4, 0.2))
+# Another metric that decides often improves though the loss rises; then for so long it must not have.
+STALE = ((0.25, 4, 0.3),)
+MOST_BATCHES, ENOUGH_TARGETS = 16, 2**16  # by which it is known how often each target occurs
+LARGEST = 2**53  # number in a checkpoint
+ERRORS = 3.0  # standard errors of a mean over n rows, 1/√n of it: a smaller difference may be chance
+
+
+@dataclass
+class GuardState:
+    """What the guard remembers; a checkpoint holds it."""
+
+    scale: float = 1.0  # of the learning rate
+    mends: int = 0
+    restarts: int = 0  # those among them because the loss was that of guessing
+    back_to: int = 0  # step that it last went back to
+    back_from: int = 0  # step from which it did
+    back_done: float = 0.0  # share of the budget that was used then
+    rows: int = 0  # logged losses since then
+    first: float | None = None  # the first loss of the run
+    mean: float | None = None  # moving average of the loss
+    spread: float = 0.0  # moving average of its squared deviation
+    lowest: float | None = None  # lowest mean
+    lowest_step: int = 0
+    high: int = 0  # losses in succession for which the mean was far above it
+    high_done: float = 0.0  # share of the budget that was used when that began
+    is_learning: bool = False  # the loss is known to be lower than that of guessing
+    good: int = 0  # step of the last checkpoint after which all went well; 0: the start
+    saved: int = 0  # step of a checkpoint that is watched whether it does
+    saved_rows: int = 0  # `rows` at that step
+    best_mean: float | None = None  # `mean` at the best evaluation
+    best_done: float = 0.0  # share of the budget that was used then
+    rising: int = 0  # evaluations in succession in which only the training loss was better
+    has_stopped: bool = False  # because more steps only memorise
+    has_advised: bool = False  # said what to do about targets that are only guessed
+    unpredicted: int = 0  # evaluations in succession in which a class was never predicted
+
+    @classmethod
+    def read(cls, content: Any) -> "GuardState | None":
+        """Return the state in a checkpoint, or None if it can't be one."""
+        if not isinstance(content, dict) or content.keys() - vars(cls()).keys():
+            return None
+        for kind, value in ((f.type, content[f.name]) for f in fields(cls) if f.name in content):
+            if kind in (int, bool):
+                is_right = type(value) is kind and 0 <= value < LARGEST
+            else:
+                is_number = type(value) in (int, float) and abs(value) < LARGEST
+                is_right = is_number or (value is None and kind is not float)
+            if not is_right:
+                return None
+        return cls(**content)
+
+
+@dataclass(frozen=True)
+class Mend:
+    """Go back to a step, and on with a lower rate."""
+
+    to: int
+    line: str  # says why
+
+
+class Guard:
+    """Watches one run.
+
+    `guess` computes what guessing gives, when that is first needed; `notice` shows a line.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        state: GuardState,
+        metric: str | None,  # that decides which evaluation is best; None: the loss
+        guess: Callable[[], Guess | None],
+        notice: Callable[[str], None],
+    ):
+        self.config, self.state, self.metric = config, state, metric
+        self.compute_guess, self.notice = guess, notice
+
+    @cached_property
+    def guess(self) -> Guess | None:
+        return self.compute_guess()
+
+    def factor(self, step: int) -> float:
+        """The factor of the learning rate after `step` steps: lower after each mend, with warm-up."""
+        s, warmup = self.state, max(1, self.config.warmup)
+        return s.scale * min(1.0, (step + 1 - s.back_to) / warmup) if s.mends else 1.0
+
+    # The training loss
+
+    def see_gradient(self, step: int, norm: float, done: float) -> Mend | None:
+        """Return what to do about a gradient, when a share `done` of the budget is used."""
+        if math.isfinite(norm):
+            return None
+        return self.go_back(f"the gradient became {norm} at step {step}", step, done)
+
+    def see_loss(self, step: int, loss: float, done: float) -> Mend | None:
+        """Add the loss of a logged step. Return what to do about it."""
+        s = self.state
+        if not self.config.guard or not math.isfinite(loss):  # then its gradient is not, either
+            return None
+        s.rows += 1
+        s.first = loss if s.first is None else s.first
+        s.mean = loss if s.mean is None else s.mean
+        share, change = max(MEMORY, 1 / s.rows), loss - s.mean
+        s.mean += share * change
+        s.spread += share * (change * change - s.spread)
+        if s.rows < ROWS:
+            return None
+        if s.lowest is None or s.mean < s.lowest:
+            s.lowest, s.lowest_step = s.mean, step
+        limit = self.limit(s.first, s.lowest)
+        if s.mean > limit:
+            s.high_done = s.high_done if s.high else done
+            s.high += 1
+        else:
+            s.high = 0
+        if s.high >= ROWS and done - s.high_done >= LONG:
+            rose = f"the loss rose from {s.lowest:.4g} at step {s.lowest_step} to {s.mean:.4g} at step {step}"
+            return self.go_back(rose, step, done)
+        if s.saved > s.good and s.rows >= s.saved_rows + ROWS and s.mean <= (limit + s.lowest) / 2:
+            s.good = s.saved
+        return self.check_stuck(s.mean, step, done)
+
+    def limit(self, first: float, lowest: float) -> float:
+        """The mean of the loss from which on a run diverges."""
+        start = min(first, self.guess.loss) if self.guess else first
+        return lowest + max(LOST * (start - lowest), 0.1 * abs(start), math.sqrt(self.state.spread))
+
+    def check_stuck(self, mean: float, step: int, done: float) -> Mend | None:
+        """Return what to do if, after a while, the loss is still that of guessing."""
+        s, guess = self.state, self.guess
+        # Where a budget is in steps, these are taken again, and where it is in time, that is gone.
+        before = s.back_done if s.back_done < done else 0.0
+        is_early = done - before < BUDGET * (1 - before) or step - s.back_to < 2 * self.config.warmup
+        if s.is_learning or s.has_advised or guess is None or is_early:
+            return None
+        s.is_learning = mean < OF_GUESSING * guess.loss
+        if s.is_learning:
+            return None
+        seen = f"at step {step} the loss is {mean:.4g}, no better than guessing ({guess.loss:.4g})"
+        if s.restarts < MOST_RESTARTS and s.mends < MOST_MENDS:
+            s.restarts += 1
+            return self.go_back(seen, step, done, to=0)
+        s.has_advised = True
+        self.notice(f"{seen}, and lower rates did not help; {ADVICE}")
+        return None
+
+    def go_back(self, reason: str, step: int, done: float, to: int | None = None) -> Mend:
+        """Lower the rate and return the step to go on from. Raise UserError if that was tried enough."""
+        s, lr = self.state, self.config.lr
+        if not self.config.guard or s.mends >= MOST_MENDS:
+            tried = f", also after {s.mends} attempts with lower rates" if s.mends else ""
+            raise UserError(f"{reason}{tried}; lower train.lr (now {lr * s.scale:.3g})")
+        to = s.good if to is None else to
+        before, s.scale = s.scale, s.scale * (FROM_CHECKPOINT if to else FROM_START)
+        s.mends, s.back_to, s.back_from, s.back_done = s.mends + 1, to, step, done
+        s.rows, s.mean, s.spread, s.high, s.rising = 0, None, 0.0, 0, 0
+        s.good, s.saved, s.saved_rows = to, to, 0
+        if to == 0:
+            s.lowest, s.best_mean, s.is_learning = None, None, False
+        where = f"to step {to}" if to else "to the start"
+        return Mend(
+            to, f"{reason}: back {where}, with train.lr={lr * s.scale:.3g} instead of {lr * before:.3g}"
+        )
+
+    # Checkpoints
+
+    def see_checkpoint(self, step: int) -> None:
+        """Watch whether all goes well after this checkpoint, which makes it a good one."""
+        s = self.state
+        if self.config.guard and s.rows >= ROWS and s.saved <= s.good and s.high == 0:
+            s.saved, s.saved_rows = step, s.rows
+
+    def needed_checkpoints(self) -> set[int]:
+        return {self.state.good, self.state.saved}
+
+    # Evaluations
+
+    def see_evaluation(
+        self, metrics: dict[str, float], best: dict[str, float], rows: int, done: float, left: float | None
+    ) -> None:
+        """Add an evaluation on so many rows, beside the best one, when a share `done` of the budget is used
+        and so many seconds are left. Stop the run if more steps only memorise."""
+        s, loss, lowest = self.state, metrics["valid_loss"], best["valid_loss"]
+        if metrics["step"] == best["step"]:
+            s.best_mean, s.best_done, s.rising = s.mean, done, 0
+        if not self.config.guard or self.config.patience or s.mean is None or s.best_mean is None:
+            return
+        is_falling = s.mean < 0.98 * s.best_mean and s.rows >= ROWS and s.high == 0
+        s.rising = s.rising + 1 if is_falling and loss > lowest else 0
+        chance = ERRORS / math.sqrt(max(1, rows))
+        s.has_stopped = done < 1 and any(
+            loss > lowest + max(share, chance) * abs(lowest)
+            and s.rising >= count
+            and done - s.best_done >= long
+            for share, count, long in (STALE if self.metric else MEMORISES)
+        )
+        if s.has_stopped:
+            self.notice(
+                f"more steps only memorise: since step {best['step']:.0f} the training loss fell from "
+                f"{s.best_mean:.4g} to {s.mean:.4g}, and the validation loss rose from {lowest:.4g} to "
+                f"{loss:.4g}. Stopped at step {metrics['step']:.0f}, {left or 0:.0f} s early; train.guard=false goes on"
+            )
+
+    def see_classes(self, names: list[str], done: float) -> None:
+        """Say which classes are never predicted, if they are not in two evaluations of the later half."""
+        s = self.state
+        if not self.config.guard or done < 0.5:
+            return
+        s.unpredicted = s.unpredicted + 1 if names else 0
+        if s.unpredicted == 2:
+            self.notice(describe_unpredicted(names))
+
+    def sum_up(self, best: dict[str, float], rows: int) -> None:
+        """Say if the best evaluation is no better than guessing."""
+        s, guess = self.state, self.guess if self.config.guard and self.state.rows >= ROWS else None
+        if guess is None or s.has_advised:
+            return
+        if (accuracy := best.get("valid_accuracy")) is not None:
+            chance = 2 * math.sqrt(guess.share * (1 - guess.share) / max(1, rows))
+            is_guessing = accuracy <= guess.share + chance
+            seen = (
+                f"the accuracy of {accuracy:.3g} is about that of the most frequent class, {guess.share:.3g}"
+            )
+        else:
+            is_guessing = best["valid_loss"] >= 0.99 * guess.plain_loss
+            seen = (
+                f"the validation loss of {best['valid_loss']:.4g} is that of guessing, {guess.plain_loss:.4g}"
+            )
+        if is_guessing:
+            s.has_advised = True
+            self.notice(f"{seen}; {ADVICE}")
+
+
+ADVICE = "the inputs may not tell the targets: check that each target belongs to its input"
+
+
+def describe_unpredicted(names: list[str]) -> str:
+    few = ", ".join(repr(name) for name in names[:3]) + (
+        f" and {len(names) - 3} more" if len(names) > 3 else ""
+    )
+    return (
+        f"never predicted: {few}; if they are rare, --set task.balanced=true makes each class count alike, "
+        "else give more rows of them"
+    )
+
+
+def guess_first_batches(task: Task, model: nn.Module, samples: Samples) -> Guess | None:
+    """What guessing the targets of the first batches gives."""
+    batches: list[Batch] = []
+    while len(batches) < MOST_BATCHES and sum(map(targets, batches)) < ENOUGH_TARGETS:
+        batches.append(task.batch(samples, samples.rows(len(batches))))
+    return task.guess(model, batches)
