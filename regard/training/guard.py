@@ -22,16 +22,21 @@ ROWS = 10  # logged losses that an opinion needs
 MEMORY = 0.1  # share of the newest loss in the moving average
 MOST_MENDS = 5  # of a run
 MOST_RESTARTS = 2  # those among them because the loss is that of guessing
-FROM_START, FROM_CHECKPOINT = 0.25, 0.5  # factor of the learning rate after going back
+FROM_START, FROM_CHECKPOINT, RESTARTED = 0.25, 0.5, 0.125  # factor of the learning rate after going back
 # A run diverges if it loses this share of what it had gained, for this share of the budget and ROWS losses.
 LOST, LONG = 0.5, 0.02
-# A run is stuck if, after this share of the budget, the loss is above this share of that of guessing.
-BUDGET, OF_GUESSING = 0.25, 0.97
-# A run memorises if the validation loss is above the best by this share in so many evaluations one after
-# another, and for this share of the budget, while the training loss fell.
-MEMORISES = ((0.25, 1, 0.0), (0.10, 2, 0.0), (0.03, 4, 0.2))
-# Another metric that decides often improves though the loss rises; then for so long it must not have.
-STALE = ((0.25, 4, 0.3),)
+# A run is stuck if, after this share of the budget, the loss is above this share of that of guessing, and
+# above this share of what it was half as much before.
+BUDGET, OF_GUESSING, OF_EARLIER = 0.25, 0.97, 0.98
+# A run memorises if the validation loss is above the best by this share, was higher from one evaluation to
+# the next so many times in succession, and has not been better for this share of the budget, while the
+# training loss fell. If another metric decides, that often improves though the loss rises: then, for longer.
+MEMORISES = ((0.25, 1, 0.0), (0.10, 2, 0.0), (0.05, 4, 0.2))
+STALE = ((0.25, 1, 0.3),)
+# Of n rows, the loss may be off by chance by so many standard errors, 1/√n of it; where that is more than such
+# a share, it must be exceeded, and more often.
+ERRORS, AND_MORE = 4.0, 2
+TO_THE_END = 0.9  # share of the budget after which no run stops: the last steps, at low rates, gain most
 MOST_BATCHES, ENOUGH_TARGETS = 16, 2**16  # by which it is known how often each target occurs
 LARGEST = 2**53  # number in a checkpoint
 ERRORS = 3.0  # standard errors of a mean over n rows, 1/√n of it: a smaller difference may be chance
@@ -50,18 +55,22 @@ class GuardState:
     rows: int = 0  # logged losses since then
     first: float | None = None  # the first loss of the run
     mean: float | None = None  # moving average of the loss
-    spread: float = 0.0  # moving average of its squared deviation
+    last: float | None = None  # the last loss
+    variance: float = 0.0  # moving average of half of its squared change from row to row
     lowest: float | None = None  # lowest mean
     lowest_step: int = 0
     high: int = 0  # losses in succession for which the mean was far above it
     high_done: float = 0.0  # share of the budget that was used when that began
+    earlier: float | None = None  # mean when it was last looked at whether the run is stuck
+    earlier_share: float = 0.0  # of the time after which it may be
     is_learning: bool = False  # the loss is known to be lower than that of guessing
     good: int = 0  # step of the last checkpoint after which all went well; 0: the start
     saved: int = 0  # step of a checkpoint that is watched whether it does
     saved_rows: int = 0  # `rows` at that step
     best_mean: float | None = None  # `mean` at the best evaluation
     best_done: float = 0.0  # share of the budget that was used then
-    rising: int = 0  # evaluations in succession in which only the training loss was better
+    valid_loss: float | None = None  # of the last evaluation
+    rising: int = 0  # evaluations in succession in which that rose, while the training loss fell
     has_stopped: bool = False  # because more steps only memorise
     has_advised: bool = False  # said what to do about targets that are only guessed
     unpredicted: int = 0  # evaluations in succession in which a class was never predicted
@@ -131,10 +140,10 @@ class Guard:
             return None
         s.rows += 1
         s.first = loss if s.first is None else s.first
-        s.mean = loss if s.mean is None else s.mean
-        share, change = max(MEMORY, 1 / s.rows), loss - s.mean
-        s.mean += share * change
-        s.spread += share * (change * change - s.spread)
+        s.mean, s.last = (loss, loss) if s.mean is None or s.last is None else (s.mean, s.last)
+        share = max(MEMORY, 1 / s.rows)
+        s.variance += share * ((loss - s.last) ** 2 / 2 - s.variance)
+        s.mean, s.last = s.mean + share * (loss - s.mean), loss
         if s.rows < ROWS:
             return None
         if s.lowest is None or s.mean < s.lowest:
@@ -155,40 +164,51 @@ class Guard:
     def limit(self, first: float, lowest: float) -> float:
         """The mean of the loss from which on a run diverges."""
         start = min(first, self.guess.loss) if self.guess else first
-        return lowest + max(LOST * (start - lowest), 0.1 * abs(start), math.sqrt(self.state.spread))
+        return lowest + max(LOST * (start - lowest), 0.1 * abs(start), math.sqrt(self.state.variance))
 
     def check_stuck(self, mean: float, step: int, done: float) -> Mend | None:
         """Return what to do if, after a while, the loss is still that of guessing."""
         s, guess = self.state, self.guess
-        # Where a budget is in steps, these are taken again, and where it is in time, that is gone.
-        before = s.back_done if s.back_done < done else 0.0
-        is_early = done - before < BUDGET * (1 - before) or step - s.back_to < 2 * self.config.warmup
-        if s.is_learning or s.has_advised or guess is None or is_early:
+        if s.is_learning or s.has_advised or guess is None:
             return None
         s.is_learning = mean < OF_GUESSING * guess.loss
-        if s.is_learning:
+        # Where a budget is in steps, these are taken again, and where it is in time, that is gone.
+        before = s.back_done if s.back_done < done else 0.0
+        share = (done - before) / (BUDGET * (1 - before)) if before < 1 else 0.0
+        share = min(share, (step - s.back_to) / (2 * self.config.warmup or 1))
+        if s.is_learning or share < s.earlier_share + 0.5:
+            return None
+        is_falling = s.earlier is None or mean < OF_EARLIER * s.earlier
+        s.earlier, s.earlier_share = mean, share
+        if is_falling or share < 1:
             return None
         seen = f"at step {step} the loss is {mean:.4g}, no better than guessing ({guess.loss:.4g})"
         if s.restarts < MOST_RESTARTS and s.mends < MOST_MENDS:
             s.restarts += 1
-            return self.go_back(seen, step, done, to=0)
+            return self.go_back(seen, step, done, to=0, factor=RESTARTED)
         s.has_advised = True
-        self.notice(f"{seen}, and lower rates did not help; {ADVICE}")
+        s.scale /= RESTARTED**s.restarts
+        lr = f"train.lr={self.config.lr * s.scale:.3g}"
+        self.notice(f"{seen}, also with lower rates; it goes on with {lr}, but {ADVICE}")
         return None
 
-    def go_back(self, reason: str, step: int, done: float, to: int | None = None) -> Mend:
+    def go_back(
+        self, reason: str, step: int, done: float, to: int | None = None, factor: float | None = None
+    ) -> Mend:
         """Lower the rate and return the step to go on from. Raise UserError if that was tried enough."""
         s, lr = self.state, self.config.lr
         if not self.config.guard or s.mends >= MOST_MENDS:
             tried = f", also after {s.mends} attempts with lower rates" if s.mends else ""
             raise UserError(f"{reason}{tried}; lower train.lr (now {lr * s.scale:.3g})")
         to = s.good if to is None else to
-        before, s.scale = s.scale, s.scale * (FROM_CHECKPOINT if to else FROM_START)
+        factor = factor or (FROM_CHECKPOINT if to else FROM_START)
+        before, s.scale = s.scale, s.scale * factor
         s.mends, s.back_to, s.back_from, s.back_done = s.mends + 1, to, step, done
-        s.rows, s.mean, s.spread, s.high, s.rising = 0, None, 0.0, 0, 0
+        s.rows, s.mean, s.variance, s.high, s.rising, s.valid_loss = 0, None, 0.0, 0, 0, None
         s.good, s.saved, s.saved_rows = to, to, 0
         if to == 0:
-            s.lowest, s.best_mean, s.is_learning = None, None, False
+            s.lowest = s.best_mean = s.earlier = None
+            s.earlier_share, s.is_learning = 0.0, False
         where = f"to step {to}" if to else "to the start"
         return Mend(
             to, f"{reason}: back {where}, with train.lr={lr * s.scale:.3g} instead of {lr * before:.3g}"
@@ -202,9 +222,6 @@ class Guard:
         if self.config.guard and s.rows >= ROWS and s.saved <= s.good and s.high == 0:
             s.saved, s.saved_rows = step, s.rows
 
-    def needed_checkpoints(self) -> set[int]:
-        return {self.state.good, self.state.saved}
-
     # Evaluations
 
     def see_evaluation(
@@ -213,16 +230,17 @@ class Guard:
         """Add an evaluation on so many rows, beside the best one, when a share `done` of the budget is used
         and so many seconds are left. Stop the run if more steps only memorise."""
         s, loss, lowest = self.state, metrics["valid_loss"], best["valid_loss"]
+        before, s.valid_loss = s.valid_loss, loss
         if metrics["step"] == best["step"]:
             s.best_mean, s.best_done, s.rising = s.mean, done, 0
         if not self.config.guard or self.config.patience or s.mean is None or s.best_mean is None:
             return
         is_falling = s.mean < 0.98 * s.best_mean and s.rows >= ROWS and s.high == 0
-        s.rising = s.rising + 1 if is_falling and loss > lowest else 0
+        s.rising = s.rising + 1 if is_falling and before is not None and loss > before else 0
         chance = ERRORS / math.sqrt(max(1, rows))
-        s.has_stopped = done < 1 and any(
+        s.has_stopped = done < TO_THE_END and any(
             loss > lowest + max(share, chance) * abs(lowest)
-            and s.rising >= count
+            and s.rising >= count + AND_MORE * (chance > share)
             and done - s.best_done >= long
             for share, count, long in (STALE if self.metric else MEMORISES)
         )
@@ -230,7 +248,8 @@ class Guard:
             self.notice(
                 f"more steps only memorise: since step {best['step']:.0f} the training loss fell from "
                 f"{s.best_mean:.4g} to {s.mean:.4g}, and the validation loss rose from {lowest:.4g} to "
-                f"{loss:.4g}. Stopped at step {metrics['step']:.0f}, {left or 0:.0f} s early; train.guard=false goes on"
+                f"{loss:.4g}. Stopped at step {metrics['step']:.0f}, {left or 0:.0f} s early; "
+                "train.guard=false goes on"
             )
 
     def see_classes(self, names: list[str], done: float) -> None:

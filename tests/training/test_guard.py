@@ -1,0 +1,270 @@
+"""A run that goes wrong: what the guard notices, and what comes of it."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.errors import user_error
+from regard.tasks import Guess
+from regard.training.config import TrainConfig
+from regard.training.guard import MOST_MENDS, Guard, GuardState, Mend
+
+STEPS = 1000
+LEVEL = Guess(3.3, 3.3, 0.1)
+
+
+def make(metric: str | None = None, guess: Guess | None = LEVEL, **settings: Any) -> tuple[Guard, list[str]]:
+    said: list[str] = []
+    config = TrainConfig(**{"steps": STEPS, "warmup": 100, "lr": 1.0} | settings)
+    return Guard(config, GuardState(), metric, lambda: guess, said.append), said
+
+
+def noise(seed: int, scale: float) -> Callable[[], float]:
+    rng = np.random.default_rng(seed)
+    return lambda: float(rng.normal(0, scale))
+
+
+def watch(guard: Guard, loss: Callable[[float], float], start: int = 0) -> Mend | None:
+    """The first mend of a run with these losses by the share of the steps that is done."""
+    for step in range(start + 10, STEPS + 1, 10):
+        if mend := guard.see_loss(step, loss(step / STEPS), step / STEPS):
+            return mend
+        if step % 250 == 0:
+            guard.see_checkpoint(step)
+    return None
+
+
+def falling(done: float, start: float = 4.2, end: float = 1.2) -> float:
+    return end + (start - end) * math.exp(-5 * done)
+
+
+# Runs that are well
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("loss", "level"),
+    [
+        (falling, 3.3),
+        (lambda done: falling(done, 0.69, 0.3), 0.69),
+        (lambda done: falling(done, 10.8, 3.0), 6.8),
+        (lambda done: falling(done, 3.5, 3.2), 6.8),  # fine-tuned: it begins low
+        (lambda done: falling(done) + (1.0 if 0.5 < done < 0.52 else 0.0), 3.3),  # a bump
+        (lambda done: max(0.001, 0.7 - 3 * done), 0.69),  # learnt by heart
+        (lambda done: 3.35 if done < 0.2 else 2.0, 3.3),  # a plateau
+    ],
+)
+def test_nothing_is_said_about_a_run_that_is_well(loss, level, seed):
+    guard, said = make(guess=Guess(level, level, 0.5))
+    jitter = noise(seed, 0.2 * loss(0.3))
+    assert watch(guard, lambda done: loss(done) + jitter()) is None
+    assert not said
+    assert guard.factor(500) == 1.0
+    assert guard.state.good == 750  # the last but one
+
+
+# Divergence
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("high", [2.9, 4.0, 30.0])
+def test_a_loss_that_rises_and_stays_high(high, seed):
+    """It goes back to the last checkpoint before that, with half the rate."""
+    guard, said = make()
+    jitter = noise(seed, 0.2)
+    mend = watch(guard, lambda done: (falling(done) if done < 0.6 else high) + jitter())
+    assert mend is not None and mend.to == 500
+    assert "0.5 instead of 1" in mend.line
+    assert guard.state.back_from <= 900
+    assert guard.factor(500) < guard.factor(599) == guard.factor(900) == 0.5
+    assert watch(guard, falling, start=500) is None
+    assert not said
+
+
+def test_a_loss_that_rises_before_the_first_checkpoint():
+    guard, _ = make()
+    mend = watch(guard, lambda done: falling(done) if done < 0.1 else 6.0)
+    assert mend is not None and mend.to == 0
+    assert guard.state.scale == 0.25
+    assert guard.factor(0) < guard.factor(50) < guard.factor(99) == 0.25
+
+
+def test_a_gradient_that_is_not_finite_is_mended_a_few_times():
+    guard, _ = make()
+    for n in range(1, 1 + MOST_MENDS):
+        mend = guard.see_gradient(7, math.nan, 0.1)
+        assert mend is not None and mend.to == 0 and "nan" in mend.line and "step 7" in mend.line
+        assert guard.state.scale == 0.25**n
+    error = user_error(lambda: guard.see_gradient(7, math.inf, 0.1))
+    assert "train.lr" in error and f"{0.25**MOST_MENDS:.3g}" in error
+    assert guard.see_gradient(7, 1e30, 0.1) is None
+
+
+def test_the_guard_can_be_turned_off():
+    guard, said = make(guard=False)
+    assert watch(guard, lambda done: 3.3 + 9 * done) is None
+    assert "lower train.lr (now 1)" in user_error(lambda: guard.see_gradient(7, math.nan, 0.1))
+    evaluate(guard, [1.5, 2.5, 3.5])
+    guard.sum_up({"step": 5, "valid_loss": 9.0}, 10_000)
+    assert not said and not guard.state.has_stopped and guard.state.good == 0
+
+
+# Guessing
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_that_stays_at_the_level_of_guessing(seed):
+    """It begins again with lower rates; then it says what to do, and goes on with the first one."""
+    guard, said = make()
+    jitter = noise(seed, 0.05)
+    for n in (1, 2):
+        mend = watch(guard, lambda done: 3.3 + (0.9 if done < 0.05 else 0.0) + jitter())
+        assert mend is not None and mend.to == 0 and "3.3" in mend.line and not said
+        assert guard.state.scale == 0.125**n
+        assert 250 <= guard.state.back_from <= 400
+    assert watch(guard, lambda done: 3.3 + jitter()) is None
+    assert len(said) == 1 and "belongs to its input" in said[0] and "train.lr=1" in said[0]
+    assert guard.state.scale == 1.0
+
+
+def test_a_loss_that_falls_slowly_is_not_stuck():
+    guard, said = make()
+    assert watch(guard, lambda done: 6.0 - 3.5 * done) is None
+    assert not said
+
+
+def test_time_that_is_gone_does_not_count():
+    """With a budget in minutes, a restart has a quarter of what is left."""
+    guard, _ = make(steps=None, minutes=1.0)
+    done, mends = 0.0, []
+    for step in range(10, 100_000, 10):
+        done += 0.001
+        if guard.see_loss(step - guard.state.back_to, 3.3, done):
+            mends.append(done)
+    assert mends == pytest.approx([0.25, 0.25 + 0.75 / 4], abs=0.02)
+
+
+# Memorising
+
+
+def evaluate(
+    guard: Guard, valid: Iterable[float], rows: int = 100_000, train: Callable[[float], float] = falling
+) -> int | None:
+    """Evaluate a run with these validation losses, evenly spread; return at which it stops."""
+    valid = list(valid)
+    best = None
+    for n, loss in enumerate(valid, 1):
+        done = n / len(valid)
+        for i in range(25):
+            guard.see_loss(25 * n + i, train(done - (1 - i / 25) / len(valid)), done)
+        metrics = {"step": n, "valid_loss": loss, "valid_accuracy": -loss}
+        best = metrics if best is None or loss < best["valid_loss"] else best
+        guard.see_evaluation(metrics, best, rows, done, left=60.0)
+        if guard.state.has_stopped:
+            return n
+    return None
+
+
+@pytest.mark.parametrize(
+    ("valid", "stops"),
+    [
+        ([1.50, 1.95, 2.70, 3.13], 2),  # Shakespeare without dropout
+        ([2.0, 1.6, 1.5, 1.55, 1.62, 1.7, 1.8, 1.9, 2.0, 2.1], 7),
+        ([2.0, 1.6, 1.5, *(1.5 + 0.012 * i for i in range(1, 18))], 10),  # slowly
+    ],
+)
+def test_a_run_that_only_memorises_stops(valid, stops):
+    guard, said = make()
+    n = evaluate(guard, valid)
+    assert n is not None and abs(n - stops) <= 1
+    assert len(said) == 1
+    assert f"step {valid.index(min(valid)) + 1} " in said[0] and f"step {n}," in said[0]
+    assert "60 s" in said[0] and "train.guard" in said[0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", ["falls", "noisy", "flat, then falls", "small", "bump", "training rises"])
+def test_a_run_that_may_get_better_does_not_stop(kind, seed):
+    """Noise; a rate that is high until the end; few rows to evaluate on; a bump in both losses."""
+    jitter, rows, train = noise(seed, 0.01), 100_000, falling
+    valid = [falling(n / 20, 4.0, 1.4) * (1 + jitter()) for n in range(1, 21)]
+    if kind == "noisy":
+        jitter = noise(seed, 0.03)
+        valid = [v * (1 + jitter()) for v in valid]
+    if kind == "flat, then falls":
+        valid = [max(v, 2.0) * (1 + jitter()) if n < 14 else v - 0.3 for n, v in enumerate(valid)]
+    if kind == "small":
+        jitter, rows = noise(seed, 0.15), 30
+        valid = [v * max(0.6, 1 + jitter()) for v in valid]
+    if kind in ("bump", "training rises"):
+        valid[10:13] = [2.2, 2.3, 2.0]
+        train = lambda done: falling(done) + (0.8 if 0.48 < done < 0.68 else 0.0)  # noqa: E731
+    guard, said = make()
+    assert evaluate(guard, valid, rows, train) is None
+    assert not said
+
+
+def test_a_metric_may_improve_though_the_loss_rises():
+    guard, _ = make(metric="accuracy")
+    for n in range(1, 21):
+        for i in range(10):
+            guard.see_loss(10 * n + i, falling(n / 20, 0.7, 0.0), n / 20)
+        metrics = {"step": n, "valid_loss": 0.4 + 0.05 * n, "valid_accuracy": 0.7 + 0.01 * n}
+        guard.see_evaluation(metrics, metrics, 10_000, n / 20, 1.0)
+    assert not guard.state.has_stopped
+
+
+def test_patience_by_hand_is_all_that_counts():
+    guard, said = make(patience=10)
+    assert evaluate(guard, [1.50, 1.95, 2.70, 3.13]) is None and not said
+
+
+# At the end
+
+
+@pytest.mark.parametrize(
+    ("best", "is_guessing"),
+    [
+        ({"valid_loss": 3.29}, True),
+        ({"valid_loss": 3.1}, False),
+        ({"valid_loss": 0.6, "valid_accuracy": 0.55}, True),  # of 100 rows, 0.5 by chance
+        ({"valid_loss": 4.0, "valid_accuracy": 0.7}, False),
+    ],
+)
+def test_what_is_said_about_a_model_that_guesses(best, is_guessing):
+    guard, said = make(guess=Guess(3.3, 3.3, 0.5))
+    watch(guard, falling)
+    guard.sum_up({"step": 1} | best, 100)
+    assert len(said) == is_guessing
+    assert all("belongs to its input" in line for line in said)
+
+
+def test_classes_that_are_never_predicted_are_named_once():
+    guard, said = make()
+    for done in (0.1, 0.3, 0.5):
+        guard.see_classes(["rare"], done)
+    assert not said
+    for done in (0.7, 0.8, 0.9):
+        guard.see_classes(["rare"], done)
+    assert len(said) == 1 and "'rare'" in said[0] and "task.balanced" in said[0]
+
+
+# The state
+
+
+def test_the_state_is_read_as_it_was_written():
+    guard, _ = make()
+    watch(guard, lambda done: falling(done) if done < 0.6 else 9.0)
+    content = asdict(guard.state)
+    assert GuardState.read(content) == guard.state
+    assert GuardState.read({}) == GuardState()  # of an earlier version
+
+
+@pytest.mark.parametrize("name", [*vars(GuardState()), "unknown"])
+@pytest.mark.parametrize("value", ["x", -1.5e300, math.nan, [], {}, 10**30])
+def test_a_state_that_cannot_be(name, value):
+    assert GuardState.read({name: value}) is None
