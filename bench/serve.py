@@ -29,7 +29,8 @@ import torch
 from regard.files.tensors import write_tensors
 from regard.models import GPT, GPTConfig
 from regard.runs import recipe
-from regard.runs.folder import GENERATION, WEIGHTS, begin
+from regard.runs.folder import begin
+from regard.runs.layout import GENERATION, WEIGHTS
 from regard.runs.load import load
 from regard.tasks import Write, WriteConfig
 from regard.text.tokenizer_kinds import train_tokenizer

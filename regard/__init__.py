@@ -10,6 +10,7 @@ _HOMES = {
     "train": "training.build",
     "load": "runs.load",
     "at_step": "runs.load",
+    "info": "runs.info",
     "Model": "runs.model",
     "look": "viewer",
     "page": "viewer.session",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         ViT,
         ViTConfig,
     )
+    from regard.runs.info import info
     from regard.runs.load import at_step, load
     from regard.runs.model import Model
     from regard.text.tokenizer import Tokenizer
@@ -112,6 +114,7 @@ __all__ = [
     "change",
     "effects",
     "generate",
+    "info",
     "jacobian_norms",
     "load",
     "look",

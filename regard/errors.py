@@ -23,3 +23,9 @@ def first_line(error: BaseException) -> str:
 def os_reason(error: OSError) -> str:
     """Return what the operating system says, such as "Permission denied"."""
     return error.strerror or first_line(error)
+
+
+def shorten(value: object) -> str:
+    """A value as one line of at most 80 characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else text[:77] + "..."

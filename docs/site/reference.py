@@ -13,7 +13,7 @@ from unittest import mock
 
 from regard.cli.parser import build_parser
 from regard.models import MODELS
-from regard.runs import folder, recipe
+from regard.runs import layout, recipe
 from regard.tasks import TASKS
 from regard.training.config import TrainConfig
 
@@ -179,17 +179,17 @@ def comments(config: Any) -> dict[str, str]:
 def files_page() -> str:
     """The files of a run's folder."""
     about = {
-        folder.CONFIG: "the kind of model and its sizes",
-        folder.WEIGHTS: "the best model's weights",
-        folder.TOKENIZER: "the vocabulary and how a text is split, for the `tokenizers` library",
-        folder.TARGET_TOKENIZER: "the target's, if it has its own",
-        folder.GENERATION: "how answers are generated unless `ask` says otherwise",
-        folder.RECIPE: "every setting of the training, with the seed",
-        folder.LOG: "a line of JSON for every logged step and every evaluation",
-        folder.CURVE: "the loss in training and on held-out data",
-        folder.CARD: "a description with the scores",
-        folder.TENSORBOARD: "events for TensorBoard, with `--set train.tensorboard=true`",
-        folder.CHECKPOINTS: "`step-N/`: what `--resume` needs, with a manifest of hashes",
+        layout.CONFIG: "the kind of model and its sizes",
+        layout.WEIGHTS: "the best model's weights",
+        layout.TOKENIZER: "the vocabulary and how a text is split, for the `tokenizers` library",
+        layout.TARGET_TOKENIZER: "the target's, if it has its own",
+        layout.GENERATION: "how answers are generated unless `ask` says otherwise",
+        layout.RECIPE: "every setting of the training, with the seed",
+        layout.LOG: "a line of JSON for every logged step and every evaluation",
+        layout.CURVE: "the loss in training and on held-out data",
+        layout.CARD: "a description with the scores",
+        layout.TENSORBOARD: "events for TensorBoard, with `--set train.tensorboard=true`",
+        layout.CHECKPOINTS: "`step-N/`: what `--resume` needs, with a manifest of hashes",
     }
     lines = ["# Files", "", "A run is a folder. Nothing in it is a pickle.", "", "| file | |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in about.items()]

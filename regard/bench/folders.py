@@ -9,7 +9,8 @@ import torch
 from regard.files.tensors import write_tensors
 from regard.models import GPT, GPTConfig, Transformer, TransformerConfig
 from regard.runs import recipe
-from regard.runs.folder import GENERATION, WEIGHTS, begin
+from regard.runs.folder import begin
+from regard.runs.layout import GENERATION, WEIGHTS
 from regard.tasks import Task, Translate, TranslateConfig, Write, WriteConfig
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_kinds import train_tokenizer

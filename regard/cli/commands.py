@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from regard.cli.asking import ask, score
+from regard.cli.listing import info, runs
 from regard.cli.looking import look
 from regard.cli.parser import READING
 from regard.errors import UserError
@@ -115,5 +116,6 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 COMMANDS = {
-    command.__name__: command for command in (train, ask, score, look, serve, export, demo, bench, prepare)
+    command.__name__: command
+    for command in (train, ask, score, look, serve, runs, info, export, demo, bench, prepare)
 }

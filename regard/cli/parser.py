@@ -72,6 +72,21 @@ def build_parser() -> Parser:
     add_look_options(add("look", "look inside a model at work: a page in the browser, or an image"))
     add_serve_options(add("serve", "serve models over HTTP: the page, an OpenAI-compatible API, metrics"))
 
+    p = add("runs", "list the runs in a folder, or compare two")
+    p.add_argument(
+        "dir", nargs="*", metavar="DIR", help="folders with runs (default: runs), or runs to compare"
+    )
+    p.add_argument("--json", action="store_true", help="print a JSON object per run, or one of a comparison")
+    sorts = ["changed", "name", "best", "size", "time"]
+    p.add_argument(
+        "--sort", choices=sorts, default="changed", help="the order (default: changed, last first)"
+    )
+    p.add_argument("--save", metavar="FILE", help=".svg or .png: the curves of the runs that are compared")
+
+    p = add("info", "tell what a model is: kind, size, tokenizer, scores, data")
+    p.add_argument("model", metavar="MODEL")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+
     p = add("export", "write a model as a folder for other programs")
     p.add_argument("model", metavar="MODEL")
     p.add_argument("out", metavar="DIR", help="a new folder; of word2vec, a file: .txt or .bin")

@@ -43,13 +43,19 @@ def terminal() -> "Console | None":
     return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
-def hills(values: list[float], width: int, height: int, ink: str) -> list[str]:
-    """An area chart: `height` lines of at most `width` cells; `ink` lists characters from empty to full."""
+def hills(
+    values: list[float], width: int, height: int, ink: str, bounds: tuple[float, float] | None = None
+) -> list[str]:
+    """An area chart: `height` lines of at most `width` cells; `ink` lists characters from empty to full.
+
+    `bounds` are the lowest and the highest value of the axis; by default, those of the values.
+    """
     width = min(width, len(values))
     cuts = [i * len(values) // width for i in range(width + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
-    low, full = min(means), len(ink) - 1
-    scale = (height * full - 1) / ((max(means) - low) or 1)
+    low, high = bounds or (min(means), max(means))
+    full = len(ink) - 1
+    scale = (height * full - 1) / ((high - low) or 1)
     levels = [1 + round((mean - low) * scale) for mean in means]  # the lowest value is still visible
     return [
         "".join(ink[min(max(level - below * full, 0), full)] for level in levels)

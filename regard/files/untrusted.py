@@ -20,10 +20,10 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
         raise UserError(f"{path}: not UTF-8 text ({e})") from None
 
 
-def read_json(path: Path, kind: type = dict) -> Any:
+def read_json(path: Path, kind: type = dict, limit: int = MAX_BYTES) -> Any:
     """Return the JSON object (or list, by `kind`) in a file. Raise UserError if a key is repeated."""
     try:
-        content = json.loads(read_text(path), object_pairs_hook=unique_keys)
+        content = json.loads(read_text(path, limit), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         raise UserError(f"{path.parent}: not a model folder, it has no {path.name}") from None
     except UserError:

@@ -21,12 +21,12 @@ from regard.errors import UserError, os_reason
 from regard.files import atomic
 from regard.files.tensors import Tensors, read_tensors, write_tensors
 from regard.files.untrusted import read_json
+from regard.runs.layout import STATE, STEP
 
 FORMAT = 1  # of state.json; 0 is that of checkpoints without it
-MANIFEST, STATE = "manifest.json", "state.json"
+MANIFEST = "manifest.json"
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 FILES = {MANIFEST, STATE, MODEL, OPTIMIZER}
-STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")
 PARTIAL = re.compile(r"\.step-[0-9]+\.partial")
 MISMATCHES = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # other errors don't mean damage
 REPLACE = "put an unchanged copy of this checkpoint in its place, or move it away"

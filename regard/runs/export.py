@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from regard.convert import EXPORTS
 from regard.convert.export import ExportRequest
+from regard.convert.formats import EXPORTS
 from regard.errors import UserError
 from regard.runs.model import Model
 

@@ -1,4 +1,4 @@
-"""The files of a run's folder."""
+"""Write a run's folder, and read its settings and tokenizers."""
 
 import json
 from dataclasses import asdict
@@ -13,20 +13,20 @@ from regard.files.atomic import Draft, new_folder
 from regard.files.untrusted import read_json
 from regard.runs import recipe
 from regard.runs.checkpoints import steps
+from regard.runs.layout import (
+    CHECKPOINTS,
+    CONFIG,
+    CURVE,
+    GENERATION,
+    LOG,
+    RECIPE,
+    TARGET_TOKENIZER,
+    TENSORBOARD,
+    TOKENIZER,
+    WEIGHTS,
+)
 from regard.tasks.task import Task
 from regard.text.tokenizer import Tokenizer
-
-WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
-TOKENIZER = "tokenizer.json"
-TARGET_TOKENIZER = "target_tokenizer.json"  # where what is written has a vocabulary of its own
-GENERATION = "generation_config.json"
-RECIPE = "recipe.toml"
-LOG = "log.jsonl"
-CURVE = "curve.svg"
-CARD = "README.md"
-TENSORBOARD = "tensorboard"
-CHECKPOINTS = "checkpoints"
 
 
 def begin(folder: Path, model: nn.Module, task: Task, sections: recipe.Sections) -> None:

@@ -16,19 +16,19 @@ from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.models import MODELS
 from regard.runs import lora, recipe
-from regard.runs.checkpoints import STEP, steps
-from regard.runs.folder import (
+from regard.runs.checkpoints import steps
+from regard.runs.folder import load_tokenizers, read_settings
+from regard.runs.foreign import load_foreign, load_vectors
+from regard.runs.layout import (
     CHECKPOINTS,
     CONFIG,
     GENERATION,
     RECIPE,
+    STEP,
     TARGET_TOKENIZER,
     TOKENIZER,
     WEIGHTS,
-    load_tokenizers,
-    read_settings,
 )
-from regard.runs.foreign import load_foreign, load_vectors
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS, Task
 from regard.text.tokenizer import Tokenizer

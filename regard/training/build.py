@@ -19,7 +19,8 @@ from regard.files import atomic
 from regard.files.regular import check_name
 from regard.models import MODELS, RecurrentLM
 from regard.runs import lora, recipe
-from regard.runs.folder import RECIPE, load_tokenizers, publish
+from regard.runs.folder import load_tokenizers, publish
+from regard.runs.layout import RECIPE
 from regard.runs.load import check_config, load
 from regard.runs.model import Model
 from regard.tasks import TASKS, DataRequest, Task

@@ -20,13 +20,13 @@ from regard.errors import UserError
 from regard.files.atomic import is_missing
 from regard.files.tensors import read_tensors, write_tensors
 from regard.runs import checkpoints, lora, recipe
-from regard.runs import folder as run_folder
+from regard.runs import layout as run_folder
+from regard.runs.layout import read_log
 from regard.runs.load import check_weights
 from regard.training import distributed
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
 from regard.training.guard import GuardState
-from regard.training.log import Log
 from regard.training.optimizers import Muon
 
 GRACE = 2.0  # seconds that a resumed run waits for the fingerprint of its data before the first step
@@ -310,7 +310,7 @@ def was_saved(folder: Path) -> bool:
         return True
     section = recipe.read_file(folder / run_folder.RECIPE)["train"]
     interval = recipe.fill("train", section, TrainConfig).save
-    return any(row["step"] > interval for row in Log.read(log))
+    return any(row["step"] > interval for row in read_log(log))
 
 
 def is_count(value: Any) -> TypeGuard[int]:

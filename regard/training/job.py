@@ -10,7 +10,8 @@ from regard.files import atomic
 from regard.files.atomic import Draft
 from regard.files.locks import check_unlocked, lock_folder
 from regard.runs import recipe
-from regard.runs.folder import RECIPE, discard_unsaved
+from regard.runs.folder import discard_unsaved
+from regard.runs.layout import RECIPE
 from regard.training import distributed
 
 

@@ -1,6 +1,5 @@
 """The log of a run, log.jsonl: a row per logged step, evaluation and notice; also TensorBoard on request."""
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -8,8 +7,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.files import atomic
-from regard.files.regular import regular_stat
-from regard.runs.folder import TENSORBOARD
+from regard.runs.layout import TENSORBOARD, read_log
 
 
 class Log:
@@ -26,7 +24,7 @@ class Log:
             except ImportError:
                 raise UserError("train.tensorboard needs: pip install 'regard[tensorboard]'") from None
             self.board = SummaryWriter(path.parent / TENSORBOARD, purge_step=step + 1)
-        self.path, self.rows = path, self.read(path)
+        self.path, self.rows = path, read_log(path)
         self.go_back(step, step if evaluated is None else evaluated)
 
     def go_back(self, step: int, evaluated: int) -> None:
@@ -36,28 +34,13 @@ class Log:
         self.file.close()
         self.file = self.path.open("a", encoding="utf-8")
 
-    @staticmethod
-    def read(path: Path) -> list[dict[str, Any]]:
-        """Return the rows of a log; lines that are damaged are left out."""
-        rows = []
-        text = ""
-        if not atomic.is_missing(path):
-            regular_stat(path)  # a pipe would never end
-            text = path.read_text(encoding="utf-8", errors="replace")
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
-                row = json.loads(line)
-                if isinstance(row, dict) and isinstance(row.get("step"), int):
-                    rows.append(row)
-        return rows
-
     def add(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         self.file.write(json.dumps(row) + "\n")
         self.file.flush()
         if self.board:
             for key, value in row.items():
-                if key not in ("step", "notice") and value is not None:
+                if key not in ("step", "notice", "best") and value is not None:
                     self.board.add_scalar(key, value, row["step"])
 
     def flush(self) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from regard.data import Corpus
 from regard.draw.curve import curve_svg
 from regard.files import atomic
-from regard.runs import folder as run_folder
+from regard.runs import layout as run_folder
 from regard.training import distributed
 from regard.training.checkpointer import TrainState
 from regard.training.config import TrainConfig
@@ -63,7 +63,8 @@ class Reporter:
 
     def log_evaluation(self, metrics: dict[str, float], is_best: bool) -> None:
         if self.log:
-            self.log.add(metrics)
+            mark = {"best": self.task.best_metric or "loss"} if is_best else {}
+            self.log.add(metrics | mark)
         self.display.evaluated(metrics | {"best": is_best, "by": self.task.best_metric})
 
     def show_sample(self, model: nn.Module, valid: Any, step: int) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.data import Corpus
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
-from regard.runs import folder as run_folder
+from regard.runs import layout as run_folder
 from regard.tasks import Batch, idle
 from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState, no_first_model

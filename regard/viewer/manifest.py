@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from regard.runs.folder import LOG
+from regard.runs.layout import LOG
 from regard.runs.load import steps_of
 from regard.runs.model import Model
 from regard.tracing import Trace

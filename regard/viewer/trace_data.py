@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.runs.folder import LOG
+from regard.runs.layout import LOG, read_log
 from regard.runs.model import Model
 from regard.tracing import Trace, trace_input
 from regard.tracing.names import layer_index, trace_names
-from regard.training.log import Log
 from regard.viewer.lens import layers, lens, output_head
 from regard.viewer.space import Space
 from regard.viewer.sums import weights
@@ -236,7 +235,7 @@ class TraceData:
         if self.model.folder is None:
             return []
         names = ("step", "loss", "valid_loss")
-        logged = [row for row in Log.read(self.model.folder / LOG) if "notice" not in row]
+        logged = [row for row in read_log(self.model.folder / LOG) if "notice" not in row]
         rows = [{k: row[k] for k in names if k in row} for row in logged]
         rows = [
             row for row in rows if all(isinstance(v, int | float) and math.isfinite(v) for v in row.values())

@@ -10,7 +10,8 @@ import torch
 from helpers.looking import captioner, noise, reader, seer
 from regard.files.tensors import write_tensors
 from regard.runs.checkpoints import save
-from regard.runs.folder import CHECKPOINTS, GENERATION, LOG, WEIGHTS, begin
+from regard.runs.folder import begin
+from regard.runs.layout import CHECKPOINTS, GENERATION, LOG, WEIGHTS
 from regard.viewer.session import Session
 
 WORDS = "the quick brown fox jumps"

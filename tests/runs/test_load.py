@@ -18,7 +18,8 @@ from regard.decode.runners import writing_dtype
 from regard.files.tensors import read_tensors, write_tensors
 from regard.models import GPT, GPTConfig
 from regard.runs import checkpoints, recipe
-from regard.runs.folder import CONFIG, WEIGHTS, begin
+from regard.runs.folder import begin
+from regard.runs.layout import CONFIG, WEIGHTS
 from regard.runs.load import load
 from regard.runs.model import Model
 from regard.tasks import Write, WriteConfig

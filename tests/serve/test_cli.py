@@ -20,7 +20,8 @@ from regard import cli
 from regard.errors import UserError
 from regard.files.tensors import write_tensors
 from regard.runs import recipe
-from regard.runs.folder import GENERATION, WEIGHTS, begin
+from regard.runs.folder import begin
+from regard.runs.layout import GENERATION, WEIGHTS
 from regard.serve.server import bind_socket
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.errors import user_error
+from regard.runs.layout import read_log
 from regard.training.log import Log
 
 ROWS = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25}, {"step": 2, "valid_loss": 2.0}, {"step": 4}]
@@ -58,9 +59,9 @@ def test_what_a_kill_leaves(tmp_path: Path, tail: str) -> None:
 def test_not_utf8_and_not_there(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl")
     path.write_bytes(b"\xff" + path.read_bytes())
-    assert Log.read(path) == ROWS[1:]
+    assert read_log(path) == ROWS[1:]
     path.unlink()
-    assert Log.read(path) == []
+    assert read_log(path) == []
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
@@ -89,4 +90,4 @@ def test_tensorboard_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(path := tmp_path / "log.jsonl")
-    user_error(lambda: Log.read(path), path, "pipe")
+    user_error(lambda: read_log(path), path, "pipe")

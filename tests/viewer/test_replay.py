@@ -13,7 +13,7 @@ from helpers.serving import serve_session
 from regard.models import GPT, GPTConfig
 from regard.runs import lora
 from regard.runs.checkpoints import save
-from regard.runs.folder import CHECKPOINTS, WEIGHTS
+from regard.runs.layout import CHECKPOINTS, WEIGHTS
 from regard.runs.load import steps_of
 from regard.viewer.session import Session
 

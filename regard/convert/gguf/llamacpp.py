@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from regard.convert.gguf.reader import Gguf
 from regard.convert.gguf.tokenizer import read_tokenizer
 from regard.convert.huggingface import llama
-from regard.convert.huggingface.config import Config, shorten
+from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import build_model
 from regard.core.positions import scale_frequencies
-from regard.errors import UserError
+from regard.errors import UserError, shorten
 from regard.files.regular import regular_stat
 from regard.files.tensors import Tensors
 

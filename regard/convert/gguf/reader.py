@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from regard.convert.gguf.quants import QUANT_TYPES, QuantType, dequantize
-from regard.convert.huggingface.config import shorten
-from regard.errors import UserError, os_reason
+from regard.errors import UserError, os_reason, shorten
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -157,8 +157,10 @@ class Gguf:
                 raise self.damaged(name, "it overlaps another tensor")
             last = entry.end
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> "Tensor":
         """A tensor as float32, up to eight times as large as in the file."""
+        import torch  # `regard info` reads everything else without it
+
         entry = self.entries[name]
         self.at = self.file.seek(entry.start)
         raw = self.read(entry.end - entry.start, name)

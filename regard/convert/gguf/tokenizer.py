@@ -9,8 +9,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from regard.convert.gguf.reader import Gguf
-from regard.convert.huggingface.config import shorten
-from regard.errors import UserError
+from regard.errors import UserError, shorten
 
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens
 MAX_LENGTH = 1024  # characters of a token

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.convert.huggingface.files import CONFIG
-from regard.errors import UserError
+from regard.errors import UserError, shorten
 from regard.files.untrusted import read_json
 
 # Keys that do not change what a model computes.
@@ -106,9 +106,3 @@ class Config:
                     f"{self.path}: {key}={shorten(value)} is not supported for model_type={self.kind}; "
                     "remove the key if it does not change the computation"
                 )
-
-
-def shorten(value: object) -> str:
-    """A value as one line of at most 80 characters."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 80 else text[:77] + "..."

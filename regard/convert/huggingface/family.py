@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.convert.huggingface.config import Config, shorten
-from regard.errors import UserError
+from regard.convert.huggingface.config import Config
+from regard.errors import UserError, shorten
 from regard.files.tensors import Tensors
 from regard.models import MODELS
 

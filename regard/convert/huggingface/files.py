@@ -1,10 +1,13 @@
 """File names of Hugging Face's folders, and their weights: safetensors only, never pickles."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regard.errors import UserError
-from regard.files.tensors import Tensors, read_tensors
 from regard.files.untrusted import read_json
+
+if TYPE_CHECKING:
+    from regard.files.tensors import Tensors
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 TARGET_TOKENIZER = "target_tokenizer.json"  # only in our exports for other programs
@@ -25,26 +28,31 @@ def find_weights(folder: Path) -> Path:
     return path
 
 
-def read_weights(path: Path) -> Tensors:
-    return read_tensors(path) if path.name == WEIGHTS else _read_shards(path)
+def read_weights(path: Path) -> "Tensors":
+    from regard.files.tensors import read_tensors  # needs torch, which `regard info` does without
+
+    if path.name == WEIGHTS:
+        return read_tensors(path)
+    tensors: Tensors = {}
+    for file, names in read_index(path).items():
+        shard = read_tensors(path.parent / file)
+        for name in shard.keys() ^ names:
+            raise UserError(f"{path}: weight_map and {file} do not agree about {name}; copy all files again")
+        tensors |= shard
+    return tensors
 
 
-def _read_shards(index: Path) -> Tensors:
-    """All tensors that an index lists, each from the file that it names."""
+def read_index(index: Path) -> dict[str, set[str]]:
+    """The files that an index lists, each with the names of its tensors."""
     file_of = read_json(index).get("weight_map")
     if not isinstance(file_of, dict) or not all(isinstance(file, str) for file in file_of.values()):
         raise UserError(f"{index}: weight_map should name the file of every tensor")
-    tensors: Tensors = {}
-    for file in sorted(set(file_of.values())):
+    files: dict[str, set[str]] = {file: set() for file in sorted(set(file_of.values()))}
+    for file in files:
         if Path(file).name != file or not file.isprintable() or len(file) > 255:
             raise UserError(f"{index}: the file {file} would be outside of the folder; remove it")
         if not (index.parent / file).is_file():
             raise UserError(f"{index}: the file {file} is not there; copy it, too")
-        shard = read_tensors(index.parent / file)
-        for name in shard.keys() | {name for name, place in file_of.items() if place == file}:
-            if file_of.get(name) != file or name not in shard:
-                raise UserError(
-                    f"{index}: weight_map and {file} do not agree about {name}; copy all files again"
-                )
-        tensors |= shard
-    return tensors
+    for name, file in file_of.items():
+        files[file].add(name)
+    return files

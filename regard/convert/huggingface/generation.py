@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from regard.convert.huggingface.config import IGNORED, Config, shorten
+from regard.convert.huggingface.config import IGNORED, Config
 from regard.convert.huggingface.files import GENERATION
-from regard.errors import UserError
+from regard.errors import UserError, shorten
 from regard.files.untrusted import read_json
 
 OPTIONS = (

@@ -31,6 +31,7 @@ from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family, build_model
 from regard.convert.huggingface.files import CONFIG, TOKENIZER, WEIGHTS, find_weights, read_weights
 from regard.convert.huggingface.generation import read_generation
+from regard.convert.huggingface.identify import HEAD_NAMES, MASKED_LM_HEADS, NEXT_HEAD, TASK_OF_CLASS
 from regard.convert.huggingface.sentence_transformers import MODULES, read_modules
 from regard.convert.huggingface.sentencepiece import SOURCE, marian_tokenizers
 from regard.errors import UserError
@@ -55,17 +56,8 @@ FAMILIES: dict[str, Family] = {  # by model_type
     "vit": vit.FAMILY,
 }
 KINDS = tuple(FAMILIES)
-TASK_OF_CLASS = {  # how the name of their class ends: the task
-    "ForSequenceClassification": "classify",
-    "ForTokenClassification": "tag",
-    "ForQuestionAnswering": "span",
-    "ForImageClassification": "see",
-}
 WRITING_TASKS = {"gpt": "write", "transformer": "translate", "t5": "restore"}  # of our models that write text
-HEAD_NAMES = ("classifier", "qa_outputs")  # their heads for classes, and for answers
-MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "vocab_", "generator_lm_head.")  # how their names begin
 LIKE_ROBERTA = ("roberta", "longformer")  # in their special tokens
-NEXT_HEAD = "cls.seq_relationship."
 SENTINEL = "<extra_id_0>"  # T5's token for the first missing span
 MAX_TOKENIZER = 2**26  # bytes
 

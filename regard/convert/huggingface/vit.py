@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.convert.huggingface.config import Config, shorten
+from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import ACTIVATIONS, Family, encoder_settings, require_settings
 from regard.convert.huggingface.files import PREPROCESSOR
-from regard.errors import UserError
+from regard.errors import UserError, shorten
 from regard.files.tensors import Tensors
 from regard.files.untrusted import read_json
 

@@ -1,0 +1,17 @@
+"""The formats that models are exported to."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from regard.convert.ctranslate2 import export_ctranslate2
+from regard.convert.export import ExportRequest
+from regard.convert.huggingface.export import export_folder
+from regard.convert.onnx.export import export_onnx
+from regard.convert.word2vec import export_word2vec
+
+EXPORTS: dict[str, Callable[[str | Path, ExportRequest], str]] = {  # each returns what its check showed
+    "hf": export_folder,
+    "onnx": export_onnx,
+    "ctranslate2": export_ctranslate2,
+    "word2vec": export_word2vec,
+}

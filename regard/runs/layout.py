@@ -1,0 +1,50 @@
+"""The names of the files in a run's folder, and its log. Needs no torch: `regard runs` answers at once."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from regard.files import atomic
+from regard.files.regular import regular_stat
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+TARGET_TOKENIZER = "target_tokenizer.json"  # where what is written has a vocabulary of its own
+GENERATION = "generation_config.json"
+RECIPE = "recipe.toml"
+LOG = "log.jsonl"
+CURVE = "curve.svg"
+CARD = "README.md"
+TENSORBOARD = "tensorboard"
+CHECKPOINTS = "checkpoints"
+STATE = "state.json"  # of a checkpoint
+STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")  # the name of a checkpoint
+
+Row = dict[str, Any]  # of the log
+
+
+def read_log(path: Path) -> list[Row]:
+    """Return the rows of a log; lines that are damaged are left out."""
+    return parse_rows(read_lines(path))
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a log, or none if it is missing."""
+    if atomic.is_missing(path):
+        return []
+    regular_stat(path)  # a pipe would never end
+    return path.read_bytes().splitlines()
+
+
+def parse_rows(lines: Iterable[bytes]) -> list[Row]:
+    rows = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
+            row = json.loads(line.decode(errors="replace"))
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
+    return rows
