@@ -53,7 +53,7 @@ USUAL = {  # names that need no comment in the code
     "beta2": "of AdamW: how slowly the mean of squared gradients changes",
     "clip": "the largest norm of a gradient; larger ones are scaled down",
     "seed": "random seed; the same seed gives the same run",
-    "tensorboard": "also write events for TensorBoard",
+    "tracker": "TensorBoard, Weights & Biases or Trackio, which get the log, too",
     "device": "where to train; auto: a GPU if there is one",
     "precision": "auto: bf16 on GPUs that have it",
     "compile": "torch.compile; auto: where it is likely to pay off",
@@ -188,7 +188,7 @@ def files_page() -> str:
         layout.LOG: "a line of JSON for every logged step and every evaluation",
         layout.CURVE: "the loss in training and on held-out data",
         layout.CARD: "a description with the scores",
-        layout.TENSORBOARD: "events for TensorBoard, with `--set train.tensorboard=true`",
+        layout.TENSORBOARD: "events for TensorBoard, with `--log tensorboard`",
         layout.CHECKPOINTS: "`step-N/`: what `--resume` needs, with a manifest of hashes",
     }
     lines = ["# Files", "", "A run is a folder. Nothing in it is a pickle.", "", "| file | |", "|---|---|"]

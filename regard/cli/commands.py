@@ -11,6 +11,7 @@ from regard.cli.listing import info, runs
 from regard.cli.looking import look
 from regard.cli.parser import READING
 from regard.errors import UserError
+from regard.training.trackers import check_installed
 
 
 @contextlib.contextmanager
@@ -41,6 +42,9 @@ def train(options: argparse.Namespace) -> None:
         raise UserError("--resume needs the run folder; give it with --out")
     recipe.read(options.recipe)  # report a wrong name before torch is imported
     changes = recipe.assignments(options.set)
+    if options.tracker is not None:
+        check_installed(options.tracker)
+        changes["train.tracker"] = options.tracker
     from regard.training.build import train
 
     model = train(

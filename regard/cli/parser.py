@@ -29,6 +29,7 @@ ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to
     "distance": {"choices": ["cosine", "euclidean"], "help": "distance between word vectors"},
     "seed": INTEGER | {"help": "random seed; the same seed gives the same answers"},
 }
+TRACKERS = ("tensorboard", "wandb", "trackio")
 READING = ("ask", "score", "look", "serve", "export")  # they read data or word vectors, without a recipe
 
 
@@ -130,6 +131,9 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--from", dest="base", metavar="MODEL", help="a model to start from (fine-tuning)")
     p.add_argument("--steps", **INTEGER, help="train for N steps")
     p.add_argument("--minutes", type=float, metavar="M", help="train for M minutes")
+    p.add_argument(
+        "--log", dest="tracker", choices=TRACKERS, help="what also gets the log, besides log.jsonl"
+    )
     add_set_option(p)
     p.add_argument("--resume", action="store_true", help="resume the run in --out, or start it")
 

@@ -23,6 +23,7 @@ from regard.runs.layout import (
     TARGET_TOKENIZER,
     TENSORBOARD,
     TOKENIZER,
+    WANDB,
     WEIGHTS,
 )
 from regard.tasks.task import Task
@@ -59,7 +60,7 @@ def discard_unsaved(folder: Path) -> None:
     """Remove what `publish` and the trainer wrote, unless there are weights or checkpoints."""
     if not atomic.is_missing(folder / WEIGHTS) or steps(folder / CHECKPOINTS):
         return
-    for name in (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, TENSORBOARD):
+    for name in (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, TENSORBOARD, WANDB):
         atomic.remove(folder / name)
     atomic.remove_empty([folder / CHECKPOINTS])
 

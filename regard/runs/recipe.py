@@ -90,7 +90,9 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 def fill(section: str, values: dict[str, Any], config_class: type[T], **more: Any) -> T:
     """The dataclass `config_class` from a section's values; every key and type is checked and named."""
     aliases: dict[str, str] = getattr(config_class, "ALIASES", {})  # former names of settings
+    former: dict[str, dict[Any, Any]] = getattr(config_class, "FORMER_VALUES", {})
     values = {aliases.get(name, name): value for name, value in values.items()}
+    values |= {name: former[name].get(value, value) for name, value in values.items() if name in former}
     known = {f.name: f for f in fields(config_class) if f.name not in more}  # type: ignore[arg-type]
     hints = typing.get_type_hints(config_class)
     for name, value in values.items():

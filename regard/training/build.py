@@ -37,7 +37,7 @@ from regard.training.trainer import TrainConfig, Trainer
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
 # masks of dropout, which micro, device and the number of processes change as another seed would.
 BUDGET = {"steps", "minutes", "patience"}
-FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tensorboard"}
+FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
 FREE |= {"device", "compile", "parallel"}
 FREE_DATA = {"data.max_bytes", "data.memory_gb"}
 FROM_DATA = (

@@ -1,7 +1,9 @@
 """The settings of a training run."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+from regard.training.trackers import Name
 
 POSITIVE = (
     *("steps", "minutes", "batch", "tokens", "micro", "lr", "lora_alpha"),
@@ -14,6 +16,9 @@ NOT_NEGATIVE = ("warmup", "weight_decay", "clip", "freeze", "lora", "seed")
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The [train] section of a recipe."""
+
+    ALIASES: ClassVar[dict[str, str]] = {"tensorboard": "tracker"}
+    FORMER_VALUES: ClassVar = {"tracker": {True: "tensorboard", False: "none"}}
 
     steps: int | None = None
     minutes: float | None = None
@@ -41,7 +46,7 @@ class TrainConfig:
     patience: int | None = None  # stop early after this many evaluations without improvement
     guard: bool = True  # go back with a lower rate where training fails; stop where it only memorises
     log: int = 10  # steps between rows of the log
-    tensorboard: bool = False
+    tracker: Name = "none"  # what also gets the log
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"

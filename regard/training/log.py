@@ -1,13 +1,15 @@
-"""The log of a run, log.jsonl: a row per logged step, evaluation and notice; also TensorBoard on request."""
+"""The log of a run, log.jsonl: a row per logged step, evaluation and notice; a tracker may get it, too."""
 
+import contextlib
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
-from regard.errors import UserError
 from regard.files import atomic
-from regard.runs.layout import TENSORBOARD, read_log
+from regard.runs.layout import read_log
+from regard.training.trackers import Name, open_tracker
 
 
 class Log:
@@ -16,21 +18,16 @@ class Log:
     Rows of steps after `step`, and evaluations after `evaluated`, are dropped: they will be run again.
     """
 
-    def __init__(self, path: Path, step: int, tensorboard: bool, evaluated: int | None = None):
-        self.board, self.file = None, path.open("a", encoding="utf-8")
-        if tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise UserError("train.tensorboard needs: pip install 'regard[tensorboard]'") from None
-            self.board = SummaryWriter(path.parent / TENSORBOARD, purge_step=step + 1)
+    def __init__(self, path: Path, step: int, tracker: Name = "none", evaluated: int | None = None):
+        self.tracker, self.file = open_tracker(tracker, path.parent, step), path.open("a", encoding="utf-8")
         self.path, self.rows = path, read_log(path)
         self.go_back(step, step if evaluated is None else evaluated)
 
     def go_back(self, step: int, evaluated: int) -> None:
         """Drop the rows of later steps and evaluations, and go on after the others."""
         self.rows = [row for row in self.rows if row["step"] <= (evaluated if "valid_loss" in row else step)]
-        atomic.write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        atomic.write_text(self.path, "".join(json.dumps(row) + "
+" for row in self.rows))
         self.file.close()
         self.file = self.path.open("a", encoding="utf-8")
 
@@ -38,10 +35,9 @@ class Log:
         self.rows.append(row)
         self.file.write(json.dumps(row) + "\n")
         self.file.flush()
-        if self.board:
-            for key, value in row.items():
-                if key not in ("step", "notice", "best") and value is not None:
-                    self.board.add_scalar(key, value, row["step"])
+        if self.tracker:
+            numbers = {k: v for k, v in row.items() if k != "step" and isinstance(v, int | float)}
+            self.tracker.add(numbers, row["step"])
 
     def flush(self) -> None:
         """Write the log to the disk."""
@@ -52,5 +48,6 @@ class Log:
 
     def __exit__(self, *error: Any) -> None:
         self.file.close()
-        if self.board:
-            self.board.close()
+        if self.tracker:
+            with contextlib.redirect_stdout(sys.stderr):
+                self.tracker.close()

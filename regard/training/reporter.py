@@ -35,7 +35,7 @@ class Reporter:
             yield
             return
         c, title = self.config, f"{self.folder}: {self.description}"
-        self.log = Log(self.folder / run_folder.LOG, state.step, c.tensorboard, state.evaluated)
+        self.log = Log(self.folder / run_folder.LOG, state.step, c.tracker, state.evaluated)
         with display(c.steps, c.minutes, title) as self.display, self.log:
             self.is_open = True
             for line, logged_at in self.pending:

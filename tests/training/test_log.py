@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def rows(path: Path) -> list[dict]:
 def test_rows_are_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.touch()
-    with Log(path, 0, tensorboard=False) as log:
+    with Log(path, 0) as log:
         assert log.rows == []
         for n, row in enumerate(ROWS, 1):
             log.add(row)
@@ -38,12 +37,12 @@ def test_rows_are_there_at_once(tmp_path: Path) -> None:
 
 def test_what_comes_later_is_forgotten(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl")
-    with Log(path, 2, tensorboard=False) as log:
+    with Log(path, 2) as log:
         assert log.rows == rows(path) == ROWS[:3]
         log.add({"step": 3})
     assert rows(path) == [*ROWS[:3], {"step": 3}]
     assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
-    with Log(path, 0, tensorboard=False) as log:
+    with Log(path, 0) as log:
         assert log.rows == []
     assert path.read_text() == ""
 
@@ -51,7 +50,7 @@ def test_what_comes_later_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tail", ['{"step": 5, "lo', '{"step"', "3\n", "[]\n", '{"loss": 1}\n', "\n\0\0\n"])
 def test_what_a_kill_leaves(tmp_path: Path, tail: str) -> None:
     path = write(tmp_path / "log.jsonl", tail)
-    with Log(path, 9, tensorboard=False) as log:
+    with Log(path, 9) as log:
         log.add({"step": 6})
     assert rows(path) == [*ROWS, {"step": 6}]
 
@@ -62,30 +61,6 @@ def test_not_utf8_and_not_there(tmp_path: Path) -> None:
     assert read_log(path) == ROWS[1:]
     path.unlink()
     assert read_log(path) == []
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
-def test_tensorboard_has_the_same(tmp_path: Path) -> None:
-    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    path = tmp_path / "log.jsonl"
-    path.touch()
-    with Log(path, 0, tensorboard=True) as log:
-        for row in ROWS:
-            log.add(row)
-    with Log(path, 2, tensorboard=True) as log:  # as a resumed run: 4 is done again
-        log.add({"step": 3, "loss": 1.5})
-    events = loader.EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 2.5), (2, 2.25), (3, 1.5)]
-    assert [(e.step, e.value) for e in events.Scalars("valid_loss")] == [(2, 2.0)]
-
-
-def test_tensorboard_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "log.jsonl")
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    user_error(
-        lambda: Log(path, 0, tensorboard=True), "train.tensorboard", "pip install 'regard[tensorboard]'"
-    )
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
