@@ -1,4 +1,5 @@
-"""Run as a module by `forking.Process`: a command in two processes that torchrun's agent forks."""
+"""Run as a module by `forking.Process`: a command in two processes that torchrun's agent forks, or, after
+--plan, a file of commands and runs (helpers/runs.py)."""
 
 import os
 import sys
@@ -6,6 +7,7 @@ import sys
 import torch.distributed.fsdp  # noqa: F401, once for both
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from helpers import runs
 from regard import cli
 from regard.training import distributed
 
@@ -15,7 +17,10 @@ def run(*words: str) -> None:
     distributed.RANK, distributed.WORLD, distributed.LOCAL = (
         int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     )
-    cli.main(list(words))
+    if words[0] == "--plan":
+        runs.main(words[1])
+    else:
+        cli.main(list(words))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import struct
-import sys
 import wave
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -382,8 +381,8 @@ def process_group_once(device: torch.device) -> Iterator[None]:
 
 
 def main(path: str) -> None:
-    """Started by torchrun: run the command lines of a JSON file, and train its runs, one after another in the
-    same processes. What process 0 prints stands in out-0 and err-0 of the folder that is its key."""
+    """Called by helpers/ranks.py: run the command lines of a JSON file, and train its runs, one after another
+    in the same processes. What process 0 prints stands in out-0 and err-0 of the folder that is its key."""
     patch, plan = pytest.MonkeyPatch(), json.loads(Path(path).read_text())
     torch.set_num_threads(1)
     unmeasured(patch)
@@ -402,7 +401,3 @@ def main(path: str) -> None:
         torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
         for data, folder, settings in plan["runs"]:
             tiny(data, Path(folder), **settings)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
