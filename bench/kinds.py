@@ -56,7 +56,11 @@ def pronounce(word: str) -> str:
             pass
         elif letter in VOWELS:
             long = i + 2 < len(word) and word[i + 2] == "e" and following not in VOWELS
-            sounds.append({"a": "AE", "e": "EH", "i": "IH", "o": "AA", "u": "AH"}[letter] if not long else f"{letter.upper()}Y")
+            sounds.append(
+                {"a": "AE", "e": "EH", "i": "IH", "o": "AA", "u": "AH"}[letter]
+                if not long
+                else f"{letter.upper()}Y"
+            )
         elif letter != following:
             sounds.append(letter.upper())
         i += 1
@@ -75,10 +79,17 @@ def sums(rng: np.random.Generator) -> Rows:
 
 
 def dates(rng: np.random.Generator) -> Rows:
-    months = "January February March April May June July August September October November December".split()
+    months = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
     rows = []
-    for y, m, d in zip(rng.integers(1900, 2100, 6000), rng.integers(1, 13, 6000), rng.integers(1, 29, 6000), strict=True):
-        forms = (f"{d} {months[m - 1]} {y}", f"{months[m - 1]} {d}, {y}", f"{d}.{m}.{y}", f"{months[m - 1][:3]} {d} {y}")
+    for y, m, d in zip(
+        rng.integers(1900, 2100, 6000), rng.integers(1, 13, 6000), rng.integers(1, 29, 6000), strict=True
+    ):
+        forms = (
+            f"{d} {months[m - 1]} {y}",
+            f"{months[m - 1]} {d}, {y}",
+            f"{d}.{m}.{y}",
+            f"{months[m - 1][:3]} {d} {y}",
+        )
         rows.append((forms[rng.integers(4)], f"{y}-{m:02d}-{d:02d}"))
     return rows
 
@@ -91,7 +102,14 @@ def names(rng: np.random.Generator) -> Rows:
     return [(w, c if rng.random() > 0.05 else classes[rng.integers(len(classes))]) for w, c in rows]
 
 
-def bags(rng: np.random.Generator, classes: int, rows: int, length: int, share: float, weights: np.ndarray | None = None) -> Rows:
+def bags(
+    rng: np.random.Generator,
+    classes: int,
+    rows: int,
+    length: int,
+    share: float,
+    weights: np.ndarray | None = None,
+) -> Rows:
     """Texts of common words, of which a share are of the class."""
     common, own = make_words(rng, 800), make_words(rng, 20 * classes + 800)[800:]
     frequency = 1 / np.arange(1, 801)
@@ -100,7 +118,9 @@ def bags(rng: np.random.Generator, classes: int, rows: int, length: int, share: 
         count = max(2, rng.poisson(length))
         text = list(rng.choice(common, count, p=frequency / frequency.sum()))
         for i in np.flatnonzero(rng.random(count) < share):
-            text[i] = own[20 * label + rng.integers(20)] if rng.random() < 0.8 else own[rng.integers(len(own))]
+            text[i] = (
+                own[20 * label + rng.integers(20)] if rng.random() < 0.8 else own[rng.integers(len(own))]
+            )
         result.append((" ".join(text), f"class{label:02d}"))
     return result
 
@@ -131,7 +151,9 @@ def price(rng: np.random.Generator) -> Rows:
     for _ in range(5000):
         chosen, numbers = rng.choice(40, rng.integers(1, 5), replace=False), rng.integers(1, 6, 5)
         total = sum(cost[i] * n for i, n in zip(chosen, numbers, strict=False)) + rng.normal(0, 0.5)
-        rows.append((" and ".join(f"{n} {things[i]}" for i, n in zip(chosen, numbers, strict=False)), f"{total:.2f}"))
+        rows.append(
+            (" and ".join(f"{n} {things[i]}" for i, n in zip(chosen, numbers, strict=False)), f"{total:.2f}")
+        )
     return rows
 
 
@@ -170,7 +192,7 @@ def prose(rng: np.random.Generator, megabytes: float) -> Iterator[str]:
                 f"The {trade} took the {a} and the {b} to {where.title()}.",
                 f"{who.title()} never saw a {b} without a {a}.",
                 f"In {where.title()}, every {a} is worth {rng.integers(2, 90)} {b}s.",
-                f"\"{a.title()}!\" said {who.title()}, and left the {b}.",
+                f'"{a.title()}!" said {who.title()}, and left the {b}.',
             )
             lines.append(forms[rng.integers(4)])
         text = " ".join(lines) + "\n\n"
@@ -179,8 +201,15 @@ def prose(rng: np.random.Generator, megabytes: float) -> Iterator[str]:
 
 
 PAIRS: dict[str, Callable[[np.random.Generator], Rows]] = {
-    "spelling": spelling, "sums": sums, "dates": dates, "names": names, "topics": topics,
-    "unbalanced": unbalanced, "few": few, "long": long, "price": price,
+    "spelling": spelling,
+    "sums": sums,
+    "dates": dates,
+    "names": names,
+    "topics": topics,
+    "unbalanced": unbalanced,
+    "few": few,
+    "long": long,
+    "price": price,
 }
 
 
@@ -205,7 +234,9 @@ def write_set(folder: Path, name: str, megabytes: float) -> None:
     count = 50 if name == "few" else len(rows) * 9 // 10
     header = "" if RECIPES[name] == "translate" else ("text\tscore\n" if name == "price" else "text\tlabel\n")
     for part, indices in (("train", order[:count]), ("test", order[count:])):
-        (folder / f"{part}.tsv").write_text(header + "".join(f"{rows[i][0]}\t{rows[i][1]}\n" for i in indices))
+        (folder / f"{part}.tsv").write_text(
+            header + "".join(f"{rows[i][0]}\t{rows[i][1]}\n" for i in indices)
+        )
 
 
 def main() -> None:

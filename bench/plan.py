@@ -64,7 +64,9 @@ def run_jobs(options: argparse.Namespace) -> None:
             if result.get("evaluations") or result.get("error"):
                 file.write(json.dumps(job.describe() | result) + "\n")
     errors = [result["error"] for result in finished.values() if "error" in result]
-    print(f"{len(finished)} of {len(jobs)} trainings in {time.monotonic() - began:.0f} s, {len(errors)} failed")
+    print(
+        f"{len(finished)} of {len(jobs)} trainings in {time.monotonic() - began:.0f} s, {len(errors)} failed"
+    )
     for error in sorted(set(errors))[:5]:
         print("  ", error[:300])
     shutil.rmtree(options.folder, ignore_errors=True)
@@ -106,7 +108,9 @@ def train_job(regard: Any, job: Job, folder: Path, data: Path) -> dict[str, Any]
         "train.save": 10**9,
         "train.log": max(1, job.steps // 10),
     }
-    files, valid, score = ([find_data(data, name, folder) for name in names] for names in (job.data, job.valid, job.score))
+    files, valid, score = (
+        [find_data(data, name, folder) for name in names] for names in (job.data, job.valid, job.score)
+    )
     model = regard.train(
         job.recipe,
         *files,

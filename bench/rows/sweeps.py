@@ -34,12 +34,28 @@ class Job:
         } | self.notes
 
 
-def write(sweep: str, dim: int = 128, depth: int = 4, context: int = 128, tokens: int = 4096,
-          steps: int = 1000, lr: float = 4e-3, evaluations: int = 4, **more: Any) -> Job:
+def write(
+    sweep: str,
+    dim: int = 128,
+    depth: int = 4,
+    context: int = 128,
+    tokens: int = 4096,
+    steps: int = 1000,
+    lr: float = 4e-3,
+    evaluations: int = 4,
+    **more: Any,
+) -> Job:
     settings: dict[str, Any] = {
-        "model.dim": dim, "model.depth": depth, "model.heads": max(1, dim // 64), "model.context": context,
-        "train.batch": tokens // context, "train.lr": lr, "train.optimizer": "muon",
-        "train.schedule": "linear", "train.weight_decay": 0.1, "train.warmup": max(1, steps // 20),
+        "model.dim": dim,
+        "model.depth": depth,
+        "model.heads": max(1, dim // 64),
+        "model.context": context,
+        "train.batch": tokens // context,
+        "train.lr": lr,
+        "train.optimizer": "muon",
+        "train.schedule": "linear",
+        "train.weight_decay": 0.1,
+        "train.warmup": max(1, steps // 20),
         **{k.replace("_", ".", 1): v for k, v in more.items()},
     }
     cost = 3 + steps * (2e-3 + depth * dim**2 * tokens * 6 * 12 / 1.5e14)
@@ -97,21 +113,50 @@ def regularisers() -> Iterator[Job]:
             for dropout in (0.0, 0.15, 0.3):
                 for decay in (0.1, 1.0):
                     yield write(
-                        "regularise", dim, depth, context=256, tokens=8192, steps=steps, evaluations=8,
-                        train_schedule="wsd", model_dropout=dropout, train_weight_decay=decay,
+                        "regularise",
+                        dim,
+                        depth,
+                        context=256,
+                        tokens=8192,
+                        steps=steps,
+                        evaluations=8,
+                        train_schedule="wsd",
+                        model_dropout=dropout,
+                        train_weight_decay=decay,
                     )
 
 
-def translate(sweep: str, dim: int = 128, steps: int = 1000, lr: float = 3e-3, tokens: int = 2048,
-              score: bool = False, evaluations: int = 4, **more: Any) -> Job:
+def translate(
+    sweep: str,
+    dim: int = 128,
+    steps: int = 1000,
+    lr: float = 3e-3,
+    tokens: int = 2048,
+    score: bool = False,
+    evaluations: int = 4,
+    **more: Any,
+) -> Job:
     settings: dict[str, Any] = {
-        "model.dim": dim, "model.hidden": 2 * dim, "model.heads": max(1, dim // 64), "train.lr": lr,
-        "train.tokens": tokens, "train.warmup": max(1, steps // 15), "model.dropout": 0.1,
+        "model.dim": dim,
+        "model.hidden": 2 * dim,
+        "model.heads": max(1, dim // 64),
+        "train.lr": lr,
+        "train.tokens": tokens,
+        "train.warmup": max(1, steps // 15),
+        "model.dropout": 0.1,
         **{k.replace("_", ".", 1): v for k, v in more.items()},
     }
     cost = 8 + steps * (5e-3 + dim**2 * 60 * tokens * 6 / 1e14) + 10 * score
     return Job(
-        sweep, "translate", steps, settings, PAIRS, PAIRS_VALID, PAIRS_VALID if score else (), evaluations, cost
+        sweep,
+        "translate",
+        steps,
+        settings,
+        PAIRS,
+        PAIRS_VALID,
+        PAIRS_VALID if score else (),
+        evaluations,
+        cost,
     )
 
 
@@ -128,7 +173,11 @@ def translate_regularisers() -> Iterator[Job]:
             for dropout in (0.0, 0.15, 0.3):
                 for decay in (0.1, 1.0):
                     yield translate(
-                        "translate-regularise", dim, steps, model_dropout=dropout, train_weight_decay=decay,
+                        "translate-regularise",
+                        dim,
+                        steps,
+                        model_dropout=dropout,
+                        train_weight_decay=decay,
                         evaluations=6,
                     )
 
@@ -153,8 +202,17 @@ def vocabularies() -> Iterator[Job]:
         for vocab in (1000, 4000, 16000, 32000):
             dropout = {200: 0.0, 800: 0.1, 2400: 0.2}[steps]
             job = write(
-                "vocabulary", 256, 6, context=256, tokens=16384, steps=steps, data_tokenizer="bpe",
-                data_vocab=vocab, model_dropout=dropout, train_weight_decay=1.0, train_schedule="wsd",
+                "vocabulary",
+                256,
+                6,
+                context=256,
+                tokens=16384,
+                steps=steps,
+                data_tokenizer="bpe",
+                data_vocab=vocab,
+                model_dropout=dropout,
+                train_weight_decay=1.0,
+                train_schedule="wsd",
             )
             yield other(job, "write", (WIKI,), WIKI_VALID, 10)
 
@@ -165,8 +223,17 @@ def fills() -> Iterator[Job]:
         for pre in (True, False):
             for lr in (1e-3, 2e-3, 4e-3, 8e-3):
                 job = write(
-                    "fill", dim, 4, context=128, tokens=16384, steps=600, lr=lr, data_tokenizer="wordpiece",
-                    data_vocab=8000, model_pre=pre, task_next=False,
+                    "fill",
+                    dim,
+                    4,
+                    context=128,
+                    tokens=16384,
+                    steps=600,
+                    lr=lr,
+                    data_tokenizer="wordpiece",
+                    data_vocab=8000,
+                    model_pre=pre,
+                    task_next=False,
                 )
                 yield other(job, "fill", (WIKI,), WIKI_VALID, 10)
 
@@ -205,13 +272,34 @@ FASHION = ("fashion-mnist/train-images-idx3-ubyte.gz",)
 DIALOGS = ("dailydialog/train.tsv.gz",)
 
 
-def see(dim: int = 192, depth: int = 6, patch: int = 4, steps: int = 1000, batch: int = 512, lr: float = 3e-3,
-        mix: float = 0.0, erase: float = 0.25, sweep: str = "see", **more: Any) -> Job:
+def see(
+    dim: int = 192,
+    depth: int = 6,
+    patch: int = 4,
+    steps: int = 1000,
+    batch: int = 512,
+    lr: float = 3e-3,
+    mix: float = 0.0,
+    erase: float = 0.25,
+    sweep: str = "see",
+    **more: Any,
+) -> Job:
     settings = {
-        "model.dim": dim, "model.depth": depth, "model.heads": max(2, dim // 64), "model.hidden": 2 * dim,
-        "model.patch": patch, "train.batch": batch, "train.lr": lr, "train.warmup": max(1, steps // 20),
-        "task.pad": 2 if mix else 1, "task.flip": True, "task.erase": erase, "task.mixup": 0.2 * mix,
-        "task.cutmix": mix, "task.smoothing": 0.1 if mix else 0.0, "data.holdout": 0.05,
+        "model.dim": dim,
+        "model.depth": depth,
+        "model.heads": max(2, dim // 64),
+        "model.hidden": 2 * dim,
+        "model.patch": patch,
+        "train.batch": batch,
+        "train.lr": lr,
+        "train.warmup": max(1, steps // 20),
+        "task.pad": 2 if mix else 1,
+        "task.flip": True,
+        "task.erase": erase,
+        "task.mixup": 0.2 * mix,
+        "task.cutmix": mix,
+        "task.smoothing": 0.1 if mix else 0.0,
+        "data.holdout": 0.05,
         **{k.replace("_", ".", 1): v for k, v in more.items()},
     }
     cost = 5 + steps * (4e-3 + depth * dim**2 * batch * (28 // patch) ** 2 * 48 / 1.5e14)
@@ -241,16 +329,38 @@ def sights() -> Iterator[Job]:
 def chats() -> Iterator[Job]:
     """76,052 pairs of turns; three turns are read."""
     for dim, steps, dropout in (
-        (128, 1000, 0.1), (256, 1000, 0.1), (384, 1000, 0.1), (256, 1000, 0.0), (256, 1000, 0.3),
-        (256, 3000, 0.1), (256, 3000, 0.2), (256, 3000, 0.3), (384, 3000, 0.3), (512, 2000, 0.3),
+        (128, 1000, 0.1),
+        (256, 1000, 0.1),
+        (384, 1000, 0.1),
+        (256, 1000, 0.0),
+        (256, 1000, 0.3),
+        (256, 3000, 0.1),
+        (256, 3000, 0.2),
+        (256, 3000, 0.3),
+        (384, 3000, 0.3),
+        (512, 2000, 0.3),
     ):
         decays = (0.1, 1.0) if steps == 3000 and dim == 256 else (1.0,)
         for decay in decays:
             job = translate(
-                "chat", dim, steps, tokens=8192, model_dropout=dropout, train_weight_decay=decay,
-                data_vocab=8192, data_ratio=0, task_turns=3, train_warmup=steps // 15, model_positions="rotary",
-                model_norm="rms", model_ffn="swiglu", model_bias=False, model_depth=4, train_optimizer="muon",
-                data_tokenizer="bpe", train_beta2=0.99,
+                "chat",
+                dim,
+                steps,
+                tokens=8192,
+                model_dropout=dropout,
+                train_weight_decay=decay,
+                data_vocab=8192,
+                data_ratio=0,
+                task_turns=3,
+                train_warmup=steps // 15,
+                model_positions="rotary",
+                model_norm="rms",
+                model_ffn="swiglu",
+                model_bias=False,
+                model_depth=4,
+                train_optimizer="muon",
+                data_tokenizer="bpe",
+                train_beta2=0.99,
             )
             yield other(job, "chat", DIALOGS, ("dailydialog/valid.tsv.gz",), 15)
 

@@ -1,7 +1,8 @@
 """Beam search over pages: steps of fixed shapes, whose choices are made on the device.
 
 It gives what `beam_search` gives. Beams are reordered by their tables of pages; only the page that a beam
-writes to is its own, copied from the beam that it continues. A finished sentence makes room for another.
+writes to is its own, copied from the beam that it continues. A beam has two such pages, which it takes in
+turns, so that none is written while others copy it. A finished sentence makes room for another.
 
 Shapes: B sentences searched at once, K beams, C candidates, V vocabulary, T the most tokens of an answer,
 N pages of a beam, L tokens of a page.
@@ -45,8 +46,8 @@ class PagedBeams:
         # Sums only fall: at best, a beam keeps its sum until the length at which its score is highest.
         self.bounds = torch.tensor([lengths[new]] * (new + 1) if penalty > 0 else lengths[1:], device=device)
         source_width = runner.buffers.source_tables.shape[1]
-        self.own = torch.zeros(B * K, self.N, dtype=torch.int32, device=device)
-        self.tables = torch.zeros_like(self.own)
+        self.own = torch.zeros(2, B * K, N, dtype=torch.int32, device=device)  # by the parity of positions
+        self.tables = torch.zeros_like(self.own[0])
         self.source_pages = np.zeros((B, source_width), np.int32)
         self.source_tables = torch.zeros(B * K, source_width, dtype=torch.int32, device=device)
         self.source_lengths = torch.zeros(B * K, dtype=torch.int32, device=device)
@@ -117,16 +118,20 @@ class PagedBeams:
     def continue_beams(self, parents: Tensor) -> None:
         """Beam k of a sentence continues from what its beam parents[k] was, (B, K)."""
         first = self.K * torch.arange(self.B, device=parents.device)[:, None]
-        flat = (first + parents).flatten()  # (B * K,)
-        full = ((self.positions + 1).clamp(min=0) // PAGE).clamp(max=self.N - 1).long()[:, None]
-        source, target = self.tables[flat].gather(1, full)[:, 0], self.own.gather(1, full)[:, 0]
-        self.copy_pages(source, target)
-        is_full = torch.arange(self.N, device=parents.device) < full
-        self.tables.copy_(torch.where(is_full, self.tables[flat], self.own))
+        self.tables.copy_(self.follow((first + parents).flatten(), self.positions + 1, self.own))
 
-    def copy_pages(self, source: Tensor, target: Tensor) -> None:
-        for pages in (self.runner.steps.keys, self.runner.steps.values):
-            pages.index_copy_(1, target.long(), pages.index_select(1, source.long()))
+    def follow(self, parents: Tensor, positions: Tensor, own: Tensor) -> Tensor:
+        """The tables of beams that continue others, whose pages but for the last they share (R, N).
+
+        Their next token is at `positions` (R,), in a page of their own (2, R, N), which is copied.
+        """
+        at = positions.clamp(min=0)
+        page = (at // PAGE).clamp(max=self.N - 1).long()[:, None]  # (R, 1)
+        tables, mine = self.tables[parents], own[1].where((at % 2 == 1)[:, None], own[0])
+        steps = self.runner.steps
+        source, target = tables.gather(1, page)[:, 0], mine.gather(1, page)[:, 0]
+        steps.kernels.copy_pages(steps.keys, steps.values, source, target, at % PAGE)
+        return torch.where(torch.arange(self.N, device=at.device) < page, tables, mine)
 
     # On the host
 
@@ -142,7 +147,7 @@ class PagedBeams:
         send = self.runner.buffers.send
         self.own.copy_(send(np.array(pages, np.int32).reshape(self.own.shape)))
         self.source_tables.copy_(send(self.source_pages.repeat(self.K, 0)))
-        self.tables.copy_(self.own)
+        self.tables.copy_(self.own[0])
         self.over.fill_(True)
         self.positions.fill_(-1)
 
@@ -155,29 +160,22 @@ class PagedBeams:
             self.runner.steps.read_sources(texts)
         send, K = self.runner.buffers.send, self.K
         beams = np.concatenate([np.arange(b * K, b * K + K) for b in places])
-        at, first, several = send(np.array(places)), send(np.array(places) * K), send(beams)
+        at, first, several = (send(x) for x in (np.array(places), np.repeat(places, K) * K, beams))
         lengths = np.array([len(text.ids) - 1 for text in texts], np.int32)
-        self.tables[several] = self.own[several]
+        self.tables[several] = self.own[0, several]
         self.source_lengths[several] = send(
             np.repeat([text.source_length for text in texts], K).astype(np.int32)
         )
         self.read(places, texts)
         self.ids[several] = send(np.repeat([text.ids[-1] for text in texts], K).astype(np.int32))
-        self.positions[first] = send(lengths) - 1
-        self.copy_first(several, send(np.repeat(np.array(places) * K, K)), send(np.repeat(lengths, K)))
+        # All beams of a sentence begin with the prompt that its first one has read.
+        positions = send(np.repeat(lengths, K))
+        self.tables[several] = self.follow(first, positions, self.own[:, several])
+        self.positions[several] = positions
         self.sums[at], self.scores[at] = -math.inf, -math.inf
         self.sums[at, 0] = 0.0  # at first, all beams are the same
         self.texts[at], self.finished[at] = NO_TOKEN, NO_TOKEN
         self.steps[at], self.over[at] = 0, False
-
-    def copy_first(self, beams: Tensor, first: Tensor, lengths: Tensor) -> None:
-        """All beams of a sentence begin with the prompt that its first one has read."""
-        full = (lengths // PAGE).long()[:, None]
-        source, target = self.tables[first].gather(1, full)[:, 0], self.own[beams].gather(1, full)[:, 0]
-        self.copy_pages(source, target)
-        is_full = torch.arange(self.N, device=beams.device) < full
-        self.tables[beams] = torch.where(is_full, self.tables[first], self.own[beams])
-        self.positions[beams] = lengths
 
     def read(self, places: Sequence[int], texts: Sequence[Text]) -> None:
         """Read prompts but for their last tokens into the pages of each sentence's first beam."""
@@ -220,7 +218,7 @@ def search_by_runner(
     ]
     K, longest = sampling.num_beams, max(map(len, prompts))
     N = -(-(longest + max_new_tokens) // PAGE)
-    per_sentence = K * N + runner.buffers.source_tables.shape[1]
+    per_sentence = 2 * K * N + runner.buffers.source_tables.shape[1]
     B = max(
         1,
         min(

@@ -47,6 +47,7 @@ class Steps:
             torch.zeros(len(decoder), count, *shape, device=self.device, dtype=self.dtype) for _ in "kv"
         )
         self.buffers = Buffers(slots, width, source_width, self.device)
+        self.first_slots = torch.arange(slots, device=self.device)
         self.fused: FusedStack | None = None  # made at the first step, which names the positions
         self.inputs: dict[tuple[int, int], Tensor] = {}  # rows that the host sends, by their shape
         self.captured: dict[tuple[Any, ...], tuple[Any, Any]] = {}
@@ -78,13 +79,12 @@ class Steps:
         weight, bias = self.model.output, self.model.output_bias
         return self.kernels.norm_linear(hidden, None, weight, bias, out_dtype=torch.float32)
 
-    def choose(self, logits: Tensor, slots: Tensor, ahead: Tensor | int, kind: Kind) -> Tensor:
-        """The next tokens of rows (R, V) of slots (R,), `ahead` steps from now, and the bits of their
-        log-probabilities: (2, R)."""
-        b = self.buffers
-        numbers = b.numbers[:, slots]
-        floats, uniform = numbers.view(torch.float32), b.draws[slots, (numbers[2] + ahead) % DRAWS]
-        suppressed = b.suppressed[slots] if kind.suppressed else None
+    def choose(self, logits: Tensor, numbers: Tensor, uniform: Tensor, never: Tensor, kind: Kind) -> Tensor:
+        """The next tokens of rows (R, V), and the bits of their log-probabilities: (2, R).
+
+        Of each row: the numbers of its slot (FIELDS, R), random numbers (R, LEVELS), suppressed tokens.
+        """
+        floats, suppressed = numbers.view(torch.float32), never if kind.suppressed else None
         if kind.filtered:
             total = self.log_total(logits)
             if suppressed is not None:
@@ -131,8 +131,10 @@ class Steps:
         """The next tokens of the first R slots, which then are their last ones: (2, R) as of `choose`."""
 
         def step() -> Tensor:
-            result = self.choose(self._logits(R), torch.arange(R, device=self.device), 0, kind)
-            self.buffers.numbers[0, :R] = result[0].clamp(min=0)
+            b, numbers = self.buffers, self.buffers.numbers[:, :R]
+            uniform = b.draws[self.first_slots[:R], numbers[2] % DRAWS]
+            result = self.choose(self._logits(R), numbers, uniform, b.suppressed[:R], kind)
+            torch.clamp(result[0], min=0, out=numbers[0])
             self._advance(R)
             return result
 
@@ -158,9 +160,9 @@ class Steps:
         return self.output_logits(self.hidden(b.numbers[0, :R], rows))
 
     def _advance(self, R: int) -> None:
-        positions = self.buffers.numbers[1, :R]
-        positions.add_((positions >= 0).int())
-        self.buffers.numbers[2, :R].add_(1)
+        """Positions and steps of the slots that are used."""
+        advanced = self.buffers.numbers[1:3, :R]
+        advanced.add_(advanced[0] >= 0)
 
     def read(self, rows: np.ndarray, R: int) -> None:
         """Write the keys and values of up to R tokens (3, R): their ids, positions and slots."""
@@ -175,7 +177,9 @@ class Steps:
         def step() -> Tensor:
             ids, positions, slots, ahead = numbers
             logits = self.output_logits(self._hidden_of_slots(ids, positions, slots))
-            return self.choose(logits, slots, ahead, kind)
+            b, chosen = self.buffers, self.buffers.numbers[:, slots]
+            uniform = b.draws[slots, (chosen[2] + ahead) % DRAWS]
+            return self.choose(logits, chosen, uniform, b.suppressed[slots], kind)
 
         result: Tensor = self.replay(("check", R, kind), step)
         return result

@@ -272,6 +272,20 @@ def test_attention_reads_no_unused_pages(fused):
     torch.testing.assert_close(fused.paged_attention(q, k_pages, v_pages, tables, lengths), expected)
 
 
+def test_copy_pages(fused):
+    """The tokens that matter, in all layers; a page may be copied to itself."""
+    keys, values = normal(2, 9, 3, L, 8), normal(2, 9, 3, L, 8)
+    source, target, lengths = int32(1, 4, 4, 7), int32(0, 4, 8, 6), int32(L, 2, 3, 0)
+    copies = [t.clone() for t in (keys, values)]
+    plain.copy_pages(*copies, source, target, lengths)
+    before = keys.clone()
+    fused.copy_pages(keys, values, source, target, lengths)
+    for ours, expected in zip((keys, values), copies, strict=True):
+        for page, n in zip(target.tolist(), lengths.tolist(), strict=True):
+            assert torch.equal(ours[:, page, :, :n], expected[:, page, :, :n])
+    assert torch.equal(keys[:, 6], before[:, 6]), "nothing of it matters"
+
+
 def test_sample_suppressed(fused):
     """Never a suppressed token; its probability still counts in that of others."""
     V = 1000

@@ -18,12 +18,13 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from regard.decode.kernels.fused_attention import paged_attention, write_and_attend, write_pages
-from regard.decode.kernels.fused_sampling import sample
 from regard.decode.kernels.launch import LAYER_NORM, NO_NORM, begin_kernel, norm_arguments, start_kernel
 from regard.decode.kernels.plain import Norm
 
-__all__ = ["linear_residual", "norm_linear", "paged_attention", "sample", "write_and_attend", "write_pages"]
+__all__ = [
+    *("copy_pages", "linear_residual", "norm_linear", "paged_attention"),
+    *("sample", "write_and_attend", "write_pages"),
+]
 
 LARGE = 8192  # outputs from which there are programs enough without splitting K
 REGISTERS = 25_000  # weights that a program holds in registers at once

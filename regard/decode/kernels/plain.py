@@ -158,6 +158,18 @@ def write_and_attend(
     return paged_attention(q, k_pages, v_pages, tables, positions + 1, bias, window)
 
 
+def copy_pages(
+    keys: Tensor,  # (layers, P, G, L, d)
+    values: Tensor,
+    source: Tensor,  # (R,) int32: pages, none of which is also a target of another row
+    target: Tensor,  # (R,) int32
+    lengths: Tensor,  # (R,) int32: so many first tokens of a page matter
+) -> None:
+    """Copy the keys and values of pages, in all layers."""
+    for pages in (keys, values):
+        pages.index_copy_(1, target.long(), pages.index_select(1, source.long()))
+
+
 def sample(
     logits: Tensor,  # (R, V) float32
     temperature: Tensor,  # (R,) float32, below GREEDY: always the likeliest token
