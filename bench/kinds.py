@@ -79,7 +79,20 @@ def sums(rng: np.random.Generator) -> Rows:
 
 
 def dates(rng: np.random.Generator) -> Rows:
-    months = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+    months = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ]
     rows = []
     for y, m, d in zip(
         rng.integers(1900, 2100, 6000), rng.integers(1, 13, 6000), rng.integers(1, 29, 6000), strict=True

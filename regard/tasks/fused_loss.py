@@ -8,30 +8,39 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 8192  # columns at a time
+BLOCK, WARPS = 4096, 8  # columns at a time
+ALIGNED = 128  # a multiple of the tiles of matrix units
 
 
 @triton.jit
 def slope_kernel(
     logits, targets, counts, losses, stride, smoothing,
-    V: tl.constexpr, C: tl.constexpr, LEARN: tl.constexpr, BLOCK: tl.constexpr
+    V: tl.constexpr, C: tl.constexpr, LEARN: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """losses[r] = count (logsumexp - aim); then logits[r] = count (softmax - (1-ε) one-hot), 0 beyond V."""
+    """losses[r] = count (logsumexp - aim); then logits[r] = count (softmax - (1-ε) one-hot), 0 beyond V.
+
+    Sums are kept for each column of a block, and added up once.
+    """
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     target, count = tl.load(targets + row), tl.load(counts + row)
     columns = tl.arange(0, BLOCK)
-    largest, total, sum_of_all = -float("inf"), 0.0, 0.0
+    largest = tl.full([BLOCK], -1e30, tl.float32)
+    total, sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, V, BLOCK):
         i = start + columns
         z = tl.load(logits + i, mask=i < V, other=-float("inf")).to(tl.float32)
-        new = tl.maximum(largest, tl.max(z, 0))
-        total = total * tl.exp(largest - new) + tl.sum(tl.exp(z - new), 0)
-        largest = new
-        sum_of_all += tl.sum(tl.where(i < V, z, 0.0), 0)
-    logsumexp = largest + tl.log(total)
+        gap = z - largest
+        e = tl.exp(-tl.abs(gap))
+        total = tl.where(gap > 0, total * e + 1.0, total + e)
+        largest = tl.maximum(largest, z)
+        if SMOOTH:
+            sums += tl.where(i < V, z, 0.0)
+    highest = tl.max(largest, 0)
+    logsumexp = highest + tl.log(tl.sum(total * tl.exp(largest - highest), 0))
     aim = tl.load(logits + target).to(tl.float32)
-    aim += smoothing * (sum_of_all / V - aim)
+    if SMOOTH:
+        aim += smoothing * (tl.sum(sums, 0) / V - aim)
     tl.store(losses + row, (logsumexp - aim) * count)
     if LEARN:
         tl.debug_barrier()  # the target's logit is read before it is overwritten
@@ -40,6 +49,12 @@ def slope_kernel(
             z = tl.load(logits + i, mask=i < V, other=-float("inf")).to(tl.float32)
             slope = tl.exp(z - logsumexp) - tl.where(i == target, 1.0 - smoothing, 0.0)
             tl.store(logits + i, (slope * count).to(logits.dtype.element_ty), mask=i < C)
+
+
+def split_evenly(N: int, most: int) -> int:
+    """The rows of a chunk, if all chunks are about as large and most of them fill whole tiles."""
+    rows = -(-N // max(1, -(-N // most)))
+    return -(-rows // ALIGNED) * ALIGNED if rows > ALIGNED else max(1, rows)
 
 
 @torch.library.custom_op("regard::cross_entropy", mutates_args=())
@@ -60,6 +75,7 @@ def loss_and_gradients(
     dx = torch.empty_like(x) if learning else x.new_empty(0)
     dW = torch.zeros_like(W, dtype=torch.float32) if learning else x.new_empty(0)
     db = torch.zeros(C, device=x.device) if learning and bias is not None else x.new_empty(0)
+    rows = split_evenly(N, rows)
     buffer = x.new_empty(min(rows, N), C)
     for i in range(0, N, rows):
         x_ = x[i : i + rows]
@@ -72,8 +88,9 @@ def loss_and_gradients(
             V=V,
             C=C,
             LEARN=learning,
-            BLOCK=BLOCK,
-            num_warps=16,
+            SMOOTH=smoothing > 0,
+            BLOCK=min(BLOCK, triton.next_power_of_2(C)),
+            num_warps=WARPS,
         )
         if learning:
             torch.mm(logits, W, out=dx[chunk])

@@ -35,3 +35,12 @@ def test_kernel_and_chunks_agree(rows: int, with_bias: bool, weighted: bool, smo
 
     for expected, found in zip(compute(fused=False), compute(fused=True), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_chunks_are_alike() -> None:
+    from regard.tasks.fused_loss import split_evenly
+
+    assert split_evenly(32768, 5341) == 4736  # seven, of which six are whole tiles; not six and a small rest
+    assert split_evenly(32768, 10682) == 8192
+    assert split_evenly(11, 3) == 3
+    assert split_evenly(0, 5) == 1
