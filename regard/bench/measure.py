@@ -96,8 +96,11 @@ def measure(
     device, jobs, results, failed = options.device, dict[str, Job](), dict[str, Any](), dict[str, str]()
     cuda = device.type == "cuda"
     held: dict[str, int] = {}  # bytes that each contender keeps
+    peaks: dict[str, int] = {}  # bytes that each had at most while it was built and warmed up
     for name, build_job in row.contenders.items():
         before, start = torch.cuda.memory_allocated() if cuda else 0, time.perf_counter()
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
         try:
             job = build_job()
             job()
@@ -106,6 +109,8 @@ def measure(
             failed[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
             continue
         jobs[name], held[name] = job, (torch.cuda.memory_allocated() if cuda else 0) - before
+        # What a CUDA graph uses counts while it is captured, and not when it is replayed.
+        peaks[name] = (torch.cuda.max_memory_allocated() if cuda else 0) - before
         results[name] = {"start_s": round(time.perf_counter() - start, 1), "rates": []}
     ready()
     for _ in range(options.repeat):
@@ -117,7 +122,7 @@ def measure(
             result["rates"].append(rate)
             if cuda:
                 held_elsewhere = sum(size for other, size in held.items() if other != name)
-                own = torch.cuda.max_memory_allocated() - held_elsewhere
+                own = max(peaks[name], torch.cuda.max_memory_allocated() - held_elsewhere)
                 result |= (
                     {"GiB": round(own / 2**30, 2)} if own > 2**20 else {}
                 )  # none: another process has it
