@@ -21,6 +21,7 @@ class PairConfig(DataConfig):
     shortest: int = 1  # the fewest tokens of a side
     longest: int | None = None  # the most tokens of a side, if the model's context does not allow fewer
     ratio: float = 9.0  # the most tokens of the longer side for each of the shorter; 0 allows any
+    bpe_dropout: float = 0.0  # of merges, while training: a word comes in other pieces at each pass
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -30,6 +31,8 @@ class PairConfig(DataConfig):
             raise ValueError(f"longest={self.longest} must be at least shortest={self.shortest}")
         if not (self.ratio == 0 or self.ratio >= 1):
             raise ValueError(f"ratio={self.ratio} must be at least 1, or 0 for any")
+        if not 0 <= self.bpe_dropout < 1:
+            raise ValueError(f"bpe_dropout={self.bpe_dropout} must be from 0 to less than 1")
 
 
 class PairDataset:
@@ -40,6 +43,7 @@ class PairDataset:
     ) -> None:
         self.sources, self.targets = sources, targets
         self.source_ids, self.target_ids = source_ids, target_ids
+        self.bpe_dropout = 0.0  # while training
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -118,6 +118,13 @@ class Bucketed:
         return f"padded to {shapes} shapes for CUDA graphs, {padding:.1%} of them padding"
 
 
+class BucketedByPass(Bucketed):
+    """The same; rows of later passes over the data have other numbers, so that each can be changed anew."""
+
+    def rows(self, step: int) -> np.ndarray:
+        return super().rows(step) + step // self.buckets.count * len(self.data)
+
+
 class Shuffled:
     """All of the data in a new random order every epoch, so many rows a step."""
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from regard.core.recurrent import CELLS
 from regard.data import Corpus, PairConfig, PairDataset, read_pairs
+from regard.data.bpe_dropout import TokenDropout
 from regard.data.bucketing import bucket_width
 from regard.data.encoding import tokenizer_for
 from regard.data.pair_dataset import encode_pairs, filter_pairs
@@ -22,7 +23,7 @@ from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
 from regard.tasks import metrics as scoring
-from regard.tasks.batches import Batch, per_token
+from regard.tasks.batches import Batch, Bucketed, BucketedByPass, Samples, per_token
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.request import DataRequest, Request
@@ -112,6 +113,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         if evaluated:
             valid, more = prepare(evaluated)
             notes += [f"held out: {note}" for note in more]
+        training.bpe_dropout = data.bpe_dropout
         settings = cls.settings_from(training)
         return Corpus(training, valid, tokenizers[0], task.target_tokenizer, settings, notes)
 
@@ -145,6 +147,16 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
     def lengths(self, data: PairDataset) -> tuple[np.ndarray, np.ndarray]:
         return data.source_lengths, data.target_lengths
 
+    def samples(self, data: PairDataset, seed: int, rows: int, tokens: int | None) -> Samples:
+        if not data.bpe_dropout:
+            return super().samples(data, seed, rows, tokens)
+        return Respelled(self, data, seed, rows, tokens)
+
+    def batch(self, samples: Bucketed, rows: np.ndarray) -> Batch:
+        if isinstance(samples, Respelled):
+            return self.collate(*samples.spell(rows))
+        return super().batch(samples, rows)
+
     def collate(self, data: PairDataset, rows: np.ndarray) -> Batch:
         """Source and its attention mask (B, S); target from its beginning, and to its end (B, T)."""
         source, attention_mask = with_end(data.source_ids, rows, self.context, self.source_end, newest=True)
@@ -177,6 +189,26 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         sources = data.sources[:3]
         answers = self.answers(model, Request(sources, Sampling(max_new_tokens=60, temperature=0)))
         return "\n".join(f"{s}\n  → {a[0].text}" for s, a in zip(sources, answers, strict=True))
+
+
+class Respelled(BucketedByPass):
+    """Pairs whose words come in other pieces at each pass: data.bpe_dropout."""
+
+    def __init__(self, task: PairTask[Any], data: PairDataset, seed: int, rows: int, tokens: int | None):
+        super().__init__(data, task.lengths(data), seed, rows, tokens)
+        self.longest = task.context - 1
+        self.dropouts = [TokenDropout(task.tokenizer, data.bpe_dropout, seed)] * 2
+        if task.target_tokenizer is not None:
+            self.dropouts[1] = TokenDropout(task.target_tokenizer, data.bpe_dropout, seed)
+
+    def spell(self, numbers: np.ndarray) -> tuple[PairDataset, np.ndarray]:
+        """The pairs with these numbers, spelled anew, and their rows."""
+        rows, sides = numbers % len(self.data), (self.data.source_ids, self.data.target_ids)
+        spelled = [
+            dropout(side, rows, dropout.keys(2 * numbers + n), self.longest)
+            for n, (side, dropout) in enumerate(zip(sides, self.dropouts, strict=True))
+        ]
+        return PairDataset([], [], *spelled), np.arange(len(rows))
 
 
 class Translate(PairTask[TranslateConfig]):

@@ -23,7 +23,7 @@ from regard.runs import checkpoints, lora, recipe
 from regard.runs import layout as run_folder
 from regard.runs.layout import read_log
 from regard.runs.load import check_weights
-from regard.training import distributed
+from regard.training import distributed, ema
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
 from regard.training.guard import GuardState
@@ -239,9 +239,10 @@ class Checkpointer:
     def check_optimizer(self, file: Path, state: dict[str, Tensor], step: int) -> None:
         """Raise UserError that names a tensor which is missing, or not of this model's optimizers."""
         owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        average = {ema.KEY} if self.config.ema else set()
         expected: dict[str, tuple[torch.dtype, torch.Size]] = {}
         for name, p in self.model.named_parameters():
-            parts = STATE_OF[type(owners[p])] if p in owners else set()
+            parts = STATE_OF[type(owners[p])] | average if p in owners else set()
             if any(f"{name}/{part}" in state for part in parts):  # without a gradient there is no state
                 for part in parts:
                     kind = (torch.float32, torch.Size()) if part == "step" else (p.dtype, p.shape)

@@ -42,6 +42,7 @@ class TrainConfig:
     evaluate: int = 250  # steps between evaluations
     save: int = 250  # steps between checkpoints
     keep: int = 2  # how many checkpoints to keep
+    ema: float = 0.0  # also try the average of the weights of all steps, the last such share counting half
     average: int = 1  # at the end, try the average of this many checkpoints as the model
     patience: int | None = None  # stop early after this many evaluations without improvement
     guard: bool = True  # go back with a lower rate where training fails; stop where it only memorises
@@ -64,5 +65,7 @@ class TrainConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2={self.beta2} must be from 0 to less than 1")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema={self.ema} must be a share of the steps, from 0 to less than 1")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay={self.layer_decay} must be more than 0 and at most 1")

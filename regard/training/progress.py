@@ -203,9 +203,11 @@ def _steps(row: Row, total_steps: int | None) -> str:
 
 
 def evaluation_summary(row: Row) -> str:
-    """Return the loss of an evaluation, and the metric that decides if that is another one."""
-    by = row.get("by")
-    return f"{row['valid_loss']:.4f}" + (f", {by} {row[f'valid_{by}']:.4f}" if f"valid_{by}" in row else "")
+    """Return the loss of an evaluation, the metric that decides if that is another one, and whether the
+    moving average of the weights was better than the weights."""
+    by, whose = row.get("by"), ", moving average" if row.get("ema") else ""
+    metric = f", {by} {row[f'valid_{by}']:.4f}" if f"valid_{by}" in row else ""
+    return f"{row['valid_loss']:.4f}{metric}{whose}"
 
 
 def _gradient(row: Row) -> list[str]:

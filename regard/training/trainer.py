@@ -25,6 +25,7 @@ from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState, no_first_model
 from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
+from regard.training.ema import MovingAverage, measure_better
 from regard.training.evaluation import Evaluation
 from regard.training.graphs import Graphs, set_value
 from regard.training.guard import Guard, Mend, guess_first_batches
@@ -76,6 +77,7 @@ class Trainer:
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
+        self.ema = MovingAverage(self.optimizers, c.ema) if c.ema else None
         self.graphs = Graphs(self.report_failure) if graphs else None
         count_read = partial(throughput.count_read, task)
         pad = task.pad_to_bucket if few_shapes else None
@@ -229,6 +231,8 @@ class Trainer:
         for b in self.buffers:  # each process has updated its own
             distributed.all_sum(b).div_(distributed.WORLD)
         self.state.step += 1
+        if self.ema:
+            self.ema.update(self.step)
         self.pace.add(read)
         return self.loss / count, self.norm
 
@@ -350,17 +354,19 @@ class Trainer:
         if valid is None:
             self.state.evaluated = self.step
             return
-        metrics = self.evaluation.measure(valid)
-        if metrics is None:
+        result = measure_better(self.ema, partial(self.evaluation.measure, valid), self.evaluation.rank_key)
+        if result is None:
             return
         self.state.evaluated = self.step
-        is_best = self.evaluation.keep_if_best(self.state, metrics)
+        metrics, better_weights = result
+        with better_weights:
+            is_best = self.evaluation.keep_if_best(self.state, metrics)
+            self.reporter.draw_curve(self.state.best)
+            if self.config.parallel != "fsdp":  # a process alone has only a share of the weights
+                self.reporter.show_sample(self.model, valid, self.step)
         self.state.worse = 0 if is_best else self.state.worse + 1
         now, best = {"step": self.step} | metrics, self.state.best or metrics
         self.guard.see_evaluation(now, best, len(valid), self.budget_used(), self.time_left())
-        self.reporter.draw_curve(self.state.best)
-        if self.config.parallel != "fsdp":  # a process alone has only a share of the weights
-            self.reporter.show_sample(self.model, valid, self.step)
         self.pace.start()
 
     # Reports and checkpoints
