@@ -26,6 +26,7 @@ from regard.tasks import metrics as scoring
 from regard.tasks.batches import Batch, Bucketed, BucketedByPass, Samples, per_token
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
+from regard.tasks.r_drop import r_drop, twice
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.source import SourceTask, with_end
 from regard.text.sentences import split_to_fit
@@ -39,6 +40,7 @@ class PairTaskConfig:
     """What translating and chatting have in common."""
 
     smoothing: float = 0.1  # of labels: this share of the probability is spread over all words
+    r_drop: float = 0.0  # how much two passes with other dropout should agree (alpha); each step costs twice
     forcing: float = 1.0  # recurrent models: how often the previous word is the true one, not the model's own
 
     def __post_init__(self) -> None:
@@ -175,8 +177,12 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         """The sum over all predictions, in nats; the smoothed one while training."""
         source, attention_mask, target, following = batch
         forcing = (self.config.forcing,) if self.config.forcing < 1 and model.training else ()
-        hidden = model.hidden(source, target, attention_mask, *forcing)
         smoothing = self.config.smoothing if model.training else 0.0
+        if self.config.r_drop and model.training:
+            hidden = model.hidden(*twice(source, target, attention_mask), *forcing)
+            logits = F.linear(hidden, model.output, model.output_bias)
+            return r_drop(logits, following, self.config.r_drop, smoothing)
+        hidden = model.hidden(source, target, attention_mask, *forcing)
         return cross_entropy(hidden, model.output, following, smoothing, model.output_bias)
 
     def metrics(self, loss: float, count: int, data: PairDataset, *more: float) -> dict[str, float]:
