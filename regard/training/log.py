@@ -26,8 +26,7 @@ class Log:
     def go_back(self, step: int, evaluated: int) -> None:
         """Drop the rows of later steps and evaluations, and go on after the others."""
         self.rows = [row for row in self.rows if row["step"] <= (evaluated if "valid_loss" in row else step)]
-        atomic.write_text(self.path, "".join(json.dumps(row) + "
-" for row in self.rows))
+        atomic.write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
         self.file.close()
         self.file = self.path.open("a", encoding="utf-8")
 
