@@ -1,6 +1,7 @@
 """Write a run's folder, and read its settings and tokenizers."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,9 @@ def begin(folder: Path, model: nn.Module, task: Task, sections: recipe.Sections)
         publish(draft, model, task, sections)
 
 
-def publish(draft: Draft, model: nn.Module, task: Task, sections: recipe.Sections) -> None:
+def publish(
+    draft: Draft, model: nn.Module, task: Task, sections: recipe.Sections, comments: Sequence[str] = ()
+) -> None:
     """Write everything that exists before training to a draft, and publish it."""
     config = {
         "architectures": [type(model).__name__],
@@ -47,7 +50,7 @@ def publish(draft: Draft, model: nn.Module, task: Task, sections: recipe.Section
     ends = {} if end is None else {"eos_token_id": end}
     for name, content in ((CONFIG, config), (GENERATION, ends | task.generation)):
         (draft.path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    (draft.path / RECIPE).write_text(recipe.to_toml(sections), encoding="utf-8")
+    (draft.path / RECIPE).write_text(recipe.to_toml(sections, comments), encoding="utf-8")
     (draft.path / LOG).touch()
     if task.tokenizer is not None:
         task.tokenizer.save(draft.path / TOKENIZER)

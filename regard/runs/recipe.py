@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +138,17 @@ def fit(key: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def to_toml(sections: Sections) -> str:
-    """Sections of plain values as TOML."""
-    lines = []
+def read_comments(path: Path) -> list[str]:
+    """The lines of comments that a recipe begins with."""
+    lines = read_text(path).splitlines()
+    return [
+        line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda x: x.startswith("#"), lines)
+    ]
+
+
+def to_toml(sections: Sections, comments: Iterable[str] = ()) -> str:
+    """Sections of plain values as TOML, after comments."""
+    lines = [f"# {' '.join(comment.splitlines())}".rstrip() for comment in comments]
     for name, section in sections.items():
         lines += [f"[{name}]"]
         lines += [f"{key} = {format_value(value)}" for key, value in section.items() if value is not None]

@@ -32,6 +32,9 @@ from regard.training.config import WARMUP_SHARE
 from regard.training.gather import gather_pairs
 from regard.training.job import Job, check_folder, exclusive_folder, free_folder
 from regard.training.machine import choose_device, explain_limits
+from regard.training.plan.follow import follow_plan, plan_job
+from regard.training.plan.plan import Plan
+from regard.training.plan.speed import known_machine, this_machine
 from regard.training.trainer import TrainConfig, Trainer
 
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
@@ -61,44 +64,92 @@ def train(
     resume: bool = False,
 ) -> Model:
     """Train by the recipe called `name`, or in a .toml file; `base` is a model to start from."""
+    job = make_job(name, data, valid, out, base, steps, minutes, set, resume)
+    if not job.resumes:
+        check_folder(job.folder)
+    config, reading = check_sections(job)
+    device = choose_device(config.device)
+    with distributed.process_group(device), explain_limits(job.folder), exclusive_folder(job):
+        with read_together(reading.max_bytes, reading.version):
+            trainer = assemble(job, config, device)
+        trainer.run()
+        distributed.barrier()  # every process has what it needs of the folder
+    return load(job.folder, device)
+
+
+def plan(
+    name: str = "write",
+    *data: str,
+    valid: str | Sequence[str] = (),
+    base: str | Path | None = None,
+    steps: int | None = None,
+    minutes: float | None = None,
+    set: Mapping[str, Any] | None = None,
+    machine: str | None = None,
+) -> Plan:
+    """What `train` would do, on this machine or on one of a known name. Nothing is written."""
+    job = make_job(name, data, valid, None, base, steps, minutes, set, resume=False)
+    config, reading = check_sections(job)
+    where = this_machine(choose_device(config.device)) if machine is None else known_machine(machine)
+    with read_together(reading.max_bytes, reading.version):
+        task_class, _ = find_task(job.sections["task"].get("name"), config)
+        parent = load(job.base, "cpu") if job.base else None
+        kind = choose_kind(job, parent, task_class)
+        check_settings(job, kind, parent)
+        use_data(job, task_class)
+        return plan_job(job, kind, parent, where)
+
+
+def make_job(
+    name: str,
+    data: Sequence[str],
+    valid: str | Sequence[str],
+    out: str | Path | None,
+    base: str | Path | None,
+    steps: int | None,
+    minutes: float | None,
+    set: Mapping[str, Any] | None,
+    resume: bool,
+) -> Job:
+    """What is to be trained, by a recipe and what was asked for."""
     changes = dict(set or {})
     if steps is not None:
         changes["train.steps"] = steps
     if minutes is not None:
         changes["train.minutes"] = minutes
-    sections = change_recipe(recipe.read(name), changes)
+    original = recipe.read(name)
+    sections = change_recipe(original, changes)
     files, held_out, parent = recipe.take_sources(sections, name)
     if files and data:  # a run's own recipe, for other data
         forget_data(sections["task"])
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
     base = base if base is not None else parent
     valid = [valid] if isinstance(valid, str) else list(valid)
-    data, valid = data or tuple(files), valid or ([] if data else held_out)
+    data, valid = list(data) or files, valid or ([] if data else held_out)
     for path in (folder, base or "", *data, *valid):
         check_name(os.path.abspath(path))  # which is written to the recipe
     job = Job(folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file())
     if job.resumes:
         resume_job(job, changes)
-    else:
-        check_folder(folder)
-        if base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
-            job.sections["model"] = {
-                k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
-            }
-    config = recipe.fill("train", job.sections["train"], TrainConfig)
+    elif base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
+        job.sections["model"] = {
+            k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
+        }
+    job.own_kind = job.sections["model"].get("kind") == original["model"].get("kind")
+    job.own_warmup = "train.warmup" in changes or (
+        "warmup" in job.sections["train"] and "train.steps" not in changes
+    )
+    return job
+
+
+def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
+    """The settings of training, where the plan has not filled them yet, and of reading."""
+    train = job.sections["train"]
+    budget = {} if "steps" in train or "minutes" in train else {"steps": 1}
+    config = recipe.fill("train", train | budget, TrainConfig)
     names = [field.name for field in fields(ReadConfig)]
     settings = {key: value for key, value in job.sections["data"].items() if key in names}
-    reading = recipe.fill("data", settings, ReadConfig)  # for the base, too
-    own_warmup = "warmup" in job.sections["train"] and "train.steps" not in changes  # for its own steps
-    if config.steps and not (job.resumes or own_warmup or "train.warmup" in changes):
-        config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
-    device = choose_device(config.device)
-    with distributed.process_group(device), explain_limits(folder), exclusive_folder(job):
-        with read_together(reading.max_bytes, reading.version):
-            trainer = assemble(job, config, device)
-        trainer.run()
-        distributed.barrier()  # every process has what it needs of the folder
-    return load(folder, device)
+    return config, recipe.fill("data", settings, ReadConfig)  # for the base, too
 
 
 # Settings
@@ -174,8 +225,14 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
         inherited = {name: getattr(parent.task.config, name) for name in task_class.inherits}
         sections["task"] = {k: v for k, v in inherited.items() if v is not None} | sections["task"]
     kind = choose_kind(job, parent, task_class)
-    settings = {k: v for k, v in sections["model"].items() if k not in ("kind", "preset")}
-    settings = get_preset(MODELS[kind][2], sections["model"].get("preset")) | settings
+    check_settings(job, kind, parent)
+    use_data(job, task_class)
+    if not going:
+        follow_plan(job, kind, parent, device)
+        config = recipe.fill("train", sections["train"], TrainConfig)
+        if config.steps and not job.own_warmup:
+            config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
+    settings = model_settings(job, kind)
     data_config = recipe.fill("data", sections["data"], task_class.data_config)
     corpus = read_data(job, kind, settings, parent, data_config)
     if not going:  # a run keeps its settings, and has none that came later
@@ -236,29 +293,49 @@ def choose_kind(job: Job, parent: Model | None, task_class: type[Task]) -> str:
     return kind
 
 
-def read_data(
-    job: Job, kind: str, settings: dict[str, Any], parent: Model | None, data_config: Any
-) -> Corpus:
-    """The data, and what follows from them; all settings are checked before the data are read."""
+def model_settings(job: Job, kind: str) -> dict[str, Any]:
+    """The settings of the model, with those of its preset."""
+    section = job.sections["model"]
+    own = {k: v for k, v in section.items() if k not in ("kind", "preset")}
+    return get_preset(MODELS[kind][2], section.get("preset")) | own
+
+
+def check_settings(job: Job, kind: str, parent: Model | None) -> tuple[int, Any]:
+    """Check all settings before the data are read. Return the context, and the settings of the task."""
     task_class, task_config = TASKS[job.sections["task"]["name"]]
-    model_config = MODELS[kind][1]
-    unknown = dict.fromkeys(from_data(model_config), 1)
-    context = recipe.fill("model", settings, model_config, **unknown).context
-    context = parent.task.context if parent else context
+    unknown = dict.fromkeys(from_data(MODELS[kind][1]), 1)
+    context = recipe.fill("model", model_settings(job, kind), MODELS[kind][1], **unknown).context
     config = recipe.fill("task", job.sections["task"], task_config)
     task_class.check_model(config, kind)
-    if parent:
-        tokenizers = parent.tokenizers
-    else:
-        tokenizers = load_tokenizers(job.folder) if job.resumes and "vocab" in unknown else []
+    recipe.fill("data", job.sections["data"], task_class.data_config)
+    return parent.task.context if parent else context, config
+
+
+def use_data(job: Job, task_class: type[Task]) -> None:
+    """Take the built-in data if none are given, and a folder's own splits."""
     if not job.data:
         here = Path(__file__).parents[1] / "builtin"
         job.data, held = ([str(here / name) for name in names] for names in task_class.builtin)
-        job.valid = job.valid or held
-    with read_together(data_config.max_bytes, data_config.version) as reading:
+        job.valid, job.built_in = job.valid or held, True
+    with read_together() as reading:
         job.data, job.valid = use_splits(job.data, job.valid, task_class.has_class_folders)
+    job.notes = list(reading.notes)
+
+
+def read_data(
+    job: Job, kind: str, settings: dict[str, Any], parent: Model | None, data_config: Any
+) -> Corpus:
+    """The data, and what follows from them."""
+    task_class, _ = TASKS[job.sections["task"]["name"]]
+    context, config = check_settings(job, kind, parent)
+    if parent:
+        tokenizers = parent.tokenizers
+    else:
+        has_tokenizers = job.resumes and "vocab" in from_data(MODELS[kind][1])
+        tokenizers = load_tokenizers(job.folder) if has_tokenizers else []
+    with read_together(data_config.max_bytes, data_config.version) as reading:
         corpus = task_class.read(DataRequest(job.data, job.valid, data_config, config, context, tokenizers))
-    corpus.files, corpus.notes = list(reading.files), [*reading.notes, *corpus.notes]
+    corpus.files, corpus.notes = list(reading.files), [*job.notes, *reading.notes, *corpus.notes]
     return corpus
 
 
@@ -326,7 +403,7 @@ def start(
         "train": vars(config),
     }
     if job.draft is not None:
-        publish(job.draft, model, task, resolved)
+        publish(job.draft, model, task, resolved, job.comments)
     elif job.resumes:
         check_config(job.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there
@@ -334,7 +411,8 @@ def start(
     if job.resumes:
         trainer.restore()
         if distributed.RANK == 0:  # what may differ holds from now on
-            atomic.write_text(job.folder / RECIPE, recipe.to_toml(resolved))
+            comments = recipe.read_comments(job.folder / RECIPE)
+            atomic.write_text(job.folder / RECIPE, recipe.to_toml(resolved, comments))
     return trainer
 
 

@@ -6,12 +6,13 @@ Start several processes with `torchrun --nproc-per-node N -m regard train ...`.
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+T = TypeVar("T")
 RANK = int(os.environ.get("RANK", 0))
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 LOCAL = int(os.environ.get("LOCAL_RANK", 0))
@@ -45,6 +46,14 @@ def all_max(*numbers: float) -> list[float]:
     x = torch.tensor(numbers, dtype=torch.float64)
     dist.all_reduce(x, dist.ReduceOp.MAX)
     return x.tolist()
+
+
+def broadcast(value: T) -> T:
+    """Return the first process's value."""
+    box = [value]
+    if WORLD > 1:
+        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+    return box[0]
 
 
 def barrier() -> None:

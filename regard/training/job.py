@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.errors import UserError
@@ -26,6 +26,11 @@ class Job:
     base: str | Path | None  # a model to start from
     resumes: bool  # whether the folder holds this run already
     draft: Draft | None = None  # of the folder of a new run, in the first process
+    built_in: bool = False  # the data are the task's built-in ones
+    own_kind: bool = True  # the model is of the recipe's kind
+    own_warmup: bool = False  # the warm-up was chosen for the number of steps
+    notes: list[str] = field(default_factory=list)  # about the data
+    comments: list[str] = field(default_factory=list)  # for the recipe: why it is as it is
 
 
 def free_folder(folder: Path) -> Path:

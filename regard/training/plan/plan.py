@@ -231,14 +231,16 @@ def shape_settings(plan: Plan, size: dict[str, Any]) -> dict[str, Any]:
 
 
 def scale_cost(cost: Cost, of: Size, to: Size, kind: str) -> Cost:
-    """The cost of a size from that of another one, without building the model."""
+    """The cost of a size from that of another one, without building the model. What its products cost grows
+    with the weights, and what its scores cost with width and depth."""
     ratio, width = to.weights(kind) / of.weights(kind), to.dim / of.dim
+    scores = min(cost.body, max(0.0, cost.body - 6 * cost.blocks)) if kind in ("gpt", "bert") else 0.0
     embedded = (cost.weights - cost.blocks) * width
     return replace(
         cost,
         weights=int(cost.blocks * ratio + embedded),
         blocks=int(cost.blocks * ratio),
-        body=cost.body * ratio,
+        body=(cost.body - scores) * ratio + scores * width * to.depth / of.depth,
         output=cost.output * width,
         muon=cost.muon * ratio * width,
         layers=max(1, cost.layers * to.depth // of.depth),

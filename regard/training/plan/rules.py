@@ -212,8 +212,7 @@ def choose_context(task: str, longest: float, dim: int, gpu: bool) -> int:
         return 64 if dim <= 128 and not gpu else 128 if dim < 256 and not gpu else 256 if dim <= 512 else 512
     if task in ("fill", "restore"):
         return 128
-    most = 512 if gpu else 256
-    return min(most, max(32, 16 * math.ceil((longest + 3) / 16)))
+    return min(512, max(128, 32 * math.ceil((longest + 3) / 32)))  # short ones cost no more: batches are cut
 
 
 # Size
