@@ -33,8 +33,8 @@ BUDGET, OF_GUESSING, OF_EARLIER = 0.25, 0.97, 0.98
 # training loss fell. If another metric decides, that often improves though the loss rises: then, for longer.
 MEMORISES = ((0.25, 1, 0.0), (0.10, 2, 0.0), (0.05, 4, 0.2))
 STALE = ((0.25, 1, 0.3),)
-# Of n rows, the loss may be off by chance by so many standard errors, 1/√n of it; where that is more than such
-# a share, it must be exceeded, and more often.
+# Of n rows, the loss may be off by chance by so many standard errors, 1/√n of it; where that is more than
+# such a share, it must be exceeded, and more often.
 ERRORS, AND_MORE = 4.0, 2
 TO_THE_END = 0.9  # share of the budget after which no run stops: the last steps, at low rates, gain most
 MOST_BATCHES, ENOUGH_TARGETS = 16, 2**16  # by which it is known how often each target occurs
@@ -146,9 +146,11 @@ class Guard:
         s.mean, s.last = s.mean + share * (loss - s.mean), loss
         if s.rows < ROWS:
             return None
-        if s.lowest is None or s.mean < s.lowest:
+        if s.lowest is None:
+            s.lowest, s.lowest_step = s.first, 1
+        if s.mean < s.lowest:
             s.lowest, s.lowest_step = s.mean, step
-        limit = self.limit(s.first, s.lowest)
+        limit = self.limit(s.lowest)
         if s.mean > limit:
             s.high_done = s.high_done if s.high else done
             s.high += 1
@@ -161,10 +163,16 @@ class Guard:
             s.good = s.saved
         return self.check_stuck(s.mean, step, done)
 
-    def limit(self, first: float, lowest: float) -> float:
+    def start(self) -> float:
+        """The loss of a model that has learnt nothing."""
+        first = self.state.first or 0.0
+        return min(first, self.guess.loss) if self.guess else first
+
+    def limit(self, lowest: float) -> float:
         """The mean of the loss from which on a run diverges."""
-        start = min(first, self.guess.loss) if self.guess else first
-        return lowest + max(LOST * (start - lowest), 0.1 * abs(start), math.sqrt(self.state.variance))
+        start = self.start()
+        noise = min(math.sqrt(self.state.variance), LOST * abs(start))
+        return lowest + max(LOST * (start - lowest), 0.1 * abs(start), noise)
 
     def check_stuck(self, mean: float, step: int, done: float) -> Mend | None:
         """Return what to do if, after a while, the loss is still that of guessing."""
@@ -235,11 +243,11 @@ class Guard:
             s.best_mean, s.best_done, s.rising = s.mean, done, 0
         if not self.config.guard or self.config.patience or s.mean is None or s.best_mean is None:
             return
-        is_falling = s.mean < 0.98 * s.best_mean and s.rows >= ROWS and s.high == 0
+        is_falling = s.mean < min(0.98 * s.best_mean, self.start()) and s.rows >= ROWS and s.high == 0
         s.rising = s.rising + 1 if is_falling and before is not None and loss > before else 0
         chance = ERRORS / math.sqrt(max(1, rows))
         s.has_stopped = done < TO_THE_END and any(
-            loss > lowest + max(share, chance) * abs(lowest)
+            loss > lowest + max(share, chance) * max(abs(lowest), 0.1 * self.start())
             and s.rising >= count + AND_MORE * (chance > share)
             and done - s.best_done >= long
             for share, count, long in (STALE if self.metric else MEMORISES)
