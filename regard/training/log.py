@@ -23,9 +23,13 @@ class Log:
         self.path, self.rows = path, read_log(path)
         self.go_back(step, step if evaluated is None else evaluated)
 
-    def go_back(self, step: int, evaluated: int) -> None:
-        """Drop the rows of later steps and evaluations, and go on after the others."""
-        self.rows = [row for row in self.rows if row["step"] <= (evaluated if "valid_loss" in row else step)]
+    def go_back(self, step: int, evaluated: int, notices: bool = False) -> None:
+        """Drop the rows of later steps and evaluations, perhaps not notices, and go on after the others."""
+        self.rows = [
+            row
+            for row in self.rows
+            if row["step"] <= (evaluated if "valid_loss" in row else step) or (notices and "notice" in row)
+        ]
         atomic.write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
         self.file.close()
         self.file = self.path.open("a", encoding="utf-8")

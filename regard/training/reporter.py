@@ -52,9 +52,9 @@ class Reporter:
         self.display.say(line)
 
     def go_back(self, state: TrainState) -> None:
-        """Forget what was logged after the step and the evaluation of this state."""
+        """Forget what was logged after the step and the evaluation of this state, but not the notices."""
         if self.log:
-            self.log.go_back(state.step, state.evaluated)
+            self.log.go_back(state.step, state.evaluated, notices=True)
 
     def log_step(self, row: dict[str, Any], eta: float | None) -> None:
         if self.log:
