@@ -47,6 +47,7 @@ from regard.tasks.heads import (
     count_scores,
     label_settings,
     likeliest_classes,
+    remark_on_classes,
 )
 from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading
@@ -141,6 +142,10 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         else:
             settings["low"] = min(train.scores or [0.0]) if config.low is None else config.low
             settings["high"] = max(train.scores or [1.0]) if config.high is None else config.high
+            if settings["low"] == settings["high"] and config.low is None:
+                raise UserError(
+                    f"every score is {settings['low']:g}: there is nothing to predict; give others"
+                )
         task = cls(ClassifyConfig(**vars(config) | settings), tokenizer, request.context)
         training, notes = task.examples(train)
         evaluation = None
@@ -311,6 +316,10 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         return guess_targets(
             batches, len(self.config.labels or ()), self.config.smoothing, self.config.weights
         )
+
+    def remark(self, *more: float) -> str | None:
+        labels = self.config.labels
+        return remark_on_classes(labels, more, self.config.balanced) if labels else None
 
     def preview(self, model: ClassifyModel, data: Examples, seed: int) -> str:
         sources = data.sources[:3]

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.errors import UserError
 from regard.models import Bert, Electra, Elmo, ModelWithHead
 from regard.tasks import metrics
 from regard.tasks.answers import Answer
 from regard.tasks.loss import IGNORED
 
 ClassMetric = Literal["accuracy", "matthews", "f1", "loss"]  # by which the best weights are kept
+ENOUGH = 3  # rows of a class that should be predicted at least once
 BALANCED = 0.95  # share of the classes that count, from which on accuracy says enough: about 65:35 of two
 
 
@@ -71,6 +73,11 @@ def label_settings(
         settings["weights"] = class_weights(counts)
     if config.metric is not None:
         return settings, []
+    if np.count_nonzero(counts) < 2:
+        only = names[int(counts.argmax())]
+        raise UserError(
+            f"every label is {only!r}: there is nothing to tell apart; give rows of at least two classes"
+        )
     balanced = label_balance(counts) >= BALANCED
     settings["metric"] = "accuracy" if balanced else "matthews" if len(names) == 2 else "f1"
     if balanced:
@@ -124,6 +131,19 @@ def count_scores(counts: Sequence[float]) -> dict[str, float]:
         "f1": float(f1.mean()) if len(f1) else 0.0,
         "matthews": float(together / spread**0.5) if spread else 0.0,
     }
+
+
+def remark_on_classes(names: Sequence[str], counts: Sequence[float], balanced: bool) -> str | None:
+    """What is striking about `class_counts` over all data: classes that are never predicted."""
+    _, predicted, true = np.reshape(counts, (3, -1))
+    missing = [(name, n) for name, p, n in zip(names, predicted, true, strict=True) if p == 0 and n >= ENOUGH]
+    if not missing:
+        return None
+    few = ", ".join(f"{name!r} ({n:.0f} of {true.sum():.0f} rows)" for name, n in missing[:3])
+    more = f" and {len(missing) - 3} more classes" if len(missing) > 3 else ""
+    only = f"{names[int(predicted.argmax())]!r} is" if np.count_nonzero(predicted) == 1 else "others are"
+    todo = "give more rows of it" if balanced else "--set task.balanced=true makes each class count alike"
+    return f"{few}{more} never predicted, only {only}; {todo}"
 
 
 def likeliest_classes(labels: Sequence[str], logits: Tensor, count: int) -> list[Answer]:

@@ -24,7 +24,14 @@ from regard.models import ModelWithHead, ViT
 from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, Shuffled, targets
 from regard.tasks.guessing import Guess, guess_targets
-from regard.tasks.heads import ClassMetric, class_counts, class_scores, count_scores, likeliest_classes
+from regard.tasks.heads import (
+    ClassMetric,
+    class_counts,
+    class_scores,
+    count_scores,
+    likeliest_classes,
+    remark_on_classes,
+)
 from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading, recorded_call, region_names
 from regard.tasks.request import Request
@@ -59,6 +66,8 @@ class PixelConfig(Protocol):
     def mean(self) -> tuple[float, ...] | None: ...
     @property
     def std(self) -> tuple[float, ...] | None: ...
+    @property
+    def balanced(self) -> bool: ...
     @property
     def smoothing(self) -> float: ...
     @property
@@ -163,6 +172,9 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
 
     def guess(self, model: ModelWithHead, batches: Sequence[Batch]) -> Guess:
         return guess_targets(batches, len(self.labels), self.config.smoothing, self.config.weights)
+
+    def remark(self, *more: float) -> str | None:
+        return remark_on_classes(self.labels, more, self.config.balanced)
 
     def preview(self, model: ModelWithHead, data: Examples, seed: int) -> str:
         answers = self.answers(model, Request(data.sources[:3], samples=2))

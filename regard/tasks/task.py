@@ -183,6 +183,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def metrics(self, loss: float, count: int, data: DataT, *more: float) -> dict[str, float]:
         """Metrics from the sums over `count` predictions."""
 
+    def remark(self, *more: float) -> str | None:
+        """What is striking about the sums of an evaluation besides the loss, and what to do about it."""
+        return None
+
     def guess(self, model: ModelT, batches: Sequence[Batch]) -> Guess | None:
         """What the best constant answer to these batches gives; None where that says nothing."""
         return None

@@ -188,12 +188,11 @@ class Checkpointer:
         Tensors stay where they are, where CUDA graphs find them. All processes must call this together.
         """
         if step:
-            weights, optimizer, about = checkpoints.load(self.checkpoints / f"step-{step}")
-            state.evaluated = about["evaluated"]
+            weights, optimizer, _ = checkpoints.load(self.checkpoints / f"step-{step}")
         else:
             weights, optimizer = make_first_model().state_dict(), {}
-            state.evaluated = 0
         state.step, state.worse = step, 0
+        state.evaluated = min(state.evaluated, step - step % self.config.evaluate)
         distributed.barrier()  # all have read it
         if distributed.RANK == 0:
             later = [n for n in checkpoints.steps(self.checkpoints) if n > step]

@@ -1,6 +1,7 @@
 """Measure a model on the validation set, and publish the best weights."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from regard.tasks import targets
 from regard.training import distributed
 from regard.training.checkpointer import Checkpointer, TrainState
 from regard.training.config import TrainConfig
+from regard.training.ema import MovingAverage, measure_better
 from regard.training.objective import Objective
 from regard.training.prefetch import to_device
 from regard.training.reporter import Reporter
@@ -32,6 +34,7 @@ class Evaluation:
         self.task, self.objective, self.model = task, objective, checkpointer.model
         self.checkpointer, self.reporter, self.config = checkpointer, reporter, config
         self.device, self.autocast, self.is_interrupted = device, autocast, is_interrupted
+        self.remark: str | None = None  # about the last measurement
 
     def measure(self, valid: Any) -> dict[str, float] | None:
         """Return the metrics on the validation set, or None if a signal interrupted it."""
@@ -54,7 +57,23 @@ class Evaluation:
             sums = nn.functional.pad(sums, (0, width - len(sums)))
             sums, count = distributed.all_sum(sums), int(distributed.all_sum(torch.tensor(count)))
         loss, *more = sums.tolist()
+        self.remark = self.task.remark(*more)
         return {f"valid_{k}": v for k, v in self.task.metrics(loss, count, valid, *more).items()}
+
+    def evaluate(self, state: TrainState, valid: Any, ema: MovingAverage | None) -> dict[str, float] | None:
+        """Measure the model, and publish the best weights so far. Return None if a signal interrupted it."""
+        result = measure_better(ema, partial(self.measure, valid), self.rank_key)
+        if result is None:
+            return None
+        metrics, better_weights = result
+        state.evaluated = state.step
+        with better_weights:
+            is_best = self.keep_if_best(state, metrics)
+            self.reporter.draw_curve(state.best)
+            if self.config.parallel != "fsdp":  # a process alone has only a share of the weights
+                self.reporter.show_sample(self.model, valid, state.step)
+        state.worse = 0 if is_best else state.worse + 1
+        return {"step": state.step} | metrics
 
     def measure_weights(self, weights: dict[str, Tensor], valid: Any) -> dict[str, float] | None:
         """Measure other weights; then the model has its own again."""

@@ -73,7 +73,7 @@ class GuardState:
     rising: int = 0  # evaluations in succession in which that rose, while the training loss fell
     has_stopped: bool = False  # because more steps only memorise
     has_advised: bool = False  # said what to do about targets that are only guessed
-    unpredicted: int = 0  # evaluations in succession in which a class was never predicted
+    remarks: int = 0  # evaluations in succession about which the task had something to remark
 
     @classmethod
     def read(cls, content: Any) -> "GuardState | None":
@@ -156,9 +156,12 @@ class Guard:
             s.high += 1
         else:
             s.high = 0
-        if s.high >= ROWS and done - s.high_done >= LONG:
+        if s.high >= ROWS and done - s.high_done >= LONG and not s.has_advised:
             rose = f"the loss rose from {s.lowest:.4g} at step {s.lowest_step} to {s.mean:.4g} at step {step}"
-            return self.go_back(rose, step, done)
+            if s.mends < MOST_MENDS:
+                return self.go_back(rose, step, done)
+            s.has_advised = True
+            self.notice(self.give_up(rose))
         if s.saved > s.good and s.rows >= s.saved_rows + ROWS and s.mean <= (limit + s.lowest) / 2:
             s.good = s.saved
         return self.check_stuck(s.mean, step, done)
@@ -206,8 +209,7 @@ class Guard:
         """Lower the rate and return the step to go on from. Raise UserError if that was tried enough."""
         s, lr = self.state, self.config.lr
         if not self.config.guard or s.mends >= MOST_MENDS:
-            tried = f", also after {s.mends} attempts with lower rates" if s.mends else ""
-            raise UserError(f"{reason}{tried}; lower train.lr (now {lr * s.scale:.3g})")
+            raise UserError(self.give_up(reason))
         to = s.good if to is None else to
         factor = factor or (FROM_CHECKPOINT if to else FROM_START)
         before, s.scale = s.scale, s.scale * factor
@@ -221,6 +223,13 @@ class Guard:
         return Mend(
             to, f"{reason}: back {where}, with train.lr={lr * s.scale:.3g} instead of {lr * before:.3g}"
         )
+
+    def give_up(self, reason: str) -> str:
+        lr, s = self.config.lr, self.state
+        tried = (
+            f", also after {s.mends} attempts with less, the last with {lr * s.scale:.3g}" if s.mends else ""
+        )
+        return f"{reason}{tried}; lower train.lr (now {lr})"
 
     # Checkpoints
 
@@ -260,14 +269,13 @@ class Guard:
                 "train.guard=false goes on"
             )
 
-    def see_classes(self, names: list[str], done: float) -> None:
-        """Say which classes are never predicted, if they are not in two evaluations of the later half."""
+    def see_remark(self, remark: str | None, done: float) -> None:
+        """Say what is striking in two evaluations of the later half."""
         s = self.state
-        if not self.config.guard or done < 0.5:
-            return
-        s.unpredicted = s.unpredicted + 1 if names else 0
-        if s.unpredicted == 2:
-            self.notice(describe_unpredicted(names))
+        if self.config.guard and done >= 0.5:
+            s.remarks = s.remarks + 1 if remark else 0
+        if remark and s.remarks == 2:
+            self.notice(remark)
 
     def sum_up(self, best: dict[str, float], rows: int) -> None:
         """Say if the best evaluation is no better than guessing."""
@@ -291,16 +299,6 @@ class Guard:
 
 
 ADVICE = "the inputs may not tell the targets: check that each target belongs to its input"
-
-
-def describe_unpredicted(names: list[str]) -> str:
-    few = ", ".join(repr(name) for name in names[:3]) + (
-        f" and {len(names) - 3} more" if len(names) > 3 else ""
-    )
-    return (
-        f"never predicted: {few}; if they are rare, --set task.balanced=true makes each class count alike, "
-        "else give more rows of them"
-    )
 
 
 def guess_first_batches(task: Task, model: nn.Module, samples: Samples) -> Guess | None:

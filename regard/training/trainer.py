@@ -25,7 +25,7 @@ from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState, no_first_model
 from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
-from regard.training.ema import MovingAverage, measure_better
+from regard.training.ema import MovingAverage
 from regard.training.evaluation import Evaluation
 from regard.training.graphs import Graphs, set_value
 from regard.training.guard import Guard, Mend, guess_first_batches
@@ -354,19 +354,11 @@ class Trainer:
         if valid is None:
             self.state.evaluated = self.step
             return
-        result = measure_better(self.ema, partial(self.evaluation.measure, valid), self.evaluation.rank_key)
-        if result is None:
-            return
-        self.state.evaluated = self.step
-        metrics, better_weights = result
-        with better_weights:
-            is_best = self.evaluation.keep_if_best(self.state, metrics)
-            self.reporter.draw_curve(self.state.best)
-            if self.config.parallel != "fsdp":  # a process alone has only a share of the weights
-                self.reporter.show_sample(self.model, valid, self.step)
-        self.state.worse = 0 if is_best else self.state.worse + 1
-        now, best = {"step": self.step} | metrics, self.state.best or metrics
-        self.guard.see_evaluation(now, best, len(valid), self.budget_used(), self.time_left())
+        metrics = self.evaluation.evaluate(self.state, valid, self.ema)
+        if metrics is not None:
+            done, best = self.budget_used(), self.state.best or metrics
+            self.guard.see_evaluation(metrics, best, len(valid), done, self.time_left())
+            self.guard.see_remark(self.evaluation.remark, done)
         self.pace.start()
 
     # Reports and checkpoints

@@ -1,17 +1,28 @@
 """A run that goes wrong: what the guard notices, and what comes of it."""
 
+import itertools
+import json
 import math
+import signal
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from helpers.errors import user_error
+from helpers.runs import before, checkpoints, losses, rows, same, stopped, tiny
 from regard.tasks import Guess
+from regard.tasks.heads import remark_on_classes
 from regard.training.config import TrainConfig
 from regard.training.guard import MOST_MENDS, Guard, GuardState, Mend
+from regard.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 STEPS = 1000
 LEVEL = Guess(3.3, 3.3, 0.1)
@@ -106,14 +117,15 @@ def test_a_gradient_that_is_not_finite_is_mended_a_few_times():
         assert guard.state.scale == 0.25**n
     error = user_error(lambda: guard.see_gradient(7, math.inf, 0.1))
     assert "train.lr" in error
-    assert f"{0.25**MOST_MENDS:.3g}" in error
+    assert f"{0.25**MOST_MENDS:.3g};" in error
+    assert "now 1.0" in error
     assert guard.see_gradient(7, 1e30, 0.1) is None
 
 
 def test_the_guard_can_be_turned_off():
     guard, said = make(guard=False)
     assert watch(guard, lambda done: 3.3 + 9 * done) is None
-    assert "lower train.lr (now 1)" in user_error(lambda: guard.see_gradient(7, math.nan, 0.1))
+    assert "lower train.lr (now 1.0)" in user_error(lambda: guard.see_gradient(7, math.nan, 0.1))
     evaluate(guard, [1.5, 2.5, 3.5])
     guard.sum_up({"step": 5, "valid_loss": 9.0}, 10_000)
     assert not said
@@ -260,16 +272,169 @@ def test_what_is_said_about_a_model_that_guesses(best, is_guessing):
     assert all("belongs to its input" in line for line in said)
 
 
-def test_classes_that_are_never_predicted_are_named_once():
+def test_a_remark_is_made_once():
     guard, said = make()
     for done in (0.1, 0.3, 0.5):
-        guard.see_classes(["rare"], done)
+        guard.see_remark("'rare' is never predicted", done)
     assert not said
-    for done in (0.7, 0.8, 0.9):
-        guard.see_classes(["rare"], done)
-    assert len(said) == 1
-    assert "'rare'" in said[0]
-    assert "task.balanced" in said[0]
+    for remark in (
+        None,
+        "'rare' is never predicted",
+        "'rare' is never predicted",
+        "'rare' is never predicted",
+    ):
+        guard.see_remark(remark, 0.7)
+    assert said == ["'rare' is never predicted"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ([[5, 5, 0], [8, 8, 0], [8, 8, 0]], None),
+        ([[5, 5, 0], [9, 9, 0], [8, 8, 2]], None),  # too few to say
+        ([[5, 5, 0], [9, 9, 0], [7, 7, 4]], ["'c' (4 of 18 rows)", "task.balanced"]),
+        ([[9, 0, 0], [18, 0, 0], [9, 5, 4]], ["'b' (5 of 18 rows), 'c' (4", "only 'a' is"]),
+    ],
+)
+def test_classes_that_are_never_predicted(counts, words):
+    remark = remark_on_classes(["a", "b", "c"], [n for row in counts for n in row], balanced=False)
+    assert (remark is None) == (words is None)
+    assert all(word in (remark or "") for word in words or ())
+
+
+# Real runs
+
+WAYS = {"train__evaluate": 20, "train__save": 20, "steps": 80, "model__dropout": 0.1}
+HOT = WAYS | {"train__lr": 3.0}
+
+
+def notices(out: Path) -> list[str]:
+    rows = map(json.loads, (out / "log.jsonl").read_text().splitlines())
+    return [row["notice"] for row in rows if "notice" in row]
+
+
+@pytest.fixture(scope="module")
+def hot(tmp_path_factory: pytest.TempPathFactory, text: str, quick: None) -> Path:
+    """A run whose rate is 300 times too high."""
+    tiny(text, out := tmp_path_factory.mktemp("hot") / "out", **HOT)
+    return out
+
+
+def test_a_rate_far_too_high_ends_with_a_good_model(hot, text, tmp_path):
+    tiny(text, tmp_path / "out", **WAYS)
+    assert not notices(tmp_path / "out")
+    assert all("train.lr" in line for line in notices(hot))
+    assert 1 <= len(notices(hot)) <= MOST_MENDS
+    lowest = [
+        min(row["valid_loss"] for row in rows(out) if "valid_loss" in row) for out in (hot, tmp_path / "out")
+    ]
+    assert lowest[0] < 1.2 * lowest[1]
+    steps = [row["step"] for row in rows(hot) if "loss" in row]
+    assert steps == list(range(1, 81))  # of those that led to nothing, none is left
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, None])
+@pytest.mark.parametrize("steps", [[3, 15], [25], [41, 60]])
+def test_a_run_that_is_stopped_while_it_is_mended(hot, text, tmp_path, steps, how):
+    """The n-th steps that are taken: also those after going back."""
+
+    class Died(Exception):
+        pass
+
+    out = tmp_path / "out"
+    for n in steps:
+        taken = itertools.count()
+        if how is not None:
+            with stopped(Trainer, "train_step", lambda *_: next(taken) == n, how):  # noqa: B023
+                tiny(text, out, **HOT, resume=True)
+            continue
+
+        def die(_: Trainer) -> None:
+            if next(taken) == n:  # noqa: B023
+                raise Died
+
+        with before(Trainer, "train_step", die), pytest.raises(Died):
+            tiny(text, out, **HOT, resume=True)
+    tiny(text, out, **HOT, resume=True)
+    same(hot, out)
+    assert guard_of(hot) == guard_of(out)
+
+
+def guard_of(out: Path) -> dict[str, Any]:
+    state = json.loads((out / "checkpoints" / checkpoints(out)[-1] / "state.json").read_text())
+    return {k: v for k, v in state["guard"].items() if not k.startswith("back_d")}
+
+
+def test_it_goes_back_to_a_checkpoint(text, tmp_path, monkeypatch):
+    """A gradient that is not finite once, late: the steps since then are the same again, at half the rate."""
+    settings = WAYS | {"model__dropout": 0.0}
+    update, failed = Trainer.update, []
+
+    def fail_once(trainer: Trainer) -> None:
+        update(trainer)
+        if trainer.step == 69 and not failed:
+            failed.append(1)
+            trainer.norm = torch.tensor(math.nan)
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(math.nan)
+
+    monkeypatch.setattr(Trainer, "update", fail_once)
+    tiny(text, out := tmp_path / "out", **settings)
+    (line,) = notices(out)
+    assert "nan at step 70" in line
+    assert "step 40" in line  # after 60 it was too early to say
+    assert rows(out)[-1]["step"] == 80
+    assert checkpoints(out)[-2:] == ["step-60", "step-80"]
+    for path in out.rglob("*.safetensors"):
+        assert all(t.isfinite().all() for t in load_file(path).values()), path
+
+
+def test_a_run_that_memorises_stops_early_and_stays_so(text, tmp_path, monkeypatch):
+    losses(monkeypatch, 1.5, 3.0, 9.0, 9.0)
+    settings = WAYS | {"data__holdout": 0.5}
+    tiny(text, out := tmp_path / "out", **settings)
+    assert [row["step"] for row in rows(out) if "valid_loss" in row] == [20, 40]
+    assert "step 20" in notices(out)[0]
+    tiny(text, out, **settings, resume=True)
+    assert checkpoints(out)[-1] == "step-40"
+    tiny(text, out, **settings, train__guard=False, resume=True)
+    assert checkpoints(out)[-1] == "step-80"
+
+
+def write_classes(path: Path, label: Callable[[int, bool], str]) -> str:
+    rng = np.random.default_rng(0)
+    rows = ["text\tlabel"]
+    for n in range(120):
+        good = bool(rng.integers(2))
+        rows.append(f"a {'good' if good else 'bad'} film {n}\t{label(int(rng.integers(2)), good)}")
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+CLASSES = {
+    "case": "classify-bert",
+    "steps": 60,
+    "train__evaluate": 20,
+    "train__save": 30,
+    "task__balanced": False,
+}
+
+
+def test_labels_that_do_not_belong_to_their_texts(tmp_path):
+    data = write_classes(tmp_path / "data.tsv", lambda throw, _: "yn"[throw])
+    tiny(data, tmp_path / "out", **CLASSES)
+    assert "belongs to its input" in notices(tmp_path / "out")[-1]
+    data = write_classes(tmp_path / "true.tsv", lambda _, good: "yn"[good])
+    tiny(data, tmp_path / "true", **CLASSES)
+    assert not notices(tmp_path / "true")
+
+
+def test_one_class_or_score_is_refused(tmp_path):
+    data = write_classes(tmp_path / "data.tsv", lambda *_: "same")
+    user_error(lambda: tiny(data, tmp_path / "out", **CLASSES), "'same'", "two classes")
+    Path(data).write_text(Path(data).read_text().replace("label", "score").replace("same", "3"))
+    user_error(lambda: tiny(data, tmp_path / "out", **CLASSES), "every score is 3")
+    assert not (tmp_path / "out").exists()
 
 
 # The state
