@@ -3,8 +3,8 @@
     python -m bench.scaling [PLOT ...] [--out DIR] [--seconds 0.5] [--document]
 
 GPTs with random weights, and recurrent networks of the same width and depth. Training is a whole step: the
-loss, its gradient, AdamW, not compiled. Writing is a token after a text of that length. On a GPU in bf16,
-with the sizes of GPT-2; on a CPU with small ones. A size that does not fit in memory, or takes more than a
+loss, its gradient, AdamW, not compiled. Writing is a token after a text of that length, as `generate` writes
+it. On a GPU in bf16, with the sizes of GPT-2; on a CPU with small ones. A size that does not fit in memory, or takes more than a
 few seconds, ends its curve. Writes DIR/scaling.json and an SVG for each plot; --document puts plots and
 numbers into docs/performance.md. Ends with one JSON line.
 """
@@ -24,6 +24,9 @@ import torch
 from bench.rows.document import DOCUMENT, document
 from torch import Tensor
 
+from regard.decode.buffers import Text
+from regard.decode.runners import make_runner
+from regard.decode.sampling import Sampling
 from regard.draw.plots import Curves
 from regard.draw.scene import side_by_side
 from regard.draw.svg import svg
@@ -132,19 +135,32 @@ def train_step(model: GPT | RecurrentLM, batch: int, length: int) -> Callable[[]
 
 
 def write_step(model: GPT, batch: int, length: int) -> Callable[[], float]:
-    """A token for each of `batch` texts of this length; it returns the bytes needed at once, on a GPU."""
-    device = next(model.parameters()).device
-    model.eval()
-    if device.type == "cuda":
-        model.bfloat16()
-    ids = torch.randint(10, model.config.vocab, (batch, length - MOST - 2), device=device)
-    with torch.inference_mode():
-        state = model.start(ids)[1]
+    """A token for each of `batch` texts of this length, by a runner as in `generate` where the model has one;
+    it returns the bytes needed at once, on a GPU."""
+    device, new = next(model.parameters()).device, MOST + 8
+    ids = torch.randint(10, model.config.vocab, (batch, length - new))
+    runner, state = make_runner(model.eval(), batch + 8), None  # so that there are pages to spare
+    if runner is not None:
+        greedy, rng = Sampling(temperature=0), np.random.default_rng(0)
+        for row in ids.tolist():
+            runner.add(Text(row, greedy, rng, new))
+        with torch.inference_mode():  # all prompts are read before the first token
+            runner._admit()
+            while any(text.reading for text in runner.texts):
+                runner._read()
+        assert len(runner.texts) == batch
+    else:
+        with torch.inference_mode():
+            ids = ids.to(device)
+            state = model.start(ids)[1]
 
     def step() -> float:
-        with torch.inference_mode():
-            nonlocal state
-            _, state = model.step(ids[:, :1], state)
+        nonlocal state
+        if runner is not None:
+            runner.step()
+        else:
+            with torch.inference_mode():
+                _, state = model.step(ids[:, :1], state)
         return float(torch.cuda.max_memory_allocated()) if device.type == "cuda" else math.nan
 
     return step
