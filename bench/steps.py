@@ -1,15 +1,18 @@
 """Measure whole training steps of several tasks: tokens per second, memory, and where the time goes.
 
-    python bench/steps.py ROW [--pairs FOLDER] [--profile FILE] [--losses N] [--without graphs] [--set K=V]
+    python bench/steps.py ROW [--pairs FOLDER] [--profile FILE] [--losses N] [--begin SECONDS]
+                          [--without graphs] [--set K=V]
 
 ROW is gpt2, bert, mini, base (a Transformer on pairs) or tiny (the default translator). FOLDER holds Multi30k
-(train.en.gz, train.de.gz). Rates are targets per second, without padding. Prints one JSON line at the end.
+(train.en.gz, train.de.gz). Rates are targets per second, without padding. With --begin, those of each second
+from the very first step, also while steps are prepared. Prints one JSON line at the end.
 """
 
 import argparse
 import fcntl
 import json
 import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -99,6 +102,23 @@ def measure(trainer: Trainer, steps: int) -> dict[str, float]:
     }
 
 
+def measure_begin(trainer: Trainer, seconds: float) -> list[int]:
+    """Targets per second in each second from now on."""
+    rates, before = list[int](), 0.0
+    trainer.pace.start()
+    start = last = time.perf_counter()
+    while last - start < seconds:
+        trainer.train_step()
+        if time.perf_counter() - last >= 1:
+            synchronize(trainer.device)
+            now = time.perf_counter()
+            counts = trainer.pace.counts
+            count = counts["target_tokens"] or counts["tokens"]
+            rates.append(round((count - before) / (now - last)))
+            before, last = count, now
+    return rates
+
+
 def profile(trainer: Trainer, file: str, steps: int = 5) -> dict[str, float]:
     """Write tables of kernels and of operations on the CPU; return the milliseconds of a step on the GPU."""
     from torch.profiler import ProfilerActivity
@@ -127,6 +147,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=12)
     parser.add_argument("--profile", metavar="FILE")
     parser.add_argument("--losses", type=int, default=0, help="print the losses of so many steps")
+    parser.add_argument("--begin", type=float, default=0, metavar="SECONDS")
     parser.add_argument("--without", choices=["graphs", "joint"], action="append", default=[])
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
@@ -138,6 +159,9 @@ def main() -> None:
     begin = time.perf_counter()
     trainer = make_trainer(options.row, device, options.pairs, recipe.assignments(options.set))
     result: dict[str, Any] = {"row": options.row, "set": options.set, "without": options.without}
+    if options.begin:
+        rates = measure_begin(trainer, options.begin)
+        result |= {"median of the first seconds": statistics.median(rates), "each": rates}
     losses = [trainer.train_step() for _ in range(options.losses)]
     if losses:
         result["losses"] = [round(float(loss[0]), 4) for loss in losses if loss is not None]
