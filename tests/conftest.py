@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import asyncio
 import gc
 import os
 import shutil
@@ -86,9 +87,9 @@ def quick() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Start Chromium, or skip the test where it is not installed."""
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
+    """Start Chromium, or skip the test where it is not installed; with the event loop that drives it."""
     sync = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
@@ -96,5 +97,17 @@ def browser() -> Iterator[Any]:
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     with sync.sync_playwright() as play:
         launched = play.chromium.launch(executable_path=chromium, args=flags)
-        yield launched
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield launched, loop
+        asyncio._set_running_loop(loop)
         launched.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: tuple[Any, asyncio.AbstractEventLoop]) -> Iterator[Any]:
+    """Chromium, one for all modules; its loop is this thread's only while they run: others have their own."""
+    launched, loop = chromium
+    asyncio._set_running_loop(loop)
+    yield launched
+    asyncio._set_running_loop(None)

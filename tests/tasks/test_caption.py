@@ -307,8 +307,9 @@ def looks(model: Any, pictures: list[torch.Tensor], shapes: Any) -> Iterator[tup
 def test_soon_it_looks_at_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention finds the shapes long before their names are correct."""
     unmeasured(monkeypatch)
-    settings = {"train.lr": 3e-3, "train.warmup": 30, "model.dropout": 0.0, "task.smoothing": 0.0}
-    model = train("caption", out=tmp_path / "out", steps=260, set=settings | {"train.device": "cpu"})
+    settings = {"train.lr": 4e-3, "train.warmup": 30, "model.dropout": 0.0, "task.smoothing": 0.0}
+    settings |= {"train.evaluate": 1000, "train.device": "cpu"}
+    model = train("caption", out=tmp_path / "out", steps=200, set=settings)
     right, inside, area = score_answers(model, 101)
     assert right > 0.05  # of about 450 combinations
     assert inside > 0.38 > 1.5 * area

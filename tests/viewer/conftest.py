@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import functools
-import itertools
 import json
 
 import pytest
@@ -25,13 +24,10 @@ def server():
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spare_tabs():
     """Tabs that no test uses at the moment, by their options: a new one takes longer than most tests."""
-    spare = collections.defaultdict(list)
-    yield spare
-    for one in itertools.chain(*spare.values()):
-        one.page.close()
+    return collections.defaultdict(list)
 
 
 @pytest.fixture
@@ -39,7 +35,7 @@ def tab(browser, server, spare_tabs):
     tabs = []
 
     def opened(kind, state="", **options):
-        url = kind if kind.startswith("file:") else server(kind).url
+        url = kind if kind.startswith(("file:", "http:")) else server(kind).url
         spare = spare_tabs[json.dumps(options, sort_keys=True)]
         one = spare.pop() if spare else Tab(browser, url, **options)
         one.url = url

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import regard
-from helpers.browsing import MODELS, VIEWS, WORDS, close, hostile, number, shown
+from helpers.browsing import VIEWS, WORDS, close, hostile, number, shown
 from helpers.looking import noise
 
 
@@ -25,9 +25,12 @@ def test_every_view_opens(tab, kind):
     assert float(difference) == shown(kind).trace.difference
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", VIEWS)
 def test_every_sum_is_ticked(tab, kind):
-    """The last number of every tensor that can be opened, recomputed in the page, is torch's."""
+    """The last number of every tensor that can be opened, recomputed in the page, is torch's.
+
+    By the server's routes; test_page_sums.py has all families.
+    """
     it = tab(kind)
     script = """async () => {
       const { Server } = await import("/page/source.js");

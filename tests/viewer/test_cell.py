@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.browsing import MODELS, OPEN_CELLS, Tab
+from helpers.browsing import MODELS, OPEN_CELLS
 from helpers.serving import serve_session
 from regard.viewer.session import Session
 
@@ -17,23 +17,20 @@ from regard.viewer.session import Session
         ("gpt2", torch.float16, 2048),
     ],
 )
-def test_in_fewer_digits(browser, kind, dtype, within):
+def test_in_fewer_digits(tab, kind, dtype, within):
     model, input = MODELS[kind]()
     model.model.to(dtype)
     it = Session(model, input, "der Fuchs springt" if kind == "transformer" else None)
     assert it.manifest["model"]["dtype"] == str(dtype).removeprefix("torch.")
     with serve_session(it) as server:
-        tab = Tab(browser, server.url).open()
-        cells = tab.page.evaluate(OPEN_CELLS)
-        tab.page.close()
-    assert tab.wrong == []
+        cells = tab(server.url).page.evaluate(OPEN_CELLS)
     totals = [cell["total"] for cell in cells.values() if cell["fits"] is not None]
     assert len(totals) > 20
     assert {name: cell["total"] for name, cell in cells.items() if cell["fits"] == "false"} == {}
     assert all(f"within 1/{within} of what was added up" in total for total in totals)
 
 
-def test_a_wrong_number_is_not_ticked(browser):
+def test_a_wrong_number_is_not_ticked(tab):
     """Also not for a model of low precision: an error of a twentieth is shown."""
     model, input = MODELS["gpt2"]()
     model.model.to(torch.bfloat16)
@@ -42,6 +39,5 @@ def test_a_wrong_number_is_not_ticked(browser):
     it.trace[name][0, 1, 0] += 0.05
     it.trace[name][0, 1, 1] -= 0.05
     with serve_session(it) as server:
-        tab = Tab(browser, server.url).open(f"#cell={name}:0,1,1&layer=0")
-        assert tab.page.get_attribute(".cell .tick", "data-fits") == "false"
-        tab.page.close()
+        page = tab(server.url, f"#cell={name}:0,1,1&layer=0").page
+        assert page.get_attribute(".cell .tick", "data-fits") == "false"

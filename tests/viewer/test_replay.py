@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from helpers.browsing import WORDS, Tab, close, trained
+from helpers.browsing import WORDS, close, trained
 from helpers.errors import user_error
 from helpers.looking import CONTEXT, DEEP, reader, shaken
 from helpers.serving import serve_session
@@ -62,13 +62,10 @@ def test_a_damaged_checkpoint_is_named(folder, tmp_path):
 
 
 @pytest.fixture
-def opened(browser, folder):
+def opened(tab, folder):
     model = regard.load(folder, "cpu")
     with serve_session(Session(model, WORDS)) as server:
-        tab = Tab(browser, server.url)
-        yield tab, model, server
-        tab.page.close()
-        assert tab.wrong == []
+        yield tab(server.url), model, server
 
 
 def test_the_slider_replays_every_view(opened):
@@ -115,12 +112,10 @@ def test_only_steps_that_are_there_can_be_named(opened):
     tab.wrong.clear()  # the browser's own word on a status of 400
 
 
-def test_nothing_to_replay_is_told(browser, folder, tmp_path):
+def test_nothing_to_replay_is_told(tab, folder, tmp_path):
     shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns(CHECKPOINTS))
     model = regard.load(tmp_path / "run", "cpu")
     with serve_session(Session(model, WORDS)) as server:
-        tab = Tab(browser, server.url).open("#view=training")
-        assert "train.keep" in tab.text("section.training")
-        assert tab.page.query_selector("#checkpoint, #replay") is None
-        tab.page.close()
-    assert tab.wrong == []
+        it = tab(server.url, "#view=training")
+        assert "train.keep" in it.text("section.training")
+        assert it.page.query_selector("#checkpoint, #replay") is None

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import regard
-from helpers.browsing import WORDS, Tab, shown, trained
+from helpers.browsing import WORDS, shown, trained
 from helpers.serving import serve_session
 from regard.viewer.session import Session
 
@@ -62,19 +62,17 @@ def test_every_view_can_be_exported(tab, kind):
         check(it, state, {"model": shown(kind).model, "given": shown(kind).input})
 
 
-def test_export_of_a_training_run(browser, tmp_path):
+def test_export_of_a_training_run(tab, tmp_path):
     folder = trained(tmp_path / "run")
     model = regard.load(folder, "cpu")
     with serve_session(Session(model, WORDS)) as server:
-        tab = Tab(browser, server.url)
-        check(tab, "view=training", {"model": model})
-        tab.open("#view=talk")
-        tab.page.click("#say")
-        tab.page.wait_for_selector(".said")
-        tab.page.click("#view-take")
-        tab.page.wait_for_selector("#python")
-        assert download(tab, "#csv").decode().splitlines()[1].startswith(f'"{WORDS}"')
-        assert download(tab, "#png").startswith(b"\x89PNG")
-        assert f'model.ask("{WORDS}")' in tab.text("#python")
-        tab.page.close()
-    assert tab.wrong == []
+        it = tab(server.url)
+        check(it, "view=training", {"model": model})
+        it.open("#view=talk")
+        it.page.click("#say")
+        it.page.wait_for_selector(".said")
+        it.page.click("#view-take")
+        it.page.wait_for_selector("#python")
+        assert download(it, "#csv").decode().splitlines()[1].startswith(f'"{WORDS}"')
+        assert download(it, "#png").startswith(b"\x89PNG")
+        assert f'model.ask("{WORDS}")' in it.text("#python")
