@@ -53,6 +53,7 @@ def train(options: argparse.Namespace) -> None:
         valid=options.valid,
         out=options.out,
         base=options.base,
+        teacher=options.teacher,
         steps=options.steps,
         minutes=options.minutes,
         set=changes,

@@ -129,6 +129,8 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
     p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/RECIPE)")
     p.add_argument("--from", dest="base", metavar="MODEL", help="a model to start from (fine-tuning)")
+    about = "a model whose answers are learned, or several (distillation)"
+    p.add_argument("--teacher", **REPEATED, metavar="MODEL", help=about)
     p.add_argument("--steps", **INTEGER, help="train for N steps")
     p.add_argument("--minutes", type=float, metavar="M", help="train for M minutes")
     p.add_argument(

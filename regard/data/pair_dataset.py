@@ -21,6 +21,7 @@ class PairConfig(DataConfig):
     shortest: int = 1  # the fewest tokens of a side
     longest: int | None = None  # the most tokens of a side, if the model's context does not allow fewer
     ratio: float = 9.0  # the most tokens of the longer side for each of the shorter; 0 allows any
+    keep_targets: bool = False  # of data that teachers answer: learn both, the data's targets and theirs
     bpe_dropout: float = 0.0  # of merges, while training: a word comes in other pieces at each pass
 
     def __post_init__(self) -> None:
@@ -43,10 +44,14 @@ class PairDataset:
     ) -> None:
         self.sources, self.targets = sources, targets
         self.source_ids, self.target_ids = source_ids, target_ids
-        self.bpe_dropout = 0.0  # while training
+        self.bpe_dropout, self.keep_targets = 0.0, False  # as in PairConfig, while training
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def __add__(self, other: "PairDataset") -> "PairDataset":
+        ids = self.source_ids + other.source_ids, self.target_ids + other.target_ids
+        return PairDataset(self.sources + other.sources, self.targets + other.targets, *ids)
 
     def source(self, row: int) -> np.ndarray:
         return self.source_ids[row]

@@ -13,6 +13,10 @@ class Ragged:
     def __getitem__(self, row: int) -> np.ndarray:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
+    def __add__(self, other: "Ragged") -> "Ragged":
+        """Return the rows of both."""
+        return Ragged(np.concatenate([self.ids, other.ids]), np.concatenate([self.lengths, other.lengths]))
+
     def keep_last(self, counts: np.ndarray, rows: np.ndarray) -> "Ragged":
         """Return the last `counts` ids of each row for which the boolean array `rows` is True."""
         counts = np.where(rows, counts, 0)

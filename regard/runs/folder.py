@@ -15,6 +15,7 @@ from regard.files.untrusted import read_json
 from regard.runs import recipe
 from regard.runs.checkpoints import steps
 from regard.runs.layout import (
+    ANSWERS,
     CHECKPOINTS,
     CONFIG,
     CURVE,
@@ -60,8 +61,9 @@ def publish(
 
 
 def discard_unsaved(folder: Path) -> None:
-    """Remove what `publish` and the trainer wrote, unless there are weights or checkpoints."""
-    if not atomic.is_missing(folder / WEIGHTS) or steps(folder / CHECKPOINTS):
+    """Remove what `publish` and the trainer wrote, unless there are weights, checkpoints or teachers'
+    answers, which took their time."""
+    if not atomic.is_missing(folder / WEIGHTS) or steps(folder / CHECKPOINTS) or any(folder.glob(ANSWERS)):
         return
     for name in (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, TENSORBOARD, WANDB):
         atomic.remove(folder / name)

@@ -21,6 +21,7 @@ CURVE = "curve.svg"
 CARD = "README.md"
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 CHECKPOINTS = "checkpoints"
+ANSWERS = "answers-*.jsonl"  # of teachers, a file for each process
 STATE = "state.json"  # of a checkpoint
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")  # the name of a checkpoint
 

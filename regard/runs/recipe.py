@@ -64,13 +64,14 @@ def change(sections: Sections, changes: dict[str, Any]) -> Sections:
     return new
 
 
-def take_sources(sections: Sections, where: str | Path) -> tuple[list[str], list[str], str | None]:
-    """Take out of a run's recipe what it was trained on, evaluated on, and begun from."""
-    files, held_out, base = (sections["data"].pop(name, None) for name in ("files", "valid", "from"))
-    for key, value in (("files", files), ("valid", held_out), ("from", [base])):
+def take_sources(sections: Sections, where: str | Path) -> tuple[list[str], list[str], str | None, list[str]]:
+    """Take out of a run's recipe what it was trained on, evaluated on and begun from, and its teachers."""
+    names = ("files", "valid", "from", "teacher")
+    files, held_out, base, teachers = (sections["data"].pop(name, None) for name in names)
+    for key, value in (("files", files), ("valid", held_out), ("from", [base]), ("teacher", teachers)):
         if value and not (isinstance(value, list) and all(isinstance(v, str | None) for v in value)):
             raise UserError(f"{where}: data.{key}={value!r} should name files")
-    return files or [], held_out or [], base
+    return files or [], held_out or [], base, teachers or []
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def fingerprint(arrays: Iterable[np.ndarray]) -> str:
     return sha.hexdigest()
 
 
-def ragged(rows: Sequence[Sequence[Any] | np.ndarray], dtype: type = np.int64) -> Ragged:
+def ragged(rows: Sequence[Sequence[Any] | np.ndarray], dtype: np.typing.DTypeLike = np.int64) -> Ragged:
     """Rows of different lengths as one array."""
     flat = np.concatenate([np.array([], dtype), *(np.asarray(row, dtype) for row in rows)])
     return Ragged(flat, np.array([len(row) for row in rows], dtype=np.int64))

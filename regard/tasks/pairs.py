@@ -23,7 +23,7 @@ from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
 from regard.tasks import metrics as scoring
-from regard.tasks.batches import Batch, Bucketed, BucketedByPass, Samples, per_token
+from regard.tasks.batches import Batch, Bucketed, BucketedByPass, Samples, per_token, ragged
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.r_drop import r_drop, twice
@@ -80,7 +80,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     kinds = ("transformer", "t5", *CELLS)
     data_config = PairConfig
-    few_shapes = True
+    few_shapes = takes_answers = True
     cut_sources: ClassVar[bool] = False  # sources that are too long lose their beginning, or are dropped
 
     # Data
@@ -115,7 +115,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         if evaluated:
             valid, more = prepare(evaluated)
             notes += [f"held out: {note}" for note in more]
-        training.bpe_dropout = data.bpe_dropout
+        training.bpe_dropout, training.keep_targets = data.bpe_dropout, data.keep_targets
         settings = cls.settings_from(training)
         return Corpus(training, valid, tokenizers[0], task.target_tokenizer, settings, notes)
 
@@ -145,6 +145,19 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
     def held_out(self, paths: Sequence[str]) -> PairDataset:
         """What is too long for the model is still to be answered."""
         return self.encode(build_histories(list(read_pairs(paths)), self.turns(self.config)))
+
+    def learn_answers(self, data: PairDataset, answers: Sequence[str]) -> tuple[PairDataset, int]:
+        """An answer that is empty, or too long for the model, does not replace the target."""
+        ids = self.output_tokenizer.encode_batch(answers)
+        fits = [0 < len(row) < self.context for row in ids]
+        targets = [new if fit else old for new, old, fit in zip(answers, data.targets, fits, strict=True)]
+        rows = [
+            new if fit else data.target(row) for row, (new, fit) in enumerate(zip(ids, fits, strict=True))
+        ]
+        learned = PairDataset(data.sources, targets, data.source_ids, ragged(rows, data.target_ids.ids.dtype))
+        learned = data + learned if data.keep_targets else learned
+        learned.bpe_dropout = data.bpe_dropout
+        return learned, sum(fits)
 
     def lengths(self, data: PairDataset) -> tuple[np.ndarray, np.ndarray]:
         return data.source_lengths, data.target_lengths
@@ -179,7 +192,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         forcing = (self.config.forcing,) if self.config.forcing < 1 and model.training else ()
         smoothing = self.config.smoothing if model.training else 0.0
         if self.config.r_drop and model.training:
-            hidden = model.hidden(*twice(source, target, attention_mask), *forcing)
+            hidden = model.hidden(*twice(source, target, attention_mask), *forcing)  # type: ignore[arg-type]
             logits = F.linear(hidden, model.output, model.output_bias)
             return r_drop(logits, following, self.config.r_drop, smoothing)
         hidden = model.hidden(source, target, attention_mask, *forcing)

@@ -52,6 +52,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     static_shapes: ClassVar[bool] = False  # all batches have one shape, so that compiling pays
     few_shapes: ClassVar[bool] = False  # or `pad_to_bucket` makes them have a few
     divisible_batches: ClassVar[bool] = True  # the loss of a batch is the sum of the losses of its parts
+    takes_answers: ClassVar[bool] = False  # it can learn what another model answers: `learn_answers`
     best_metric: str | None = None  # the highest is best; None: the lowest loss is
 
     # What it can do
@@ -155,6 +156,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """How much the model reads in a batch: the tokens, and before them the task's own unit, if that is
         another one."""
         return {"tokens": int(batch[1].sum())}  # of the attention mask
+
+    def learn_answers(self, data: DataT, answers: Sequence[str]) -> tuple[DataT, int]:
+        """The data with other targets, the answers to its sources, and how many have taken their place."""
+        raise NotImplementedError
 
     # Training
 

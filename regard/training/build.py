@@ -35,6 +35,7 @@ from regard.training.machine import choose_device, explain_limits
 from regard.training.plan.follow import follow_plan, plan_job
 from regard.training.plan.plan import Plan
 from regard.training.plan.speed import known_machine, this_machine
+from regard.training.teacher import check_teachable, learn_answers
 from regard.training.trainer import TrainConfig, Trainer
 
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
@@ -58,13 +59,15 @@ def train(
     valid: str | Sequence[str] = (),
     out: str | Path | None = None,
     base: str | Path | None = None,
+    teacher: str | Path | Sequence[str | Path] = (),
     steps: int | None = None,
     minutes: float | None = None,
     set: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> Model:
-    """Train by the recipe called `name`, or in a .toml file; `base` is a model to start from."""
-    job = make_job(name, data, valid, out, base, steps, minutes, set, resume)
+    """Train by the recipe called `name`, or in a .toml file; `base` is a model to start from, and `teacher`
+    one or several whose answers are learned."""
+    job = make_job(name, data, valid, out, base, teacher, steps, minutes, set, resume)
     if not job.resumes:
         check_folder(job.folder)
     config, reading = check_sections(job)
@@ -88,7 +91,7 @@ def plan(
     machine: str | None = None,
 ) -> Plan:
     """What `train` would do, on this machine or on one of a known name. Nothing is written."""
-    job = make_job(name, data, valid, None, base, steps, minutes, set, resume=False)
+    job = make_job(name, data, valid, None, base, (), steps, minutes, set, resume=False)
     config, reading = check_sections(job)
     where = this_machine(choose_device(config.device)) if machine is None else known_machine(machine)
     with read_together(reading.max_bytes, reading.version):
@@ -106,6 +109,7 @@ def make_job(
     valid: str | Sequence[str],
     out: str | Path | None,
     base: str | Path | None,
+    teacher: str | Path | Sequence[str | Path],
     steps: int | None,
     minutes: float | None,
     set: Mapping[str, Any] | None,
@@ -119,16 +123,19 @@ def make_job(
         changes["train.minutes"] = minutes
     original = recipe.read(name)
     sections = change_recipe(original, changes)
-    files, held_out, parent = recipe.take_sources(sections, name)
+    files, held_out, parent, teachers = recipe.take_sources(sections, name)
     if files and data:  # a run's own recipe, for other data
         forget_data(sections["task"])
     folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
     base = base if base is not None else parent
+    teachers = [str(t) for t in ([teacher] if isinstance(teacher, str | Path) else teacher)] or teachers
     valid = [valid] if isinstance(valid, str) else list(valid)
     data, valid = list(data) or files, valid or ([] if data else held_out)
-    for path in (folder, base or "", *data, *valid):
+    for path in (folder, base or "", *teachers, *data, *valid):
         check_name(os.path.abspath(path))  # which is written to the recipe
-    job = Job(folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file())
+    job = Job(
+        folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file(), teachers=teachers
+    )
     if job.resumes:
         resume_job(job, changes)
     elif base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
@@ -194,7 +201,7 @@ def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
                 f"{key}: {job.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
     old["data"].setdefault("version", 1)  # of runs that began before there was another
-    files, held_out, job.base = recipe.take_sources(old, job.folder / RECIPE)
+    files, held_out, job.base, job.teachers = recipe.take_sources(old, job.folder / RECIPE)
     job.sections, job.data, job.valid = old, job.data or files, job.valid or held_out
 
 
@@ -218,6 +225,8 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     """Everything that a run needs, checked before the folder is made."""
     sections, going = job.sections, job.resumes
     task_class, task_config = find_task(sections["task"].get("name"), config)
+    if job.teachers:
+        check_teachable(task_class, sections["task"]["name"])
     started = going and find_checkpoint(job.folder)[0] is not None
     torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
     parent = load(job.base, "cpu") if job.base and not started else None
@@ -399,7 +408,8 @@ def start(
         "task": job.sections["task"],
         "data": vars(data_config)
         | {"files": absolute(job.data), "valid": absolute(job.valid)}
-        | ({"from": os.path.abspath(job.base)} if job.base else {}),
+        | ({"from": os.path.abspath(job.base)} if job.base else {})
+        | ({"teacher": absolute(job.teachers)} if job.teachers else {}),
         "train": vars(config),
     }
     if job.draft is not None:
@@ -407,6 +417,8 @@ def start(
     elif job.resumes:
         check_config(job.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there
+    if job.teachers:
+        learn_answers(job.folder, job.teachers, task, corpus, device)
     trainer = Trainer(job.folder, task, model, corpus, config, device, make_first_model)
     if job.resumes:
         trainer.restore()

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 from helpers.errors import user_error
+from helpers.runs import at_step, rows, same, stopped, tiny, write_data
 from regard.data.bpe_dropout import TokenDropout
 from regard.data.pair_dataset import PairConfig
 from regard.data.ragged import Ragged
 from regard.text.tokenizer_kinds import train_tokenizer
+from regard.training import distributed
+from regard.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 TEXTS = [f"the newest owner of number {n} renewed the oldest widow's renewal" for n in range(97)]
 
@@ -84,3 +89,55 @@ def test_settings_are_checked():
     assert PairConfig().bpe_dropout == 0
     with pytest.raises(ValueError, match="bpe_dropout"):
         PairConfig(bpe_dropout=1.0)
+
+
+# --------------------------------------------------------------------------------------- in training
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return write_data("translate-transformer", tmp_path)
+
+
+def batches(task, samples, steps, monkeypatch, rank=0, world=1):
+    """The rows of a process's batches: source and target, without padding."""
+    monkeypatch.setattr(distributed, "RANK", rank)
+    monkeypatch.setattr(distributed, "WORLD", world)
+    found = []
+    for step in steps:
+        source, mask, _, following = task.batch(samples, distributed.local_rows(samples.rows(step)))
+        found += [
+            (tuple(s[m].tolist()), tuple(f[f >= 0].tolist()))
+            for s, m, f in zip(source, mask, following, strict=True)
+        ]
+    return found
+
+
+def test_passes_differ_and_processes_share_a_step(pairs, tmp_path, monkeypatch):
+    seen = []
+    true = Trainer.__init__
+    monkeypatch.setattr(
+        Trainer,
+        "__init__",
+        lambda self, *args: (true(self, *args), seen.append((self.task, self.samples)))[0],
+    )
+    tiny(pairs, tmp_path / "out", case="translate-transformer", steps=1, data__bpe_dropout=0.3)
+    ((task, samples),) = seen
+    count = samples.buckets.count
+    first, second = (batches(task, samples, range(n * count, (n + 1) * count), monkeypatch) for n in (0, 1))
+    texts = [{task.tokenizer.decode(source) for source, _ in several} for several in (first, second)]
+    assert texts[0] == texts[1]
+    assert set(first) != set(second)
+    shared = [row for rank in (0, 1) for row in batches(task, samples, [1], monkeypatch, rank, 2)]
+    assert sorted(shared) == sorted(batches(task, samples, [1], monkeypatch))
+
+
+def test_resumed_bit_for_bit(pairs, tmp_path):
+    settings = {"case": "translate-transformer", "steps": 9, "train__evaluate": 3, "data__bpe_dropout": 0.3}
+    tiny(pairs, tmp_path / "straight", **settings)
+    with stopped(Trainer, "train_step", at_step(5)):
+        tiny(pairs, tmp_path / "out", **settings)
+    tiny(pairs, tmp_path / "out", **settings, resume=True)
+    same(tmp_path / "straight", tmp_path / "out")
+    tiny(pairs, tmp_path / "without", **settings | {"data__bpe_dropout": 0.0})
+    assert rows(tmp_path / "without") != rows(tmp_path / "straight")
