@@ -107,6 +107,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     data_config = DataConfig
     builtin = ("classify.tsv",), ("classify.valid.tsv",)
     has_references = True
+    learns_from = "probabilities"
     data_settings = ("labels", "low", "high", "weights", "metric")
 
     def setup(self) -> None:
@@ -281,6 +282,10 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         weight = counts if weights is None else counts * weights[number]
         ids, attention_mask, _ = inputs
         return -(self.likelihoods(model, ids, attention_mask, number[:, None])[:, 0] * weight).sum()
+
+    def predictions(self, model: ClassifyModel, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        *inputs, labels = batch
+        return self.logits(model, *inputs), labels != IGNORED
 
     def _weights(self, device: torch.device) -> Tensor | None:
         """The weight of each class."""

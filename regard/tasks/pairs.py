@@ -80,7 +80,8 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     kinds = ("transformer", "t5", *CELLS)
     data_config = PairConfig
-    few_shapes = takes_answers = True
+    few_shapes = True
+    learns_from = "answers"
     cut_sources: ClassVar[bool] = False  # sources that are too long lose their beginning, or are dropped
 
     # Data

@@ -61,6 +61,7 @@ class SeeConfig(Augmentation):
 class See(PixelClasses[SeeConfig]):
     data_config = PictureConfig
     reads = "image"
+    learns_from = "probabilities"
     inherits = ("size", "channels", "mean", "std")
 
     @property
@@ -143,16 +144,23 @@ class See(PixelClasses[SeeConfig]):
 
     def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
         """The sum of cross-entropies; of a mixed image, each class counts as much as is seen of it."""
-        pixels, how, mixing, other, labels = batch
-        B, K = pixels.shape[:2]
-        with torch.no_grad():
-            x = apply_augmentation(self.config, pixels.flatten(0, 1) / 255, how.flatten(0, 1))
-            x, *partners = x.unflatten(0, (B, K)).unbind(1)
-            x, stays = apply_mix(x, partners[0], mixing) if partners else (x, torch.ones((), device=x.device))
+        *_, other, labels = batch
+        x, stays = self.augmented(*batch[:3])
         logits, smoothing = self.logits(model, x), self.config.smoothing
         other = torch.where(labels == IGNORED, labels, other)  # a row that does not count
         first, second = (self.cross_entropies(logits, each, smoothing) for each in (labels, other))
         return (stays * first + (1 - stays) * second).sum()
+
+    @torch.no_grad()
+    def augmented(self, pixels: Tensor, how: Tensor, mixing: Tensor) -> tuple[Tensor, Tensor]:
+        """The images of a batch, changed and mixed (B, C, H, W), and how much of each is its own (B,)."""
+        B, K = pixels.shape[:2]
+        x = apply_augmentation(self.config, pixels.flatten(0, 1) / 255, how.flatten(0, 1))
+        x, *partners = x.unflatten(0, (B, K)).unbind(1)
+        return apply_mix(x, partners[0], mixing) if partners else (x, torch.ones((), device=x.device))
+
+    def predictions(self, model: ModelWithHead, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        return self.logits(model, self.augmented(*batch[:3])[0]), batch[-1] != IGNORED
 
 
 def shapes(config: SeeConfig, held: bool) -> tuple[ImageDataset, list[str]]:

@@ -52,7 +52,8 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     static_shapes: ClassVar[bool] = False  # all batches have one shape, so that compiling pays
     few_shapes: ClassVar[bool] = False  # or `pad_to_bucket` makes them have a few
     divisible_batches: ClassVar[bool] = True  # the loss of a batch is the sum of the losses of its parts
-    takes_answers: ClassVar[bool] = False  # it can learn what another model answers: `learn_answers`
+    # What it can learn from another model: the answers to its sources, or probabilities
+    learns_from: ClassVar[Literal["answers", "probabilities"] | None] = None
     best_metric: str | None = None  # the highest is best; None: the lowest loss is
 
     # What it can do
@@ -158,7 +159,12 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         return {"tokens": int(batch[1].sum())}  # of the attention mask
 
     def learn_answers(self, data: DataT, answers: Sequence[str]) -> tuple[DataT, int]:
-        """The data with other targets, the answers to its sources, and how many have taken their place."""
+        """Where it learns from answers: the data with other targets, the answers to its sources, and how many
+        have taken their place."""
+        raise NotImplementedError
+
+    def predictions(self, model: ModelT, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Where it learns from probabilities: the logits of all predictions (..., C), and which count."""
         raise NotImplementedError
 
     # Training

@@ -20,7 +20,7 @@ from regard.models import GPT, RecurrentLM
 from regard.tasks.answers import Answer, decode_hypotheses, join_text, search_beams, stream_text
 from regard.tasks.batches import Batch, per_token, targets
 from regard.tasks.guessing import Guess, guess_targets
-from regard.tasks.loss import cross_entropy, token_losses
+from regard.tasks.loss import IGNORED, cross_entropy, token_losses
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.task import Task
@@ -43,6 +43,7 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
     data_config = DataConfig
     builtin = ("write.txt", "stories.txt"), ()
     static_shapes = True
+    learns_from = "probabilities"
     generates = streams = takes_messages = True
     generation: ClassVar[dict[str, Any]] = {"max_new_tokens": 200, "temperature": 0.8}
     ask_batch_size = 64
@@ -117,6 +118,10 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
         """The sum over all predictions, in nats."""
         ids, following = batch
         return cross_entropy(model.hidden(ids), model.output, following)
+
+    def predictions(self, model: WriteModel, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        ids, following = batch
+        return model(ids), following != IGNORED
 
     def token_losses(self, model: WriteModel, *batch: Tensor) -> Tensor:
         ids, following = batch

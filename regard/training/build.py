@@ -35,7 +35,7 @@ from regard.training.machine import choose_device, explain_limits
 from regard.training.plan.follow import follow_plan, plan_job
 from regard.training.plan.plan import Plan
 from regard.training.plan.speed import known_machine, this_machine
-from regard.training.teacher import check_teachable, learn_answers
+from regard.training.teacher import check_teachable, learn_answers, learn_probabilities
 from regard.training.trainer import TrainConfig, Trainer
 
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
@@ -340,8 +340,10 @@ def read_data(
     if parent:
         tokenizers = parent.tokenizers
     else:
-        has_tokenizers = job.resumes and "vocab" in from_data(MODELS[kind][1])
-        tokenizers = load_tokenizers(job.folder) if has_tokenizers else []
+        teachers = job.teachers[:1] if task_class.learns_from == "probabilities" else []
+        known = [job.folder] if job.resumes else [Path(path) for path in teachers]
+        has_tokenizers = known and "vocab" in from_data(MODELS[kind][1])
+        tokenizers = load_tokenizers(known[0]) if has_tokenizers else []
     with read_together(data_config.max_bytes, data_config.version) as reading:
         corpus = task_class.read(DataRequest(job.data, job.valid, data_config, config, context, tokenizers))
     corpus.files, corpus.notes = list(reading.files), [*job.notes, *reading.notes, *corpus.notes]
@@ -417,9 +419,11 @@ def start(
     elif job.resumes:
         check_config(job.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there
-    if job.teachers:
+    if job.teachers and task.learns_from == "answers":
         learn_answers(job.folder, job.teachers, task, corpus, device)
     trainer = Trainer(job.folder, task, model, corpus, config, device, make_first_model)
+    if job.teachers and task.learns_from == "probabilities":
+        learn_probabilities(trainer.objective, job.teachers, task, device)
     if job.resumes:
         trainer.restore()
         if distributed.RANK == 0:  # what may differ holds from now on

@@ -1,8 +1,9 @@
-"""Distillation: a model learns what others, its teachers, answer.
+"""Distillation: a model learns from others, its teachers.
 
-Where a task writes texts, the teachers' answers to the training sources become the targets (sequence-level
-knowledge distillation, Kim & Rush 2016, section 3.2). Several teachers answer as one, by the mean of their
-probabilities (Freitag et al. 2017).
+Where a task writes a text for each source, the teachers' answers to the training sources become the targets
+(sequence-level knowledge distillation, Kim & Rush 2016, section 3.2). Several teachers answer as one, by the
+mean of their probabilities (Freitag et al. 2017). Elsewhere their probabilities are learned, step by step:
+see `Objective.distill`.
 """
 
 import json
@@ -19,24 +20,48 @@ from regard.runs.ensemble import ensemble
 from regard.runs.layout import ANSWERS
 from regard.runs.load import load
 from regard.runs.model import Model
-from regard.tasks import Task
+from regard.tasks import TASKS, Task
 from regard.training import distributed
+from regard.training.objective import Objective
 
 AT_ONCE = 2048  # sources that are answered between two writes
 
 
-def load_teacher(paths: Sequence[str], task: str, device: torch.device) -> Model:
-    """The teachers as one model."""
+def load_teachers(paths: Sequence[str], task: str, device: torch.device) -> list[Model]:
     models = [load(path, device) for path in paths]
     for path, model in zip(paths, models, strict=True):
         if (other := model.task.config.name) != task:
             raise UserError(f"--teacher {path}: its task is {other}; give a model that was trained to {task}")
-    return models[0] if len(models) == 1 else ensemble(models)
+    return models
 
 
 def check_teachable(task: type[Task], name: str) -> None:
-    if not task.takes_answers:
-        raise UserError(f"--teacher: {name} can't learn from answers; translate and chat can")
+    if task.learns_from is None:
+        names = ", ".join(name for name, (other, _) in TASKS.items() if other.learns_from)
+        raise UserError(f"--teacher: {name} can't learn from another model; these can: {names}")
+
+
+def learn_probabilities(objective: Objective, paths: Sequence[str], task: Task, device: torch.device) -> None:
+    """Make the teachers' probabilities what is learned, from now on."""
+    if "labels" in vars(task.config) and not task.config.labels:
+        raise UserError("--teacher: a score has no probabilities to learn; classes have")
+    for path, teacher in zip(paths, load_teachers(paths, task.config.name, device), strict=True):
+        for (what, theirs), ours in zip(facts(teacher.task).items(), facts(task).values(), strict=True):
+            if theirs != ours:
+                raise UserError(f"--teacher {path}: it has another {what} than the student; give it the same")
+        if (context := teacher.task.context) < task.context:
+            raise UserError(
+                f"--teacher {path}: its context is {context}, the student's {task.context}; "
+                f"set model.context={context}"
+            )
+        objective.teachers = [*objective.teachers, teacher.model.requires_grad_(False).eval()]
+
+
+def facts(task: Task) -> dict[str, object]:
+    """What a teacher must share with its student."""
+    tokenizers = [t and t.digest for t in (task.tokenizer, task.target_tokenizer)]
+    names = {"set of classes": "labels", "size of images": "size", "number of channels": "channels"}
+    return {"vocabulary": tokenizers} | {k: getattr(task.config, v, None) for k, v in names.items()}
 
 
 def learn_answers(
@@ -46,7 +71,8 @@ def learn_answers(
     sources = corpus.train.sources
     answers = read_answers(folder, len(sources))
     if distributed.all_max(len(answers) < len(sources))[0]:
-        teacher = load_teacher(paths, task.config.name, device)
+        models = load_teachers(paths, task.config.name, device)
+        teacher = models[0] if len(models) == 1 else ensemble(models)
         answer_sources(folder, teacher, sources, [row for row in range(len(sources)) if row not in answers])
         distributed.barrier()  # all have written theirs
         answers = read_answers(folder, len(sources))

@@ -4,11 +4,14 @@ import json
 import tomllib
 
 import pytest
+import torch
+from torch import nn
 
 from helpers.errors import user_error
-from helpers.runs import at_step, same, stopped, tiny, write_data
+from helpers.runs import at_step, rows, same, stopped, tiny, write_data
 from regard.runs.load import load
 from regard.training import teacher as distillation
+from regard.training.objective import TEMPERATURE, Objective
 from regard.training.teacher import answer_sources, read_answers
 from regard.training.trainer import Trainer
 
@@ -90,7 +93,7 @@ def test_it_is_recorded_and_resumed_without_asking_again(taught, tmp_path, monke
         tiny(data, out, **settings, teacher=teachers)
     recorded = tomllib.loads((out / "recipe.toml").read_text())["data"]["teacher"]
     assert recorded == [str(path) for path in teachers]
-    monkeypatch.setattr(distillation, "load_teacher", None)  # not needed any more
+    monkeypatch.setattr(distillation, "load_teachers", None)  # not needed any more
     tiny(data, out, **settings, resume=True)
     same(out, folder / "student")
 
@@ -142,7 +145,9 @@ def test_processes_share_the_sources(taught, tmp_path, monkeypatch):
 
 def test_what_can_not_teach_is_refused(taught, text, tmp_path):
     _, data, teachers = taught
-    user_error(lambda: tiny(text, tmp_path / "out", steps=1, teacher=teachers[0]), "--teacher", "write")
+    restore = {"case": "restore-t5", "steps": 1}
+    message = user_error(lambda: tiny(text, tmp_path / "out", **restore, teacher=teachers[0]), "--teacher")
+    assert all(name in message for name in ("restore", "translate", "chat", "write", "classify", "see"))
     chat = write_data("chat-gru", tmp_path)
     user_error(
         lambda: tiny(chat, tmp_path / "out", case="chat-gru", steps=1, teacher=teachers[0]),
@@ -157,3 +162,69 @@ def test_without_teachers_all_is_as_before(taught, tmp_path):
     tiny(data, tmp_path / "out", **STUDENT)
     assert not list((tmp_path / "out").glob("answers*"))
     assert "teacher" not in tomllib.loads((tmp_path / "out" / "recipe.toml").read_text())["data"]
+
+
+# --------------------------------------------------------------------------------------- probabilities
+
+
+PROBABILITIES = ["write", "write-lstm-cells", "classify-bert", "classify-t5", "see-vit"]
+
+
+@pytest.mark.parametrize("case", PROBABILITIES)
+def test_a_student_comes_to_predict_what_its_teachers_do(case, tmp_path):
+    """Its divergence from the mean of two falls, and it is resumed bit for bit."""
+    data = write_data(case, tmp_path)
+    plain = {"case": case, "steps": 6, "train__evaluate": 3, "train__save": 3}
+    for n in (1, 2):
+        tiny(data, tmp_path / f"t{n}", **plain, train__seed=n, train__lr=0.05)
+    settings = plain | {"teacher": [tmp_path / "t1", tmp_path / "t2"], "steps": 12}
+    tiny(data, tmp_path / "out", **settings)
+    with stopped(Trainer, "train_step", at_step(5)):
+        tiny(data, tmp_path / "again", **settings)
+    del settings["teacher"]
+    tiny(data, tmp_path / "again", **settings, resume=True)
+    same(tmp_path / "out", tmp_path / "again")
+    losses = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
+    assert all(loss > 0 for loss in losses)
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+
+def test_the_divergence_is_that_of_soft_probabilities():
+    """By hand; positions that do not count add nothing, and gradients reach the student alone."""
+    teachers = [nn.Linear(5, 7), nn.Linear(5, 7)]
+    student = nn.Linear(5, 7)
+    x, counts = torch.randn(3, 5), torch.tensor([True, True, False])
+
+    class Rows:
+        loss = measure = None
+
+        def predictions(self, model, x, counts):
+            return model(x), counts
+
+    objective = Objective(student, Rows())
+    objective.teachers = teachers
+    loss = objective(x, counts)
+    p = sum((t(x) / TEMPERATURE).softmax(-1) for t in teachers) / 2
+    q = (student(x) / TEMPERATURE).softmax(-1)
+    expected = TEMPERATURE**2 * (p * (p / q).log()).sum(-1)[:2].sum()
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert student.weight.grad is not None
+    assert all(t.weight.grad is None for t in teachers)
+    assert len(list(objective.parameters())) == 2
+    student.load_state_dict(teachers[0].state_dict())
+    objective.teachers = teachers[:1]
+    assert objective(x, counts).item() == pytest.approx(0, abs=1e-5)
+
+
+def test_teachers_that_predict_something_else_are_refused(text, tmp_path):
+    tiny(text, tmp_path / "t", steps=1)
+    student = lambda **more: tiny(text, tmp_path / "out", steps=1, teacher=tmp_path / "t", **more)  # noqa: E731
+    user_error(lambda: student(model__context=12), "--teacher", "context", 11, 12)
+    assert not (tmp_path / "out").exists()
+    labels = write_data("classify-bert", tmp_path)
+    tiny(labels, tmp_path / "c", case="classify-bert", steps=1)
+    other = tmp_path / "other.tsv"
+    other.write_text("text\tlabel\n" + "".join(f"{n} foxes\t{'ab'[n % 2]}\n" for n in range(20)))
+    again = {"case": "classify-bert", "steps": 1, "teacher": tmp_path / "c"}
+    user_error(lambda: tiny(str(other), tmp_path / "out", **again), "--teacher", "classes")
