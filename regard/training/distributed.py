@@ -88,6 +88,13 @@ def gradient_sync(wrapped: nn.Module, last: bool) -> contextlib.AbstractContextM
     return contextlib.nullcontext()
 
 
+def reshard(module: nn.Module) -> None:
+    """Let go of the full weights that a forward call left, so that the next one sees what the shards have."""
+    for m in module.modules():
+        if hasattr(m, "reshard"):
+            m.reshard()
+
+
 def gather_full(t: Tensor) -> Tensor:
     """Return a full tensor, which may be sharded over the processes. All must call this together."""
     return t.full_tensor() if hasattr(t, "full_tensor") else t

@@ -5,7 +5,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from regard.training import distributed
 
 KEY = "ema"  # of a parameter's state in its optimizer
 Metrics = dict[str, float]
@@ -22,8 +24,9 @@ class MovingAverage:
     sharded, saved and restored as that is.
     """
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], share: float):
-        self.optimizers, self.power = optimizers, math.log(0.5) / math.log1p(-share)  # γ + 1
+    def __init__(self, module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], share: float):
+        self.module, self.optimizers = module, optimizers
+        self.power = math.log(0.5) / math.log1p(-share)  # γ + 1
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -47,6 +50,7 @@ class MovingAverage:
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange weights and averages; each tensor stays where it is, where CUDA graphs find it."""
+        distributed.reshard(self.module)
         for weight, average in zip(*self.tensors(), strict=True):
             now = weight.clone()
             weight.copy_(average)

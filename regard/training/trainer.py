@@ -77,7 +77,7 @@ class Trainer:
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
-        self.ema = MovingAverage(self.optimizers, c.ema) if c.ema else None
+        self.ema = MovingAverage(self.wrapped, self.optimizers, c.ema) if c.ema else None
         self.graphs = Graphs(self.report_failure) if graphs else None
         count_read = partial(throughput.count_read, task)
         pad = task.pad_to_bucket if few_shapes else None

@@ -169,6 +169,12 @@ MANY = (
         f"{case}-1-{parallel}": {"case": case, "train__tokens": 1, "train__parallel": parallel} | EACH
         for case, parallel in [("translate-gru", "ddp"), ("translate-transformer", "fsdp")]
     }
+    | {
+        f"translate-ema-{parallel}": {"case": "translate-transformer", "train__parallel": parallel}
+        | {"train__ema": 0.4, "data__bpe_dropout": 0.2}
+        | EACH
+        for parallel in ("ddp", "fsdp")
+    }
     | {  # each pair is compared with those of both processes: with 2 and 1; with 16 and 16, and a last one
         f"embed-bert-{rows}": {"case": "embed-bert", "train__batch": rows} | EACH for rows in (3, 32)
     }

@@ -22,7 +22,7 @@ def averaged(share, values):
     p.grad = torch.zeros(3)
     optimizer = torch.optim.AdamW([p], lr=0.0)
     optimizer.step()
-    ema = MovingAverage([optimizer], share)
+    ema = MovingAverage(torch.nn.Identity(), [optimizer], share)
     for step, value in enumerate(values, 1):
         p.data.fill_(value)
         ema.update(step)
