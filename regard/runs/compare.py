@@ -16,6 +16,7 @@ def differing_settings(runs: Sequence[RunSummary]) -> Rows:
     settings = [
         {f"{name}.{key}": value for name, section in run.sections.items() for key, value in section.items()}
         | {"data.files": run.files, "data.valid": run.valid, "data.from": run.base}
+        | {"data.teacher": run.teachers}
         for run in runs
     ]
     keys = dict.fromkeys(key for values in settings for key in values)

@@ -30,6 +30,7 @@ class RunSummary:
     files: list[str] = field(default_factory=list)  # that it was trained on
     valid: list[str] = field(default_factory=list)
     base: str | None = None  # the model that it began from
+    teachers: list[str] = field(default_factory=list)  # models that it learned from
     parameters: int | None = None
     step: int = 0
     seconds: float = 0.0
@@ -106,7 +107,7 @@ def read_run(folder: Path) -> RunSummary:
     training = is_locked(folder)
     try:
         run.sections = recipe.read_file(folder / RECIPE)
-        run.files, run.valid, run.base = recipe.take_sources(run.sections, folder / RECIPE)
+        run.files, run.valid, run.base, run.teachers = recipe.take_sources(run.sections, folder / RECIPE)
         read_progress(run)
         read_json(folder / CONFIG)
         if (folder / WEIGHTS).exists():

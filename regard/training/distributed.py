@@ -92,7 +92,7 @@ def reshard(module: nn.Module) -> None:
     """Let go of the full weights that a forward call left, so that the next one sees what the shards have."""
     for m in module.modules():
         if hasattr(m, "reshard"):
-            m.reshard()
+            m.reshard()  # type: ignore[operator]
 
 
 def gather_full(t: Tensor) -> Tensor:
