@@ -50,6 +50,7 @@ from regard.tasks.heads import (
     remark_on_classes,
 )
 from regard.tasks.loss import IGNORED
+from regard.tasks.r_drop import check_r_drop, r_drop, twice
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.source import PAD
@@ -71,11 +72,14 @@ class ClassifyConfig:
         None  # None: as labels call for
     )
     smoothing: float = 0.0
+    r_drop: float = 0.0  # how much two passes with other dropout should agree: alpha of Liang et al. 2021
     mean: bool = False  # pool a text by the mean of its tokens' hidden states, not as its model does
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
             raise ValueError(f"smoothing={self.smoothing} must be from 0 to less than 1")
+        if not self.r_drop >= 0:
+            raise ValueError(f"r_drop={self.r_drop} must not be negative")
 
 
 class Examples:
@@ -218,6 +222,9 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     @classmethod
     def add_head(cls, model: nn.Module, config: ClassifyConfig) -> nn.Module:
         """The model with a head for these classes, or for a score; one that writes needs none."""
+        if config.r_drop and (isinstance(model, Transformer) or not config.labels):
+            raise UserError("task.r_drop is for classes that an encoder predicts, not for what is written")
+        check_r_drop(config.r_drop, model)
         if not isinstance(model, Transformer):
             return add_head(model, len(config.labels or (0,)), mean=config.mean)
         if config.smoothing:
@@ -273,7 +280,11 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         *inputs, labels = batch
         if not isinstance(model, Transformer):
             smoothing = self.config.smoothing if model.training else 0.0
-            return self._loss(self.logits(model, *inputs), labels, self._weights(labels.device), smoothing)
+            weights = self._weights(labels.device)
+            if self.config.r_drop and model.training:
+                logits = self.logits(model, *twice(*inputs))
+                return r_drop(logits, labels, self.config.r_drop, smoothing, weights)
+            return self._loss(self.logits(model, *inputs), labels, weights, smoothing)
         counts, number = labels != IGNORED, labels
         if self.config.labels is None:
             number = (labels * (SCORES - 1)).round().long()

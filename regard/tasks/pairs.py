@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.core.recurrent import CELLS
@@ -26,7 +26,7 @@ from regard.tasks import metrics as scoring
 from regard.tasks.batches import Batch, Bucketed, BucketedByPass, Samples, per_token, ragged
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
-from regard.tasks.r_drop import r_drop, twice
+from regard.tasks.r_drop import check_r_drop, r_drop_of_words, twice
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.source import SourceTask, with_end
 from regard.text.sentences import split_to_fit
@@ -40,13 +40,15 @@ class PairTaskConfig:
     """What translating and chatting have in common."""
 
     smoothing: float = 0.1  # of labels: this share of the probability is spread over all words
-    r_drop: float = 0.0  # how much two passes with other dropout should agree (alpha); each step costs twice
+    r_drop: float = 0.0  # how much two passes with other dropout should agree: alpha of Liang et al. 2021
     forcing: float = 1.0  # recurrent models: how often the previous word is the true one, not the model's own
 
     def __post_init__(self) -> None:
         for name in ("smoothing", "forcing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be from 0 to 1")
+        if not self.r_drop >= 0:
+            raise ValueError(f"r_drop={self.r_drop} must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,15 +189,21 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     # Training
 
+    @classmethod
+    def add_head(cls, model: nn.Module, config: PairConfigT) -> nn.Module:
+        check_r_drop(config.r_drop, model)
+        return model
+
     def loss(self, model: PairModel, *batch: Tensor) -> Tensor:
         """The sum over all predictions, in nats; the smoothed one while training."""
         source, attention_mask, target, following = batch
         forcing = (self.config.forcing,) if self.config.forcing < 1 and model.training else ()
         smoothing = self.config.smoothing if model.training else 0.0
         if self.config.r_drop and model.training:
-            hidden = model.hidden(*twice(source, target, attention_mask), *forcing)  # type: ignore[arg-type]
-            logits = F.linear(hidden, model.output, model.output_bias)
-            return r_drop(logits, following, self.config.r_drop, smoothing)
+            x = model.hidden(*twice(source, target, attention_mask), *forcing)  # type: ignore[arg-type]
+            return r_drop_of_words(
+                x, model.output, following, self.config.r_drop, smoothing, model.output_bias
+            )
         hidden = model.hidden(source, target, attention_mask, *forcing)
         return cross_entropy(hidden, model.output, following, smoothing, model.output_bias)
 

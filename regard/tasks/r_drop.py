@@ -1,13 +1,21 @@
 """R-Drop: two passes with different dropout should predict the same. Liang et al. 2021.
 
-Shapes: N positions, V vocabulary, D width.
+Shapes: N predictions, C classes or words, D width.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from regard.tasks.loss import IGNORED
+from regard.errors import UserError
+from regard.tasks.loss import IGNORED, LOGITS_AT_ONCE
+
+
+def check_r_drop(alpha: float, model: nn.Module) -> None:
+    """Raise UserError if both passes of a model would be the same."""
+    if alpha and not getattr(model.config, "dropout", 0.0):
+        raise UserError(f"task.r_drop={alpha} compares passes with different dropout; set model.dropout=0.1")
 
 
 def twice(*inputs: Tensor) -> list[Tensor]:
@@ -15,16 +23,36 @@ def twice(*inputs: Tensor) -> list[Tensor]:
     return [torch.cat([t, t]) for t in inputs]
 
 
-def r_drop(logits: Tensor, targets: Tensor, alpha: float, smoothing: float = 0.0) -> Tensor:
-    """Half of eq. 4: the mean of both passes' cross-entropies, and α/4 (KL(p||q) + KL(q||p)), summed.
+def r_drop(
+    logits: Tensor, targets: Tensor, alpha: float, smoothing: float = 0.0, weights: Tensor | None = None
+) -> Tensor:
+    """Half of eq. 4, summed: the mean of both passes' cross-entropies, and α/4 (KL(p||q) + KL(q||p)).
 
     The first half of the logits is one pass, the second half the other, over the same targets.
     """
-    targets = targets.flatten()  # (N,)
-    log_p, log_q = logits.flatten(0, -2).float().log_softmax(-1).chunk(2)  # (N, V)
-    nll = [
-        F.cross_entropy(x, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
-        for x in (log_p, log_q)
-    ]
+    log_p, log_q = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).chunk(2)
+    how = {"ignore_index": IGNORED, "reduction": "sum", "label_smoothing": smoothing}
+    p_loss, q_loss = (F.cross_entropy(x, targets, weights, **how) for x in (log_p, log_q))  # type: ignore[arg-type]
     both = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)  # KL(p||q) + KL(q||p)
-    return (nll[0] + nll[1]) / 2 + alpha / 4 * (both * (targets != IGNORED)).sum()
+    return (p_loss + q_loss) / 2 + alpha / 4 * (both * (targets != IGNORED)).sum()
+
+
+def r_drop_of_words(
+    x: Tensor, W: Tensor, targets: Tensor, alpha: float, smoothing: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
+    """The same from hidden states (2N, D), and the output layer's weights (C, D); where there are many words,
+    logits are made part by part, and again for the gradient."""
+    x, y = x.flatten(0, -2).chunk(2)  # (N, D)
+    targets, rows = targets.flatten(), max(1, LOGITS_AT_ONCE // (2 * len(W)))
+
+    def part(x: Tensor, y: Tensor, targets: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+        return r_drop(F.linear(torch.cat([x, y]), W, bias), targets, alpha, smoothing)
+
+    if len(targets) <= rows:
+        return part(x, y, targets, W, bias)
+    losses = [
+        checkpoint(part, *(t[i : i + rows] for t in (x, y, targets)), W, bias, use_reentrant=False,
+                   preserve_rng_state=False)
+        for i in range(0, len(targets), rows)
+    ]  # fmt: skip
+    return torch.stack(losses).sum()
