@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UserError
 from regard.models import Bert, Electra, Elmo, ModelWithHead
 from regard.tasks import metrics
 from regard.tasks.answers import Answer
@@ -73,11 +72,6 @@ def label_settings(
         settings["weights"] = class_weights(counts)
     if config.metric is not None:
         return settings, []
-    if np.count_nonzero(counts) < 2:
-        only = names[int(counts.argmax())]
-        raise UserError(
-            f"every label is {only!r}: there is nothing to tell apart; give rows of at least two classes"
-        )
     balanced = label_balance(counts) >= BALANCED
     settings["metric"] = "accuracy" if balanced else "matthews" if len(names) == 2 else "f1"
     if balanced:
@@ -141,9 +135,9 @@ def remark_on_classes(names: Sequence[str], counts: Sequence[float], balanced: b
         return None
     few = ", ".join(f"{name!r} ({n:.0f} of {true.sum():.0f} rows)" for name, n in missing[:3])
     more = f" and {len(missing) - 3} more classes" if len(missing) > 3 else ""
-    only = f"{names[int(predicted.argmax())]!r} is" if np.count_nonzero(predicted) == 1 else "others are"
-    todo = "give more rows of it" if balanced else "--set task.balanced=true makes each class count alike"
-    return f"{few}{more} never predicted, only {only}; {todo}"
+    only = f"; every prediction is {names[int(predicted.argmax())]!r}" if (predicted > 0).sum() == 1 else ""
+    todo = "give more such rows" if balanced else "--set task.balanced=true makes each class count alike"
+    return f"never predicted: {few}{more}{only}; {todo}"
 
 
 def likeliest_classes(labels: Sequence[str], logits: Tensor, count: int) -> list[Answer]:

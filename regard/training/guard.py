@@ -25,6 +25,7 @@ MOST_RESTARTS = 2  # those among them because the loss is that of guessing
 FROM_START, FROM_CHECKPOINT, RESTARTED = 0.25, 0.5, 0.125  # factor of the learning rate after going back
 # A run diverges if it loses this share of what it had gained, for this share of the budget and ROWS losses.
 LOST, LONG = 0.5, 0.02
+FEW_STEPS = 100  # after which, and twice the warm-up, every run should have learnt something
 # A run is stuck if, after this share of the budget, the loss is above this share of that of guessing, and
 # above this share of what it was half as much before.
 BUDGET, OF_GUESSING, OF_EARLIER = 0.25, 0.97, 0.98
@@ -186,7 +187,7 @@ class Guard:
         # Where a budget is in steps, these are taken again, and where it is in time, that is gone.
         before = s.back_done if s.back_done < done else 0.0
         share = (done - before) / (BUDGET * (1 - before)) if before < 1 else 0.0
-        share = min(share, (step - s.back_to) / (2 * self.config.warmup or 1))
+        share = min(share, (step - s.back_to) / max(FEW_STEPS, 2 * self.config.warmup))
         if s.is_learning or share < s.earlier_share + 0.5:
             return None
         is_falling = s.earlier is None or mean < OF_EARLIER * s.earlier
@@ -274,7 +275,7 @@ class Guard:
         s = self.state
         if self.config.guard and done >= 0.5:
             s.remarks = s.remarks + 1 if remark else 0
-        if remark and s.remarks == 2:
+        if remark and s.remarks == 2 and not s.has_advised:
             self.notice(remark)
 
     def sum_up(self, best: dict[str, float], rows: int) -> None:

@@ -293,7 +293,7 @@ def test_a_remark_is_made_once():
         ([[5, 5, 0], [8, 8, 0], [8, 8, 0]], None),
         ([[5, 5, 0], [9, 9, 0], [8, 8, 2]], None),  # too few to say
         ([[5, 5, 0], [9, 9, 0], [7, 7, 4]], ["'c' (4 of 18 rows)", "task.balanced"]),
-        ([[9, 0, 0], [18, 0, 0], [9, 5, 4]], ["'b' (5 of 18 rows), 'c' (4", "only 'a' is"]),
+        ([[9, 0, 0], [18, 0, 0], [9, 5, 4]], ["'b' (5 of 18 rows), 'c' (4", "every prediction is 'a'"]),
     ],
 )
 def test_classes_that_are_never_predicted(counts, words):
@@ -423,7 +423,7 @@ CLASSES = {
 def test_labels_that_do_not_belong_to_their_texts(tmp_path):
     data = write_classes(tmp_path / "data.tsv", lambda throw, _: "yn"[throw])
     tiny(data, tmp_path / "out", **CLASSES)
-    assert "belongs to its input" in notices(tmp_path / "out")[-1]
+    assert any("belongs to its input" in line for line in notices(tmp_path / "out"))
     data = write_classes(tmp_path / "true.tsv", lambda _, good: "yn"[good])
     tiny(data, tmp_path / "true", **CLASSES)
     assert not notices(tmp_path / "true")
@@ -431,7 +431,7 @@ def test_labels_that_do_not_belong_to_their_texts(tmp_path):
 
 def test_one_class_or_score_is_refused(tmp_path):
     data = write_classes(tmp_path / "data.tsv", lambda *_: "same")
-    user_error(lambda: tiny(data, tmp_path / "out", **CLASSES), "'same'", "two classes")
+    user_error(lambda: tiny(data, tmp_path / "out", **CLASSES), '"same"', "two or more classes")
     Path(data).write_text(Path(data).read_text().replace("label", "score").replace("same", "3"))
     user_error(lambda: tiny(data, tmp_path / "out", **CLASSES), "every score is 3")
     assert not (tmp_path / "out").exists()
