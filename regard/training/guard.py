@@ -25,7 +25,7 @@ MOST_RESTARTS = 2  # those among them because the loss is that of guessing
 FROM_START, FROM_CHECKPOINT, RESTARTED = 0.25, 0.5, 0.125  # factor of the learning rate after going back
 # A run diverges if it loses this share of what it had gained, for this share of the budget and ROWS losses.
 LOST, LONG = 0.5, 0.02
-FEW_STEPS = 100  # after which, and twice the warm-up, every run should have learnt something
+FEW_STEPS = 50  # after which, and twice the warm-up, every run should have learnt something
 # A run is stuck if, after this share of the budget, the loss is above this share of that of guessing, and
 # above this share of what it was half as much before.
 BUDGET, OF_GUESSING, OF_EARLIER = 0.25, 0.97, 0.98
@@ -201,7 +201,7 @@ class Guard:
         s.has_advised = True
         s.scale /= RESTARTED**s.restarts
         lr = f"train.lr={self.config.lr * s.scale:.3g}"
-        self.notice(f"{seen}, also with lower rates; it goes on with {lr}, but {ADVICE}")
+        self.notice(f"{seen}, also with lower rates; it goes on with {lr}. {ADVICE.capitalize()}")
         return None
 
     def go_back(
@@ -283,23 +283,20 @@ class Guard:
         s, guess = self.state, self.guess if self.config.guard and self.state.rows >= ROWS else None
         if guess is None or s.has_advised:
             return
-        if (accuracy := best.get("valid_accuracy")) is not None:
-            chance = 2 * math.sqrt(guess.share * (1 - guess.share) / max(1, rows))
-            is_guessing = accuracy <= guess.share + chance
-            seen = (
-                f"the accuracy of {accuracy:.3g} is about that of the most frequent class, {guess.share:.3g}"
-            )
-        else:
-            is_guessing = best["valid_loss"] >= 0.99 * guess.plain_loss
-            seen = (
-                f"the validation loss of {best['valid_loss']:.4g} is that of guessing, {guess.plain_loss:.4g}"
-            )
-        if is_guessing:
+        loss, accuracy = best["valid_loss"], best.get("valid_accuracy", 0.0)
+        chance = 2 * math.sqrt(guess.share * (1 - guess.share) / max(1, rows))
+        if loss >= OF_GUESSING * guess.plain_loss and accuracy <= guess.share + chance:
             s.has_advised = True
-            self.notice(f"{seen}; {ADVICE}")
+            what = (
+                f", and the accuracy {accuracy:.3g} ({guess.share:.3g})" if "valid_accuracy" in best else ""
+            )
+            self.notice(
+                f"the best validation loss is {loss:.4g}, no better than guessing ({guess.plain_loss:.4g})"
+                f"{what}; try another train.lr, and {ADVICE}"
+            )
 
 
-ADVICE = "the inputs may not tell the targets: check that each target belongs to its input"
+ADVICE = "check that each target belongs to its input: it may not follow from it"
 
 
 def guess_first_batches(task: Task, model: nn.Module, samples: Samples) -> Guess | None:

@@ -1,8 +1,10 @@
 """Fixtures for the tests of training."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from helpers.runs import tiny, write_text
 
@@ -18,3 +20,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory, text: str, quick: None) -
     out = tmp_path_factory.mktemp("finished") / "out"
     tiny(text, out, steps=6, train__save=2, train__evaluate=3)
     return out
+
+
+@pytest.fixture
+def exact() -> Iterator[None]:
+    """Use double precision, so that the order of a sum has no visible effect."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

@@ -181,14 +181,6 @@ MANY = (
 )
 
 
-@pytest.fixture
-def exact():
-    """Use double precision, so that the order of a sum has no visible effect."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """A folder with all of MANY and two command lines, run by the same two processes, and their data."""

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.errors import user_error
+from helpers.forking import Process
 from helpers.runs import before, checkpoints, losses, rows, same, stopped, tiny
 from regard.tasks import Guess
 from regard.tasks.heads import remark_on_classes
@@ -260,8 +262,9 @@ def test_patience_by_hand_is_all_that_counts():
     [
         ({"valid_loss": 3.29}, True),
         ({"valid_loss": 3.1}, False),
-        ({"valid_loss": 0.6, "valid_accuracy": 0.55}, True),  # of 100 rows, 0.5 by chance
+        ({"valid_loss": 4.0, "valid_accuracy": 0.55}, True),  # of 100 rows, 0.5 by chance
         ({"valid_loss": 4.0, "valid_accuracy": 0.7}, False),
+        ({"valid_loss": 2.5, "valid_accuracy": 0.55}, False),
     ],
 )
 def test_what_is_said_about_a_model_that_guesses(best, is_guessing):
@@ -304,8 +307,9 @@ def test_classes_that_are_never_predicted(counts, words):
 
 # Real runs
 
-WAYS = {"train__evaluate": 20, "train__save": 20, "steps": 80, "model__dropout": 0.1}
-HOT = WAYS | {"train__lr": 3.0}
+SHORT = {"train__evaluate": 20, "train__save": 20, "steps": 80}
+LONG = {"train__evaluate": 50, "train__save": 50, "steps": 200, "model__dropout": 0.1}
+HOT = LONG | {"train__lr": 1.0}
 
 
 def notices(out: Path) -> list[str]:
@@ -315,13 +319,13 @@ def notices(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def hot(tmp_path_factory: pytest.TempPathFactory, text: str, quick: None) -> Path:
-    """A run whose rate is 300 times too high."""
+    """A run whose rate is 100 times too high."""
     tiny(text, out := tmp_path_factory.mktemp("hot") / "out", **HOT)
     return out
 
 
 def test_a_rate_far_too_high_ends_with_a_good_model(hot, text, tmp_path):
-    tiny(text, tmp_path / "out", **WAYS)
+    tiny(text, tmp_path / "out", **LONG)
     assert not notices(tmp_path / "out")
     assert all("train.lr" in line for line in notices(hot))
     assert 1 <= len(notices(hot)) <= MOST_MENDS
@@ -330,11 +334,13 @@ def test_a_rate_far_too_high_ends_with_a_good_model(hot, text, tmp_path):
     ]
     assert lowest[0] < 1.2 * lowest[1]
     steps = [row["step"] for row in rows(hot) if "loss" in row]
-    assert steps == list(range(1, 81))  # of those that led to nothing, none is left
+    assert steps == list(range(1, 201))  # of those that led to nothing, none is left
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, None])
-@pytest.mark.parametrize("steps", [[3, 15], [25], [41, 60]])
+@pytest.mark.parametrize(
+    ("steps", "how"),
+    [([30, 50], signal.SIGTERM), ([130, 90], signal.SIGTERM), ([70], None), ([180, 20], None)],
+)
 def test_a_run_that_is_stopped_while_it_is_mended(hot, text, tmp_path, steps, how):
     """The n-th steps that are taken: also those after going back."""
 
@@ -367,7 +373,6 @@ def guard_of(out: Path) -> dict[str, Any]:
 
 def test_it_goes_back_to_a_checkpoint(text, tmp_path, monkeypatch):
     """A gradient that is not finite once, late: the steps since then are the same again, at half the rate."""
-    settings = WAYS | {"model__dropout": 0.0}
     update, failed = Trainer.update, []
 
     def fail_once(trainer: Trainer) -> None:
@@ -379,7 +384,7 @@ def test_it_goes_back_to_a_checkpoint(text, tmp_path, monkeypatch):
                 next(trainer.model.parameters()).fill_(math.nan)
 
     monkeypatch.setattr(Trainer, "update", fail_once)
-    tiny(text, out := tmp_path / "out", **settings)
+    tiny(text, out := tmp_path / "out", **SHORT)
     (line,) = notices(out)
     assert "nan at step 70" in line
     assert "step 40" in line  # after 60 it was too early to say
@@ -391,7 +396,7 @@ def test_it_goes_back_to_a_checkpoint(text, tmp_path, monkeypatch):
 
 def test_a_run_that_memorises_stops_early_and_stays_so(text, tmp_path, monkeypatch):
     losses(monkeypatch, 1.5, 3.0, 9.0, 9.0)
-    settings = WAYS | {"data__holdout": 0.5}
+    settings = SHORT | {"data__holdout": 0.5}
     tiny(text, out := tmp_path / "out", **settings)
     assert [row["step"] for row in rows(out) if "valid_loss" in row] == [20, 40]
     assert "step 20" in notices(out)[0]
@@ -399,6 +404,26 @@ def test_a_run_that_memorises_stops_early_and_stays_so(text, tmp_path, monkeypat
     assert checkpoints(out)[-1] == "step-40"
     tiny(text, out, **settings, train__guard=False, resume=True)
     assert checkpoints(out)[-1] == "step-80"
+
+
+def test_two_processes_mend_as_one(text, tmp_path, exact):
+    """Also where each has only a part of the weights."""
+    settings = SHORT | {"train__lr": 3.0, "train__micro": 1}
+    tiny(text, alone := tmp_path / "alone", **settings)
+    outs = [tmp_path / parallel for parallel in ("ddp", "fsdp")]
+    runs = [(text, str(out), settings | {"train__parallel": out.name}) for out in outs]
+    (tmp_path / "plan.json").write_text(json.dumps({"commands": {}, "runs": runs}))
+    process = Process(
+        *("-m", "helpers.ranks", "--plan", str(tmp_path / "plan.json")),
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
+    )
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    assert len(notices(alone)) >= 1
+    for out in outs:
+        assert notices(out) == notices(alone)
+        assert guard_of(out) == pytest.approx(guard_of(alone), rel=1e-3)
+        assert rows(out)[-1] == pytest.approx(rows(alone)[-1], rel=1e-3)
 
 
 def write_classes(path: Path, label: Callable[[int, bool], str]) -> str:

@@ -47,14 +47,6 @@ UNITS = {  # what the rate of a task is about, if not all tokens that it reads
 }
 
 
-@pytest.fixture
-def exact():
-    """Use double precision, so that the order of a sum has no visible effect."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def close(a: Path, b: Path, **tolerance):
     first, second = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
     assert first.keys() == second.keys()
