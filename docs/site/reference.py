@@ -1,6 +1,5 @@
 """Reference pages, written from the code: every command, every setting, every file of a run."""
 
-import inspect
 import io
 import os
 import re
@@ -8,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from dataclasses import MISSING, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 from unittest import mock
 
 from regard.cli.parser import build_parser
@@ -16,50 +15,13 @@ from regard.models import MODELS
 from regard.runs import layout, recipe
 from regard.tasks import TASKS
 from regard.training.config import TrainConfig
+from regard.training.settings import USUAL, comments, type_name
 
-ENTRY = re.compile(r"^ {2,4}(?P<name>\S+(?: \S+)*)?(?: {2,}(?P<about>\S.*))?$")
-USUAL = {  # names that need no comment in the code
+ARGUMENTS = {
     "MODEL": "a run folder, or any model that `regard ask` takes",
     "DATA": "files, as for `regard train`",
-    "dim": "width of the hidden states",
-    "vocab": "number of tokens; the data sets it",
-    "dropout": "share of the values that are set to zero in training",
-    "heads": "attention heads",
-    "norm": "the normalization",
-    "positions": "the position encoding",
-    "ffn": "the feed-forward layer",
-    "channels": "of a pixel: 3 for colours, 1 for grey",
-    "encoder": "what reads the image",
-    "decoder": "what writes the words",
-    "decoder_depth": "layers of the decoder",
-    "attention": "how a score is computed; none: one fixed vector",
-    "cell": "the kind of recurrent cell",
-    "patch": "width and height of a patch in pixels",
-    "pool": "what the class is read from: the class token, or the mean of all patches",
-    "eps": "of the norms",
-    "low": "the lowest score, if the labels are scores",
-    "high": "the highest score, if the labels are scores",
-    "smoothing": "label smoothing: the share of the probability for the other classes",
-    "next": "also predict whether one piece of text follows another",
-    "mean": "of the data's values; None: as found in the data",
-    "std": "the standard deviation of the data's values; None: as found in the data",
-    "steps": "how many steps to train",
-    "minutes": "how long to train, instead of a number of steps",
-    "optimizer": "muon: for the matrices, with AdamW for the rest",
-    "lr": "the highest learning rate",
-    "warmup": "steps until the learning rate is highest",
-    "schedule": "how the learning rate falls",
-    "weight_decay": "how much weights are pulled to zero",
-    "beta2": "of AdamW: how slowly the mean of squared gradients changes",
-    "clip": "the largest norm of a gradient; larger ones are scaled down",
-    "seed": "random seed; the same seed gives the same run",
-    "tracker": "TensorBoard, Weights & Biases or Trackio, which get the log, too",
-    "device": "where to train; auto: a GPU if there is one",
-    "precision": "auto: bf16 on GPUs that have it",
-    "compile": "torch.compile; auto: where it is likely to pay off",
-    "parallel": "how several GPUs share the work",
 }
-FIELD = re.compile(r"(?P<name>\w+): [^#]+(?:#\s*(?P<note>.+))?$")
+ENTRY = re.compile(r"^ {2,4}(?P<name>\S+(?: \S+)*)?(?: {2,}(?P<about>\S.*))?$")
 
 
 def commands_page() -> str:
@@ -95,7 +57,7 @@ def entries(text: str) -> dict[str, list[tuple[str, str]]]:
             rows = sections.setdefault(line.removesuffix(":").removeprefix("positional "), [])
         elif match := ENTRY.match(line):
             if match["name"] and not match["name"].startswith(("-h,", "COMMAND")):
-                rows.append((match["name"], match["about"] or USUAL.get(match["name"], "")))
+                rows.append((match["name"], match["about"] or ARGUMENTS.get(match["name"], "")))
             elif not match["name"] and rows:  # a long name has its meaning on the next line
                 rows[-1] = (rows[-1][0], match["about"])
     return {title: rows for title, rows in sections.items() if rows}
@@ -150,30 +112,6 @@ def rows(config: Any) -> Iterator[str]:
         default = "" if field.default is MISSING else f"`{field.default}`"
         about = notes.get(field.name) or USUAL.get(field.name, "")
         yield f"| `{field.name}` | {cell(type_name(field.type))} | {cell(default)} | {cell(about)} |"
-
-
-def type_name(kind: Any) -> str:
-    """A type as it is written in a dataclass; of a Literal, the values."""
-    if get_origin(kind) is Literal:
-        return " ".join(f"`{value}`" for value in get_args(kind))
-    return (
-        kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
-    )
-
-
-def comments(config: Any) -> dict[str, str]:
-    """The comments behind or above the fields of a dataclass and of those that it inherits from."""
-    notes: dict[str, str] = {}
-    for cls in reversed(config.__mro__[:-1]):
-        above: list[str] = []
-        for line in map(str.strip, inspect.getsource(cls).splitlines()):
-            if line.startswith("#"):
-                above.append(line.removeprefix("#").strip())
-                continue
-            if (match := FIELD.match(line)) and (match["note"] or above):
-                notes[match["name"]] = match["note"] or " ".join(above)
-            above = []
-    return notes
 
 
 def files_page() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from regard.cli.asking import ask, score
 from regard.cli.listing import info, runs
 from regard.cli.looking import look
-from regard.cli.parser import READING
+from regard.cli.parser import PRECISIONS, READING
 from regard.errors import UserError
 from regard.training.trackers import check_installed
 
@@ -45,6 +45,11 @@ def train(options: argparse.Namespace) -> None:
     if options.tracker is not None:
         check_installed(options.tracker)
         changes["train.tracker"] = options.tracker
+    for option in ("lr", "batch", "seed", "device"):
+        if (value := getattr(options, option)) is not None:
+            changes[f"train.{option}"] = value
+    if options.dtype is not None:
+        changes["train.precision"] = PRECISIONS[options.dtype]
     from regard.training.build import train
 
     model = train(
@@ -61,6 +66,17 @@ def train(options: argparse.Namespace) -> None:
     )
     if int(os.environ.get("RANK", 0)) == 0:
         print(model.folder)
+
+
+def settings(options: argparse.Namespace) -> None:
+    """`regard train RECIPE --help`."""
+    from regard.training.settings import describe_recipe
+
+    lines = list(describe_recipe(options.recipe))
+    print(
+        f"usage: regard train {options.recipe} [DATA ...] [options]; `regard train --help` lists the options\n"
+    )
+    print("\n".join(lines))
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -122,5 +138,5 @@ def prepare(options: argparse.Namespace) -> None:
 
 COMMANDS = {
     command.__name__: command
-    for command in (train, ask, score, look, serve, runs, info, export, demo, bench, prepare)
+    for command in (train, settings, ask, score, look, serve, runs, info, export, demo, bench, prepare)
 }

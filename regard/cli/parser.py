@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from regard import __version__
 from regard.errors import UserError
+from regard.runs import recipe
 
 INTEGER: dict[str, Any] = {"type": int, "metavar": "N"}
 NUMBER: dict[str, Any] = {"type": float, "metavar": "X"}
@@ -30,6 +31,7 @@ ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to
     "seed": INTEGER | {"help": "random seed; the same seed gives the same answers"},
 }
 TRACKERS = ("tensorboard", "wandb", "trackio")
+PRECISIONS = {"auto": "auto", "float32": "fp32", "bfloat16": "bf16"}  # --dtype of train: train.precision
 READING = ("ask", "score", "look", "serve", "export")  # they read data or word vectors, without a recipe
 
 
@@ -41,9 +43,14 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         words = sys.argv[1:] if args is None else list(args)
+        if not words:
+            self.print_help()
+            sys.exit(0)
         if not words or words[0] not in self.commands:
             return super().parse_args(words, namespace)
         command, *rest = words
+        if command == "train" and {"-h", "--help"} & set(rest) and (name := find_recipe(rest)):
+            return argparse.Namespace(command="settings", recipe=name)
         if "--" in rest:  # argparse forgets it, where no argument stands before it
             at = rest.index("--")
             plain = list(itertools.takewhile(lambda word: not word.startswith("-"), rest[at + 1 :]))
@@ -55,6 +62,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def find_recipe(words: Sequence[str]) -> str | None:
+    """The first word that is a recipe's name, or a .toml file."""
+    return next((word for word in words if word in recipe.names() or word.endswith(".toml")), None)
 
 
 def build_parser() -> Parser:
@@ -117,12 +129,19 @@ def build_parser() -> Parser:
     return top
 
 
-def add_set_option(p: argparse.ArgumentParser, about: str = "change a setting, as in model.dim=256") -> None:
+def add_set_option(
+    p: argparse.ArgumentParser, about: str = "change a setting, as in model.dim=256 or lr=1e-3"
+) -> None:
     p.add_argument("--set", **REPEATED, metavar="KEY=VALUE", help=about)
 
 
 def add_train_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("recipe", nargs="?", metavar="RECIPE", help="name of a recipe, or a .toml file")
+    p.add_argument(
+        "recipe",
+        nargs="?",
+        metavar="RECIPE",
+        help="name of a recipe, or a .toml file; with --help, its settings",
+    )
     sources = "files, folders, - for standard input, or hf:NAME (default: a built-in data set)"
     p.add_argument("data", nargs="*", metavar="DATA", help=sources)
     p.add_argument("--list", action="store_true", help="list the recipes")
@@ -133,6 +152,11 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--teacher", **REPEATED, metavar="MODEL", help=about)
     p.add_argument("--steps", **INTEGER, help="train for N steps")
     p.add_argument("--minutes", type=float, metavar="M", help="train for M minutes")
+    p.add_argument("--lr", **NUMBER, help="the learning rate: train.lr")
+    p.add_argument("--batch", **INTEGER, help="sequences per step: train.batch")
+    p.add_argument("--seed", **INTEGER, help="the random seed: train.seed")
+    p.add_argument("--device", choices=["auto", "cpu", "cuda", "mps"], help="where to train: train.device")
+    p.add_argument("--dtype", choices=list(PRECISIONS), help="the precision: train.precision")
     p.add_argument(
         "--log", dest="tracker", choices=TRACKERS, help="what also gets the log, besides log.jsonl"
     )

@@ -35,6 +35,7 @@ from regard.training.machine import choose_device, explain_limits
 from regard.training.plan.follow import follow_plan, plan_job
 from regard.training.plan.plan import Plan
 from regard.training.plan.speed import known_machine, this_machine
+from regard.training.settings import find_sections, from_data
 from regard.training.teacher import check_teachable, learn_answers, learn_probabilities
 from regard.training.trainer import TrainConfig, Trainer
 
@@ -44,13 +45,6 @@ BUDGET = {"steps", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
 FREE |= {"device", "compile", "parallel"}
 FREE_DATA = {"data.max_bytes", "data.memory_gb"}
-FROM_DATA = (
-    "vocab",
-    "target_vocab",
-    "size",
-    "channels",
-    "mels",
-)  # settings of models that follow from the data
 
 
 def train(
@@ -164,6 +158,7 @@ def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
 
 def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.Sections:
     """The recipe with changes; what does not go with them is left out."""
+    find_sections(original, changes)
     name_cell(original, changes)
     sections = recipe.change(original, changes)
     kind = changes.get("model.kind", sections["model"].get("kind"))
@@ -348,11 +343,6 @@ def read_data(
         corpus = task_class.read(DataRequest(job.data, job.valid, data_config, config, context, tokenizers))
     corpus.files, corpus.notes = list(reading.files), [*job.notes, *reading.notes, *corpus.notes]
     return corpus
-
-
-def from_data(model_config: type[Any]) -> list[str]:
-    """The settings of a model that follow from the data."""
-    return [f.name for f in fields(model_config) if f.name in FROM_DATA]
 
 
 def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:
