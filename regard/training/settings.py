@@ -15,6 +15,13 @@ from regard.tasks import TASKS
 from regard.training.config import TrainConfig
 
 FROM_DATA = ("vocab", "target_vocab", "size", "channels", "mels")  # settings of models that follow from data
+PLANNED = {  # settings that the plan chooses, where neither the recipe nor the user does
+    "model": {"dim", "depth", "decoder_depth", "heads", "context", "dropout"},
+    "data": {"tokenizer", "target_tokenizer", "vocab"},
+    "task": {"smoothing"},
+    "train": {"steps", "minutes", "batch", "tokens", "optimizer", "lr", "warmup", "schedule", "beta2"}
+    | {"weight_decay", "evaluate", "save", "patience"},
+}
 USUAL = {  # names that need no comment in the code
     "dim": "width of the hidden states",
     "vocab": "number of tokens; the data sets it",
@@ -120,7 +127,7 @@ def describe_recipe(name: str) -> Iterator[str]:
         mark = " (default)" if own == preset else ""
         yield f"  {own:14} {count_weights(kind, values, sections):>14,} weights: {sizes}{mark}"
     yield ""
-    yield "settings (--set NAME=VALUE):"
+    yield "settings (--set NAME=VALUE); plan: chosen from the data, this machine and the time"
     for section, configs in section_configs(sections).items():
         chosen = (presets.get(preset, {}) if section == "model" else {}) | sections[section]
         for config in configs[:1]:
@@ -128,7 +135,8 @@ def describe_recipe(name: str) -> Iterator[str]:
             for f in fields(config):
                 if f.name == "name" or (section == "model" and f.name in FROM_DATA):
                     continue
-                default = chosen.get(f.name, "" if f.default is MISSING else f.default)
+                usual = "plan" if f.name in PLANNED[section] else "" if f.default is MISSING else f.default
+                default = chosen.get(f.name, usual)
                 choices = get_args(f.type) if get_origin(f.type) is Literal else ()
                 about = notes.get(f.name) or USUAL.get(f.name) or ", ".join(map(str, choices))
                 yield f"  {section + '.' + f.name:24} {default!s:12} {about}".rstrip()

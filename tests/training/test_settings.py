@@ -36,8 +36,8 @@ def test_candidates_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", recipe.names())
 def test_every_recipe_describes_itself(name: str) -> None:
     text = "\n".join(describe_recipe(name))
-    assert "(default)" in text
     assert "train.lr " in text
+    assert " plan " in text
     assert "weights: " in text
 
 
