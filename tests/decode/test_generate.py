@@ -53,8 +53,13 @@ def write(model, prompts, sampling, **kw):
 # A row is what it is, however it is computed
 
 
-@pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "rotary", "alibi", "relative"])
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, FUSSY], ids=["greedy", "sampled", "fussy"])
+@pytest.mark.parametrize(
+    ("positions", "sampling"),
+    [
+        *((kind, SAMPLED) for kind in ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")),
+        *(("rotary", GREEDY), ("learned", FUSSY), ("alibi", FUSSY)),
+    ],
+)
 def test_cached_is_uncached_and_batched_is_alone_past_the_context(positions, sampling):
     model = gpt(positions)
     prompts = PROMPTS + [list(range(2 * CONTEXT + 3))]  # and one longer than the context
@@ -77,7 +82,7 @@ def test_tiny_contexts(context):
 def test_rows_that_end_leave_the_others_as_they_are(cached, samples):
     model, lengths = gpt(), set()
     together = write(model, PROMPTS, SAMPLED, samples=samples)
-    for end in range(VOCAB):
+    for end in range(0, VOCAB, 2):
         expected = [text[: text.index(end)] if end in text else text for text in together]
         if cached or end < 5:
             texts = write(model, PROMPTS, SAMPLED, samples=samples, end=end, cached=cached)

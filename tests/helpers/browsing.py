@@ -105,6 +105,7 @@ class Tab:
     """A page on which errors and requests to other hosts fail the test."""
 
     def __init__(self, browser, url, **options):
+        options = {"reduced_motion": "reduce"} | options  # fewer pictures to draw
         self.page, self.url, self.wrong, self.opened = browser.new_page(**options), url, [], 0
         self.page.set_default_timeout(10_000)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))

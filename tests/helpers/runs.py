@@ -117,7 +117,11 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "words": ("words", ANY | {"model.context": 3, "data.least": 1, "data.holdout": 0.1, "train.tokens": 448}),
 }
-OF_PAIRS = [name for name in RUNS if name.startswith(("translate", "chat"))]
+# Made of a model and a task that others have, too.
+SIMILAR = (
+    *("write-rnn-cells", "translate-rnn", "translate-lstm", "chat-gru", "fill-bert-packed", "classify-elmo"),
+    *("fill-elmo-packed", "tag-elmo", "tag-gpt", "span-elmo", "embed-elmo", "caption-hard"),
+)
 # All batches of one shape; and batches that cannot be cut.
 STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see", "hear"))]
 # Every part of a batch draws its own regions, so that parts are not the whole.

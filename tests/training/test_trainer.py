@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from helpers.errors import user_error
 from helpers.runs import (
     DRAWN,
-    OF_PAIRS,
     RUNS,
+    SIMILAR,
     WHOLE,
     at_step,
     before,
@@ -74,23 +74,21 @@ def test_parts_of_a_batch_are_the_batch(text, tmp_path, exact, micro, optimizer)
 
 @pytest.mark.parametrize("case", [case for case in RUNS if case not in ("write", *DRAWN, *WHOLE)])
 def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case):
-    """Parts may be narrower than the whole, which pads all of its rows to the longest."""
+    """Parts may be narrower than the whole, which pads all its rows to the longest; the last may be one row."""
     data, shapes = write_data(case, tmp_path), {}
-    for micro in (None, 4, 1):
+    for micro in (None, 2):
         steps = shapes[micro] = []
         with before(Trainer, "forward", lambda trainer, source, *_: steps.append(source.shape[:2])):  # noqa: B023
-            tiny(data, tmp_path / f"{micro}", case, steps=3, train__micro=micro)
-    wholes = shapes[None]
-    assert len(wholes) == 3
-    for micro in (4, 1):
-        parts = shapes[micro]
-        assert sum(n for n, _ in parts) == sum(n for n, _ in wholes)
-        assert max(n for n, _ in parts) == micro
-        assert sum(n * width for n, width in parts) <= sum(n * width for n, width in wholes)
-        # Keys' biases have no gradient but rounding, of which AdamW makes steps.
-        close(tmp_path / "None", tmp_path / f"{micro}", rtol=1e-8, atol=1e-9)
-        for a, b in zip(rows(tmp_path / "None"), rows(tmp_path / f"{micro}"), strict=True):
-            assert b == pytest.approx(a, rel=1e-8)
+            tiny(data, tmp_path / f"{micro}", case, steps=2, train__micro=micro)
+    wholes, parts = shapes[None], shapes[2]
+    assert len(wholes) == 2
+    assert sum(n for n, _ in parts) == sum(n for n, _ in wholes)
+    assert max(n for n, _ in parts) == 2
+    assert sum(n * width for n, width in parts) <= sum(n * width for n, width in wholes)
+    # Keys' biases have no gradient but rounding, of which AdamW makes steps.
+    close(tmp_path / "None", tmp_path / "2", rtol=1e-8, atol=1e-9)
+    for a, b in zip(rows(tmp_path / "None"), rows(tmp_path / "2"), strict=True):
+        assert b == pytest.approx(a, rel=1e-8)
 
 
 def test_parts_of_a_batch_draw_their_own_masks(text, tmp_path):
@@ -129,8 +127,8 @@ def test_the_loss_is_the_mean_of_the_batch_and_falls(text, tmp_path):
     assert losses_logged[-1] < 0.8 * losses_logged[0]
 
 
-@pytest.mark.parametrize("case", OF_PAIRS)
-def test_every_model_learns_its_pairs_by_heart(tmp_path, case):
+@pytest.mark.parametrize("case", ["translate-transformer", "translate-gru", "chat-transformer"])
+def test_a_model_learns_its_pairs_by_heart(tmp_path, case):
     settings = {"steps": 150, "train__lr": 0.03, "train__log": 10, "task__smoothing": 0.0, "model__dim": 16}
     settings["train__weight_decay"] = 0.0
     tiny(write_data(case, tmp_path), tmp_path / "out", case, **settings)
@@ -269,7 +267,7 @@ def test_old_checkpoints_go(text, tmp_path):
     assert checkpoints(tmp_path / "out") == ["step-5", "step-6", "step-7"]
 
 
-@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.parametrize("case", [case for case in RUNS if case not in SIMILAR])
 def test_the_use_of_the_machine_is_logged_where_it_is_known(tmp_path, monkeypatch, case):
     monkeypatch.setattr(meter, "flops", FLOPS)
     tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=2)
