@@ -204,7 +204,8 @@ class Tokenizer:
 
     def decoder(self, prefix: Sequence[int] = ()) -> "Decoder":
         """Return a streaming decoder that continues after the ids of a prefix."""
-        by_bytes = not prefix and isinstance(self.inner.decoder, tokenizers.decoders.ByteLevel)
+        tables = tokenizers.decoders.ByteLevel, tokenizers.decoders.Fuse
+        by_bytes = not prefix and isinstance(self.inner.decoder, tables)
         return ByteDecoder(self) if by_bytes else Decoder(self, prefix)
 
     @cached_property
@@ -252,7 +253,7 @@ class Decoder:
 
 
 class ByteDecoder(Decoder):
-    """Decodes ids of a byte-level tokenizer by a table, in constant time for each."""
+    """Decodes ids of a tokenizer of bytes or characters by a table, in constant time for each."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
@@ -269,19 +270,20 @@ class ByteDecoder(Decoder):
 
 
 class TokenBytes(dict[int, bytes]):
-    """The bytes of each token of a byte-level tokenizer, looked up when they are first needed; none if it is
-    special."""
+    """The bytes of each token of a tokenizer whose tokens are bytes, written as symbols, or characters; looked
+    up when they are first needed; none if it is special."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         self.inner = inner
         added = inner.get_added_tokens_decoder().values()
         self.specials = {token.content for token in added if token.special}
+        self.symbols = isinstance(inner.decoder, tokenizers.decoders.ByteLevel)
 
     def __missing__(self, id: int) -> bytes:
         token = self.inner.id_to_token(id)
         if token is None or token in self.specials:
             data = b""
-        elif all(symbol in BYTES for symbol in token):
+        elif self.symbols and all(symbol in BYTES for symbol in token):
             data = bytes(BYTES[symbol] for symbol in token)
         else:  # an added token that is not written in these symbols
             data = token.encode()

@@ -255,6 +255,15 @@ def test_streaming_is_like_decoding_at_once(trained, kind):
         assert "".join(pieces) + rest == tokenizer.decode(ids)
 
 
+@pytest.mark.parametrize("kind", ["byte", "char"])
+def test_streaming_by_a_table(trained, kind, monkeypatch):
+    """A server's streams decode thousands of tokens a second."""
+    tokenizer = trained[kind]
+    ids = tokenizer.encode(CORPUS[0])
+    monkeypatch.setattr(Tokenizer, "decode", lambda *args: pytest.fail("decoded one by one"))
+    assert "".join(streamed(tokenizer, ids)[0]) == CORPUS[0]
+
+
 def test_streaming_waits_for_whole_characters():
     tokenizer = train_tokenizer("byte", [], 1, [])
     assert streamed(tokenizer, tokenizer.encode("é😀a")) == (["", "é", "", "", "", "😀", "a"], "")
