@@ -174,7 +174,7 @@ def fused_attention(
         mask = add_causal_mask(mask, T, S, causal, q.device)
     bias = None if bias is None else bias.to(q.dtype)
     attn_mask = mask if bias is None else bias if mask is None else bias.masked_fill(~mask, -math.inf)
-    if q.dtype == torch.bfloat16 and S <= (64 if q.is_cuda else 512):  # here the kernel is slow
+    if q.dtype == torch.bfloat16 and not q.is_cuda and S <= 512:  # here the kernel's backward pass is slow
         k, v = repeat_heads(k, q.shape[-3]), repeat_heads(v, q.shape[-3])
         return attend(q, k, v, mask, bias, causal, dropout)[0]
     gqa = q.shape[-3] != k.shape[-3]

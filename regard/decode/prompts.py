@@ -4,10 +4,14 @@ Shapes: B rows, T tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+SHORT = 64  # tokens
 
 Source = Sequence[int] | Tensor  # what an encoder reads: tokens, or an image's pixels, uint8
 
@@ -22,6 +26,16 @@ class Writer(Protocol):
     def step(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]: ...
     def modules(self) -> Iterator[nn.Module]: ...
     def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+def attend_quickly(longest: float) -> AbstractContextManager[object]:
+    """The best kernel of attention for rows of up to so many tokens, whose number changes, on a GPU.
+
+    cuDNN's, which torch prefers, is slower for short rows, and takes 0.1 s to prepare for each new shape.
+    """
+    return (
+        sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]) if longest <= SHORT else nullcontext()
+    )
 
 
 def fit_context(text: Sequence[int], context: int) -> Sequence[int]:

@@ -18,7 +18,7 @@ from regard.core.positions import Positions
 from regard.decode import kernels
 from regard.decode.blocks import FusedStack, Rows, attentions
 from regard.decode.buffers import DRAWS, Buffers, Kind, Text
-from regard.decode.prompts import collate_sources
+from regard.decode.prompts import attend_quickly, collate_sources
 from regard.decode.sampling import LEVELS, RowOptions, choose_by_row
 
 PAGE = 32  # tokens
@@ -201,8 +201,9 @@ class Steps:
     def read_sources(self, texts: Sequence[Text]) -> None:
         """Encode sources, and write their keys and values for each layer."""
         sources, mask = collate_sources([t.source for t in texts if t.source is not None], self.device)
-        encoded = self.model.begin(sources, mask).encoded  # (B, S, D)
         lengths = np.array([t.source_length for t in texts])
+        with attend_quickly(int(lengths.max())):
+            encoded = self.model.begin(sources, mask).encoded  # (B, S, D)
         row = np.repeat(np.arange(len(texts)), lengths)
         column = np.concatenate([np.arange(n) for n in lengths])
         page = np.concatenate([np.repeat(t.source_pages, PAGE)[: t.source_length] for t in texts])

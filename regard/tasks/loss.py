@@ -159,8 +159,7 @@ def fused_agrees(device: torch.device) -> bool:
     targets[5] = IGNORED
     results = []
     for fused in (False, True):
-        a, b = (t.to(device).requires_grad_() for t in (x, W))
+        a, b = (t.to(device, torch.bfloat16).requires_grad_() for t in (x, W))
         loss = chunked_cross_entropy(a, b, targets.to(device), 31, 128, 0.1, fused=fused)
         results.append([loss, *torch.autograd.grad(3 * loss, [a, b])])
-    # float32 products may be TF32 on a GPU
-    return all(torch.allclose(a, b, rtol=1e-2, atol=1e-3) for a, b in zip(*results, strict=True))
+    return all((a - b).abs().max() <= 0.02 * b.abs().max() for a, b in zip(*results, strict=True))

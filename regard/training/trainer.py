@@ -5,6 +5,7 @@ determine the samples and the random numbers of dropout.
 """
 
 import dataclasses
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus
+from regard.decode.prompts import attend_quickly
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.runs import layout as run_folder
@@ -67,7 +69,8 @@ class Trainer:
         self.pace = throughput.Pace(operations, device, bf16)
         compilation.check_fused_loss(device, self.report_failure)
         graphs = compilation.use_graphs(model, task, c, self.pace.flops, device)
-        if few_shapes := graphs and not task.static_shapes:
+        self.few_shapes = few_shapes = graphs and not task.static_shapes
+        if few_shapes:
             self.reporter.notice(self.samples.describe_shapes())
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
@@ -249,7 +252,8 @@ class Trainer:
         return True
 
     def add_gradient(self, *batch: Tensor) -> None:
-        with self.autocast:
+        longest = max(t.shape[-1] for t in batch) if self.few_shapes else math.inf
+        with self.autocast, attend_quickly(longest):
             part = self.forward(*batch)
         (part * self.scale).backward()
         self.loss += part.detach()

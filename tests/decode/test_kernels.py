@@ -272,6 +272,10 @@ def test_attention_reads_no_unused_pages(fused):
     torch.testing.assert_close(fused.paged_attention(q, k_pages, v_pages, tables, lengths), expected)
 
 
+def test_both_have_all_operations(fused):
+    assert all(callable(getattr(ops, name)) for name in fused.__all__ for ops in (fused, plain))
+
+
 def test_copy_pages(fused):
     """The tokens that matter, in all layers; a page may be copied to itself."""
     keys, values = normal(2, 9, 3, L, 8), normal(2, 9, 3, L, 8)

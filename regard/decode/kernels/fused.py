@@ -18,12 +18,19 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from regard.decode.kernels.fused_attention import copy_pages, paged_attention, write_and_attend, write_pages
+from regard.decode.kernels.fused_sampling import sample
 from regard.decode.kernels.launch import LAYER_NORM, NO_NORM, begin_kernel, norm_arguments, start_kernel
 from regard.decode.kernels.plain import Norm
 
 __all__ = [
-    *("copy_pages", "linear_residual", "norm_linear", "paged_attention"),
-    *("sample", "write_and_attend", "write_pages"),
+    "copy_pages",
+    "linear_residual",
+    "norm_linear",
+    "paged_attention",
+    "sample",
+    "write_and_attend",
+    "write_pages",
 ]
 
 LARGE = 8192  # outputs from which there are programs enough without splitting K
