@@ -6,7 +6,7 @@ import os
 import signal
 import struct
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -331,6 +331,15 @@ def rows(out: Path) -> list[dict[str, Any]]:
     """Read log.jsonl, without notices and times."""
     lines = map(json.loads, (out / "log.jsonl").read_text().splitlines())
     return [{k: v for k, v in row.items() if k not in TIMES} for row in lines if "notice" not in row]
+
+
+def assert_rows_close(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]], rel: float) -> None:
+    """Two logs have the same rows: numbers up to `rel`, words exactly."""
+    for a, b in zip(first, second, strict=True):
+        numbers = {k: v for k, v in a.items() if not isinstance(v, str)}
+        assert {k: v for k, v in b.items() if not isinstance(v, str)} == pytest.approx(numbers, rel=rel)
+        assert a.keys() == b.keys()
+        assert {k: v for k, v in a.items() if isinstance(v, str)}.items() <= b.items()
 
 
 def same(a: Path, b: Path, state: bool = True) -> None:
