@@ -58,6 +58,11 @@ def test_functions_stay_functions_in_any_order() -> None:
     assert python(code).split() == ["True"] * 7
 
 
+def test_names_are_listed_before_they_are_used() -> None:
+    code = "import regard; print(set(regard.__all__) <= set(dir(regard)), '__version__' in dir(regard))"
+    assert python(code) == "True True\n"
+
+
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="module 'regard' has no attribute 'trian'"):
         _ = regard.trian

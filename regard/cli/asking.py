@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Any
 from regard.cli.parser import ANSWER_OPTIONS
 from regard.errors import UserError
 
+TERMINAL_HELP = "/reset starts a new conversation, /seed N sets the seed, /help says this, Ctrl-D ends"
+MOST_COLUMNS = 12  # classes in a confusion matrix that is printed
+
 if TYPE_CHECKING:
+    from regard.runs.model import Model
     from regard.tasks import Answer
+
+
+def load_at(options: argparse.Namespace, **settings: Any) -> "Model":
+    """Return the model that is asked for, as it was at the step of --at."""
+    from regard.runs.load import at_step, load
+
+    model = load(options.model, **settings)
+    return model if options.at is None else at_step(model, options.at)
 
 
 def load_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
@@ -22,7 +34,7 @@ def load_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     from regard.runs.ensemble import ensemble
     from regard.runs.load import load
 
-    model = load(options.model, dtype=options.dtype)
+    model = load_at(options, dtype=options.dtype)
     if options.ensemble:
         model = ensemble([model, *map(load, options.ensemble)])
     if options.words:
@@ -150,6 +162,7 @@ def converse(model: Any, settings: dict[str, Any]) -> None:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  arrow keys and history for input()
     turns: list[str] = []  # the conversation so far, for models that chat
+    print(f"{model!r}\n{TERMINAL_HELP}", file=sys.stderr)
     for text in read_terminal():
         word, _, rest = text.strip().partition(" ")
         if word == "/reset":
@@ -157,17 +170,22 @@ def converse(model: Any, settings: dict[str, Any]) -> None:
         elif word == "/seed" and rest.strip().isdecimal():
             settings["seed"] = int(rest)
         elif word.startswith("/") and word[1:].isalpha():
-            print("/reset starts a new conversation, /seed N sets the seed, Ctrl-D ends", file=sys.stderr)
+            print(TERMINAL_HELP, file=sys.stderr)
         else:
             try:
                 if model.task.converses:
                     question = model.task.conversation([*turns, text]) if text.strip() else ""
                     turns += [text, print_stream(model.stream(question, **settings))]
+                elif model.task.shows_scores:
+                    for answer in model.answers(text, **settings)[0]:
+                        print(format_answer(text, answer, note_unread(model, "INPUT", text), False, True))
                 else:
                     note_unread(model, "INPUT", text)
                     print_stream(model.stream(text, **settings))
             except UserError as error:  # the next line may be better
                 report(str(error))
+            except KeyboardInterrupt:  # of this answer, not of the conversation
+                print()
 
 
 def read_terminal() -> Iterator[str]:
@@ -181,8 +199,10 @@ def read_terminal() -> Iterator[str]:
 
 def score(options: argparse.Namespace) -> None:
     from regard.data.files import read_together
+    from regard.draw.heat import confusion_matrix
     from regard.draw.picture import check_suffix, draw
     from regard.draw.plots import position_curves
+    from regard.draw.scene import Figure
     from regard.runs.load import load
     from regard.runs.score import loss_table
 
@@ -190,22 +210,58 @@ def score(options: argparse.Namespace) -> None:
         check_suffix(options.save)  # before a long computation
     model, settings = load_model(options)
     against = load(options.against) if options.against else None
-    by_position = options.by_position or bool(options.save)
+    classes = model.task.class_names
+    by_position = options.by_position or bool(options.save and not classes)
     with read_together() as reading:
-        scores = model.score(*options.data, against=against, by_position=by_position, **settings)
+        scores = model.score(
+            *options.data, against=against, by_position=by_position, details=True, **settings
+        )
     for note in reading.notes:
         print(note, file=sys.stderr)
     if options.save:
         name = os.path.basename(os.path.abspath(options.model))
-        draw(position_curves({name: scores["loss_by_position"]})).save(options.save)
+        if classes and not options.by_position:
+            figure: Figure = confusion_matrix(name, list(scores["classes"]), scores["confusion"])
+        else:
+            figure = position_curves({name: scores["loss_by_position"]})
+        draw(figure).save(options.save)
     if options.json:
         print(json.dumps(finite_numbers(scores)))
         return
-    losses = scores.pop("loss_by_position", [])
+    losses, by_class = scores.pop("loss_by_position", []), scores.pop("classes", {})
+    confusion = scores.pop("confusion", [])
     for name, value in scores.items():
-        print(f"{name:14} {value}" if isinstance(value, str) else f"{name:14} {value:.4f}")
+        print(f"{name:14} {format_score(value)}")
+    if by_class:
+        print_classes(by_class, confusion)
     for place, value in loss_table(losses):
         print(f"loss at {place:6} {value:.4f}")
+
+
+def print_classes(classes: dict[str, dict[str, float]], confusion: list[list[int]]) -> None:
+    """Print the figures of each class, and how often each was taken for which."""
+    from regard.cli.listing import print_table
+
+    columns = ("precision", "recall", "f1", "rows")
+    rows = [[name, *(format_score(row[column]) for column in columns)] for name, row in classes.items()]
+    print()
+    print_table([["class", *columns], *rows], right=range(1, 5))
+    mistakes = [
+        (count, true, predicted)
+        for true, row in zip(classes, confusion, strict=True)
+        for predicted, count in zip(classes, row, strict=True)
+    ]
+    print()
+    if len(classes) <= MOST_COLUMNS:
+        counts = [[name, *map(str, row)] for name, row in zip(classes, confusion, strict=True)]
+        print_table([["true \\ predicted", *classes], *counts], right=range(1, len(classes) + 1))
+        return
+    wrong = sorted(((n, a, b) for n, a, b in mistakes if a != b and n), reverse=True)[:MOST_COLUMNS]
+    print_table([["rows", "true", "predicted"], *([str(n), a, b] for n, a, b in wrong)], right={0})
+
+
+def format_score(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def finite_numbers(scores: dict[str, Any]) -> dict[str, Any]:

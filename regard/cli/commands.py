@@ -73,9 +73,8 @@ def settings(options: argparse.Namespace) -> None:
     from regard.training.settings import describe_recipe
 
     lines = list(describe_recipe(options.recipe))
-    print(
-        f"usage: regard train {options.recipe} [DATA ...] [options]; `regard train --help` lists the options\n"
-    )
+    print(f"usage: regard train {options.recipe} [DATA ...] [options]\n")
+    print("`regard train --help` lists the options.\n")
     print("\n".join(lines))
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from regard.cli.asking import check_inputs
+from regard.cli.asking import check_inputs, load_at
 from regard.errors import UserError
 
 
@@ -18,12 +18,11 @@ def look(options: argparse.Namespace) -> None:
     elif ending.endswith(".safetensors"):
         save_trace(options)
     elif ending.endswith((".svg", ".png")):
-        from regard.runs.load import load
         from regard.viewer import look
 
         settings = {name: getattr(options, name) for name in ("layer", "head", "part", "patch", "answer")}
         texts = list(check_inputs(options.input))
-        look(load(options.model), texts, options.view, **settings).save(options.save)
+        look(load_at(options), texts, options.view, **settings).save(options.save)
         print(options.save)
     else:
         raise UserError(f"--save {options.save}: unknown format; use .svg, .png, .html or .safetensors")
@@ -33,10 +32,9 @@ def compare_word(options: argparse.Namespace) -> None:
     """Print how alike a word's vectors in two texts are, layer by layer."""
     if len(options.input) != 2 or options.save is not None:
         raise UserError(f"--word {options.word}: give two INPUTs that have this word, and no --save")
-    from regard.runs.load import load
     from regard.viewer.context import compare_word
 
-    for name, cosine in compare_word(load(options.model), options.word, *check_inputs(options.input)).items():
+    for name, cosine in compare_word(load_at(options), options.word, *check_inputs(options.input)).items():
         print(f"{cosine:.4f}\t{name}")
 
 
@@ -55,7 +53,7 @@ def open_page(options: argparse.Namespace) -> None:
     settings = {name: getattr(options, name) for name in ("view", "part", "layer", "head")}
     state = {name: str(value) for name, value in settings.items() if value is not None}
     (text,) = check_inputs(options.input)
-    session = page(load(options.model), text, options.answer)
+    session = page(load_at(options), text, options.answer)
     compared_models = [load(folder) for folder in options.against]
     for folder, other in zip(options.against, compared_models, strict=True):
         if other.task.reads != (reads := session.model.task.reads):
@@ -79,10 +77,9 @@ def save_trace(options: argparse.Namespace) -> None:
             raise UserError(f"--{name} is for images, and a trace has everything; leave it out, or save .svg")
     if len(options.input) != 1:
         raise UserError(f"a trace is of one INPUT, not {len(options.input)}; save one trace for each")
-    from regard.runs.load import load
     from regard.tracing import trace
 
     (text,) = check_inputs(options.input)
     inputs = text if options.answer is None else (text, options.answer)
-    trace(load(options.model), inputs, None if options.layer is None else [options.layer]).save(options.save)
+    trace(load_at(options), inputs, None if options.layer is None else [options.layer]).save(options.save)
     print(options.save)

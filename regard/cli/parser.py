@@ -168,8 +168,13 @@ def add_ask_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL", help="a run folder")
     p.add_argument("input", nargs="*", metavar="INPUT", help="texts or images (default: standard input)")
     p.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_at_option(p)
     p.add_argument("--in", dest="within", metavar="FILE", help="search this file for the most similar lines")
     add_answer_options(p)
+
+
+def add_at_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--at", **INTEGER, help="the model as it was at step N of its run, from a checkpoint")
 
 
 def add_dtype_option(p: argparse.ArgumentParser) -> None:
@@ -181,10 +186,15 @@ def add_score_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL")
     p.add_argument("data", nargs="+", metavar="DATA")
     p.add_argument("--json", action="store_true", help="print one JSON object")
+    add_at_option(p)
     p.add_argument("--against", metavar="MODEL", help="another model: is the difference significant?")
     by_position = "the loss by the number of tokens before, of a model that writes"
     p.add_argument("--by-position", action="store_true", help=by_position)
-    p.add_argument("--save", metavar="FILE", help=".svg or .png: the loss by position as a curve")
+    p.add_argument(
+        "--save",
+        metavar="FILE",
+        help=".svg or .png: the confusion matrix, or the loss by position as a curve",
+    )
     add_answer_options(p)
 
 
@@ -201,6 +211,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL")
     p.add_argument("input", nargs="+", metavar="INPUT", help="a text or an image; several with --save .svg")
     p.add_argument("--save", metavar="FILE", help=".svg, .png, .html (the page), .safetensors (all tensors)")
+    add_at_option(p)
     p.add_argument("--view", metavar="NAME", help="the view; a wrong name lists them")
     p.add_argument("--layer", **INTEGER, help="the layer, from 0 (default: the last)")
     p.add_argument("--head", **INTEGER, help="the head, from 0 (default: the mean of all)")

@@ -68,6 +68,13 @@ class Matrix:
         return Scene(left + max(widths) + MARGIN, bottom + SCALE_CELL + MARGIN, self.title, shapes)
 
 
+def confusion_matrix(name: str, classes: Sequence[str], counts: Sequence[Sequence[int]]) -> Matrix:
+    """How often each class, a row, was taken for which, a column: as shares of the rows of that class."""
+    shares = np.asarray(counts, dtype=np.float64)
+    shares /= np.maximum(1, shares.sum(1, keepdims=True))
+    return Matrix(f"{name}: true classes (rows) and predicted ones", shares, classes, classes)
+
+
 @dataclass(frozen=True)
 class Atlas:
     """Attention weights of all heads of all layers."""

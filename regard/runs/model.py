@@ -46,6 +46,15 @@ class Model:
         self.kind = kind  # its name in MODELS
         self.step: int | None = None  # of its run, where it is not the model that came out in the end
 
+    def __repr__(self) -> str:
+        weights, device = (
+            sum(p.numel() for p in self.model.parameters()),
+            next(self.model.parameters()).device,
+        )
+        where = "" if self.folder is None else f" {self.folder}"
+        at = "" if self.step is None else f" at step {self.step:,}"
+        return f"<Model{where}{at}: {self.kind}, {weights:,} weights, for {self.task.config.name}, {device}>"
+
     @property
     def tokenizer(self) -> Tokenizer:
         return self.task.tokenizer
@@ -121,11 +130,18 @@ class Model:
         )
 
     def score(
-        self, *paths: str, against: "Model | None" = None, by_position: bool = False, **options: Any
+        self,
+        *paths: str,
+        against: "Model | None" = None,
+        by_position: bool = False,
+        details: bool = False,
+        **options: Any,
     ) -> dict[str, Any]:
         """Scores on held-out data, all of it; and whether they differ from those of `against` by chance.
 
         Where answers are compared with references, options are those of `ask`. Of a model that writes,
         `by_position` adds `loss_by_position`: the mean loss after one token of context, after two, ...
+        `details` adds `rows` or `tokens`, how many were scored; and of a model that chooses a class `classes`,
+        the figures of each, and `confusion`: how many rows of each class (a list) were taken for which.
         """
-        return score_model(self, paths, against, by_position, options)
+        return score_model(self, paths, against, by_position, details, options)

@@ -11,7 +11,7 @@ from regard.draw.terminal import progress
 from regard.errors import UserError
 from regard.tasks import Task, targets
 from regard.tasks.loss import IGNORED
-from regard.tasks.metrics import compare
+from regard.tasks.metrics import compare, count_confusions
 
 if TYPE_CHECKING:
     from regard.runs.model import Model
@@ -24,11 +24,12 @@ def score_model(
     paths: Sequence[str],
     against: "Model | None",
     by_position: bool,
+    details: bool,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Metrics of all data in the files; and of the answers, where these have references.
 
-    `by_position` adds the mean loss at each position of the context.
+    `by_position` adds the mean loss at each position of the context, `details` how much was scored and the figures of each class.
     """
     task = model.task
     if not paths:
@@ -44,9 +45,11 @@ def score_model(
         return scores
     scores = evaluate(model, data)
     if not task.has_references:
-        return scores
+        return ({"tokens": len(data)} if details else {}) | scores
     answers = answer_all(model, data.sources, options)
-    scores |= task.score_answers(answers, data.targets)
+    scores = ({"rows": len(answers)} if details else {}) | scores | task.score_answers(answers, data.targets)
+    if details and task.class_names:
+        scores |= count_confusions(task.class_names, answers, data.targets)
     if against is not None:
         scores |= compare(answers, answer_all(against, data.sources, options), data.targets)
     return scores

@@ -110,14 +110,14 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     specials = SPECIALS
     data_config = DataConfig
     builtin = ("classify.tsv",), ("classify.valid.tsv",)
-    has_references = True
+    has_references = shows_scores = True
     learns_from = "probabilities"
     data_settings = ("labels", "low", "high", "weights", "metric")
 
     def setup(self) -> None:
         end = self.tokenizer.id(END)
         self.first, self.end = self.tokenizer.id(FIRST), self.tokenizer.end if end is None else end
-        scores = self.config.labels is None
+        scores, self.class_names = self.config.labels is None, self.config.labels or ()
         metric = self.config.metric or ("loss" if scores else "accuracy")  # as earlier runs have it
         if metric != "loss" and (metric == "spearman") != scores:
             kind = "a score, not a class" if scores else "a class, not a score"

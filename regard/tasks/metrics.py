@@ -51,6 +51,22 @@ def distinct(answers: Sequence[str], n: int) -> float:
     return len(set(grams)) / max(1, len(grams))
 
 
+def count_confusions(
+    classes: Sequence[str], answers: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
+    """How many rows of each class were taken for which (`confusion`, in the order of the classes); and the
+    precision, recall, F1 and rows of each (`classes`)."""
+    counts = Counter(zip(references, answers, strict=True))
+    confusion = [[counts[true, predicted] for predicted in classes] for true in classes]
+    figures: dict[str, dict[str, float]] = {}
+    for name, row, column in zip(classes, confusion, zip(*confusion, strict=True), strict=True):
+        right = counts[name, name]
+        precision, recall = right / max(1, sum(column)), right / max(1, sum(row))
+        f1 = 2 * right / max(1, sum(row) + sum(column))
+        figures[name] = {"precision": precision, "recall": recall, "f1": f1, "rows": sum(row)}
+    return {"classes": figures, "confusion": confusion}
+
+
 def compare(
     a: Sequence[str],
     b: Sequence[str],

@@ -113,7 +113,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     normalised: ClassVar[Text] = IMAGE  # what the page says about pixels as the network reads them
 
     def setup(self) -> None:
-        self.labels = self.config.labels or ()
+        self.labels = self.class_names = self.config.labels or ()
         metric = self.config.metric or "accuracy"  # as earlier runs have it
         self.best_metric = None if metric == "loss" else metric
 

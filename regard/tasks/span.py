@@ -96,7 +96,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     specials = SPECIALS
     data_config = DataConfig
     builtin = ("span.jsonl",), ("span.valid.jsonl",)
-    has_references = True
+    has_references = shows_scores = True
     inherits = ("separators",)
     predicts = "place"
     best_metric = "spans"

@@ -64,6 +64,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     embeds: ClassVar[bool] = False  # it has a vector for each text: `vectors`
     predicts: ClassVar[Literal["next", "fill", "place"]] = "next"  # what a row of its logits is about
     has_references: ClassVar[bool] = False  # answers are compared with references: `score_answers`
+    class_names: Sequence[str] = ()  # where an answer is one of these
     shows_scores: ClassVar[bool] = False  # answers are shown with their scores, if they have some
     takes_messages: ClassVar[bool] = False  # a conversation is messages with roles, for a chat template
     converses: bool = False  # it remembers what was said

@@ -1,6 +1,7 @@
 """What a training run reports: the display, log.jsonl, the loss curve, samples and the model card."""
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ class Reporter:
         if self.log:
             self.log.flush()
 
-    def finish(self, state: TrainState, elapsed: float) -> None:
+    def finish(self, state: TrainState, elapsed: float, finished: bool) -> None:
         """Draw the curve, write the model card, and show the best evaluation."""
         self.draw_curve(state.best)
         scores = "".join(f"| {k} | {v:.4f} |\n" for k, v in (state.best or {}).items() if k != "step")
@@ -96,6 +97,10 @@ class Reporter:
         if state.best:
             summary = evaluation_summary(state.best | {"by": self.task.best_metric})
             self.display.say(f"best valid {summary} at step {state.best['step']}: {self.folder}")
+        if not finished:
+            path = shlex.quote(str(self.folder / run_folder.RECIPE))
+            how = f"regard train {path} --out {shlex.quote(str(self.folder))} --resume"
+            self.display.say(f"stopped at step {state.step}; go on with: {how}")
 
 
 def describe(model: nn.Module, corpus: Corpus, device_type: str) -> str:

@@ -170,7 +170,7 @@ class Trainer:
             self.save()
         if distributed.RANK == 0:
             self.task.finish(self.folder, read_tensors(self.folder / run_folder.WEIGHTS))
-            self.reporter.finish(self.state, self.elapsed())
+            self.reporter.finish(self.state, self.elapsed(), finished)
         distributed.barrier()  # no process leaves before everything is written
 
     def elapsed(self) -> float:

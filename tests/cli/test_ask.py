@@ -218,9 +218,10 @@ def test_score_on_pairs(capsys, tmp_path, pairs, translator, chatter):
     few = tmp_path / "few.tsv"
     few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:11]))
     scores = json.loads(stdout_of(capsys, "score", translator, few, "--json"))
-    assert scores.keys() == {"loss", "perplexity", "bits_per_byte"} | texts
+    assert scores.keys() == {"rows", "loss", "perplexity", "bits_per_byte"} | texts
     lines = stdout_of(capsys, "score", translator, few).splitlines()
-    shown = [value if isinstance(value, str) else f"{value:.4f}" for value in scores.values()]
+    shown = [f"{value:.4f}" if isinstance(value, float) else str(value) for value in scores.values()]
+    assert shown[0] == "11"
     assert [line.split() for line in lines] == [[k, v] for k, v in zip(scores, shown, strict=True)]
     assert scores["signature"].startswith("nrefs:1|")
     reply = json.loads(stdout_of(capsys, "score", chatter, few, "--json"))
@@ -309,7 +310,7 @@ def test_a_conversation_has_turns(capsys, monkeypatch, chatter):
     assert questions[5:] == [""]
     assert answers[5] == ""  # a blank line, a blank answer
     assert [options["seed"] for _, options in heard] == [1, 1, 1, 1, 5, 5]
-    assert output.err.count("/reset") == 2
+    assert output.err.count("/reset") == 3  # the first line of it says so, too
     assert output.err.count("\n") == 2
 
 
@@ -334,7 +335,8 @@ def test_a_translator_remembers_nothing(capsys, monkeypatch, translator):
 
 def test_score(capsys, model, text):
     scores = json.loads(stdout_of(capsys, "score", model, text, "--json"))
-    assert scores.keys() == {"loss", "perplexity", "bits_per_byte"}
+    assert scores.keys() == {"tokens", "loss", "perplexity", "bits_per_byte"}
     assert 0 < scores["bits_per_byte"] < scores["loss"] * 2
     lines = stdout_of(capsys, "score", model, text).splitlines()
-    assert [line.split() for line in lines] == [[name, f"{value:.4f}"] for name, value in scores.items()]
+    assert lines[0].split() == ["tokens", str(scores.pop("tokens"))]
+    assert [line.split() for line in lines[1:]] == [[name, f"{value:.4f}"] for name, value in scores.items()]
