@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from regard.cli.asking import ask, score
+from regard.cli.completion import completion
 from regard.cli.listing import info, runs
 from regard.cli.looking import look
 from regard.cli.parser import PRECISIONS, READING
@@ -137,5 +138,19 @@ def prepare(options: argparse.Namespace) -> None:
 
 COMMANDS = {
     command.__name__: command
-    for command in (train, settings, ask, score, look, serve, runs, info, export, demo, bench, prepare)
+    for command in (
+        train,
+        settings,
+        ask,
+        score,
+        look,
+        serve,
+        runs,
+        info,
+        export,
+        demo,
+        bench,
+        completion,
+        prepare,
+    )
 }

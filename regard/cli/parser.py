@@ -118,6 +118,9 @@ def build_parser() -> Parser:
     p.add_argument("--gptfast", metavar="DIR", help="gpt-fast's folder, to write with it too")
     p.add_argument("--save", metavar="FILE", help=".svg: draw the rates as bars")
 
+    p = add("completion", "print a script that completes commands and options in a shell")
+    p.add_argument("shell", choices=["bash", "zsh", "fish"])
+
     p = add("prepare", "tokenize a large corpus once, in parallel, into shards on disk")
     p.add_argument("data", nargs="+", metavar="DATA")
     p.add_argument("--out", required=True, metavar="DIR", help="a new folder")

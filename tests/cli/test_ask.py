@@ -311,7 +311,7 @@ def test_a_conversation_has_turns(capsys, monkeypatch, chatter):
     assert answers[5] == ""  # a blank line, a blank answer
     assert [options["seed"] for _, options in heard] == [1, 1, 1, 1, 5, 5]
     assert output.err.count("/reset") == 3  # the first line of it says so, too
-    assert output.err.count("\n") == 2
+    assert output.err.count("\n") == 4
 
 
 def test_what_was_said_counts(capsys, monkeypatch, chatter):
