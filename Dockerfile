@@ -1,0 +1,23 @@
+# Regard in a container.
+#   docker build -t regard .                                              # for a CPU
+#   docker build -t regard:gpu --build-arg INDEX=https://download.pytorch.org/whl/cu128 .   # for NVIDIA's GPUs
+#   docker run --rm -it -v "$PWD:/work" regard train write my.txt --out runs/mine
+#   docker run --rm -it --gpus all -v "$PWD:/work" -p 7447:7447 regard:gpu serve runs/mine --host 0.0.0.0
+FROM python:3.12-slim
+
+# Torch's packages for a GPU bring CUDA's libraries along, so both need no more than Python.
+ARG INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install --no-cache-dir --index-url "$INDEX" --extra-index-url https://pypi.org/simple "torch>=2.11"
+
+# torch.compile needs a C compiler.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+
+COPY pyproject.toml README.md LICENSE /src/
+COPY regard /src/regard
+RUN pip install --no-cache-dir /src
+
+RUN useradd --create-home user
+USER user
+WORKDIR /work
+ENTRYPOINT ["regard"]
+CMD ["--help"]

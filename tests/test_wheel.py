@@ -1,0 +1,83 @@
+"""The wheel: built from this folder, installed by itself, and used from an empty folder."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*words: object, cwd: Path, **more: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | more,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("needs setuptools, to build without a network")
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"  # building writes into the folder that it builds
+    names = run("git", "ls-files", "-z", "-c", "-o", "--exclude-standard", "regard", cwd=ROOT).split("\0")
+    for name in [*filter(None, names), "pyproject.toml", "README.md", "LICENSE"]:
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    code = f"from setuptools import build_meta; print(build_meta.build_wheel({str(folder)!r}))"
+    run(sys.executable, "-c", code, cwd=source)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_everything_is_in_it(wheel: Path) -> None:
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("regard/")}
+    needed = {str(p.relative_to(ROOT)) for p in (ROOT / "regard").rglob("*") if p.is_file()}
+    assert {name for name in needed if "__pycache__" not in name} - inside == set()
+
+
+def test_the_source_archive_has_it_all_too(wheel: Path, tmp_path: Path) -> None:
+    source = wheel.parent / "source"
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    run(sys.executable, "-c", code, cwd=source)
+    (path,) = tmp_path.glob("*.tar.gz")
+    inside = {name.partition("/")[2] for name in tarfile.open(path).getnames()}
+    assert {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("regard/")} <= inside
+
+
+def test_it_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    site, here = tmp_path / "site", tmp_path / "here"
+    here.mkdir()
+    zipfile.ZipFile(wheel).extractall(site)  # as `pip install --no-deps --target` does
+    tiny = "--steps 2 --set dim=8 --set depth=1 --set heads=2 --device cpu"
+    lines = [
+        "--help",
+        f"train chat --out runs/a {tiny}",
+        "runs",
+        "ask runs/a Hi",
+        "look runs/a Hi --save a.html",
+    ]
+    script = (
+        "import regard\nfrom regard.cli import main\nprint(regard.__file__)\n"
+        f"for line in {lines}:\n"
+        "    try:\n        main(line.split())\n    except SystemExit as end:\n        assert not end.code, line\n"
+    )
+    output = run(sys.executable, "-c", script, cwd=here, PYTHONPATH=str(site))
+    assert Path(output.splitlines()[0]).is_relative_to(site)
+    assert "commands:" in output
+    assert "finished" in output  # in the list of runs
+    assert (here / "a.html").stat().st_size > 10_000
