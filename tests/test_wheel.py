@@ -74,7 +74,8 @@ def test_it_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     script = (
         "import regard\nfrom regard.cli import main\nprint(regard.__file__)\n"
         f"for line in {lines}:\n"
-        "    try:\n        main(line.split())\n    except SystemExit as end:\n        assert not end.code, line\n"
+        "    try:\n        main(line.split())\n"
+        "    except SystemExit as end:\n        assert not end.code, line\n"
     )
     output = run(sys.executable, "-c", script, cwd=here, PYTHONPATH=str(site))
     assert Path(output.splitlines()[0]).is_relative_to(site)

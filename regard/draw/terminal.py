@@ -2,6 +2,7 @@
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -14,15 +15,20 @@ if TYPE_CHECKING:
 HEAT_COLOURS = (231, 195, 153, 117, 75, 33, 27, 20, 18, 17)
 
 
+NOTEBOOK_SECONDS = 0.2  # between two counts in a notebook
+
+
 @contextmanager
 def progress(description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, nothing elsewhere. Yields the function that advances it by n.
+    """A progress bar on a terminal, a count in a notebook, nothing elsewhere.
+
+    Yields the function that advances it by n.
 
     Not for use while the trainer's display is open: both would move the cursor.
     """
     console = terminal()
     if console is None:
-        yield lambda n: None
+        yield notebook_line(visible(description), total) if in_notebook() else lambda n: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -31,6 +37,27 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[i
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(visible(description), total=total)
         yield lambda n: bar.advance(task, n)
+
+
+def in_notebook() -> bool:
+    """Whether this process runs the cells of a notebook, which can replace a line but not move a cursor."""
+    return "ipykernel" in sys.modules and not sys.stderr.isatty()
+
+
+def notebook_line(description: str, total: int | None) -> Callable[[int], None]:
+    """A function that advances a count by n and writes it over the line before, a few times a second."""
+    done, shown = 0, -math.inf
+
+    def advance(n: int) -> None:
+        nonlocal done, shown
+        done += n
+        is_last = total is not None and done >= total
+        if is_last or time.monotonic() - shown > NOTEBOOK_SECONDS:
+            shown = time.monotonic()
+            of = "" if total is None else f"/{total:,}"
+            print(f"\r{description} {done:,}{of}", end="\n" if is_last else "", file=sys.stderr, flush=True)
+
+    return advance
 
 
 def terminal() -> "Console | None":
