@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from regard.core.layers import Block
 from regard.tasks import loss
 from regard.training import distributed
 from regard.training.config import TrainConfig
@@ -69,10 +70,33 @@ def compile_where_it_pays(
     if device.type == "cuda":
         keep_compiled()
     try:
-        return torch.compile(module, dynamic=True) if few_shapes else torch.compile(module)  # type: ignore[return-value]
+        return CompiledBlocks(module) if few_shapes else torch.compile(module)  # type: ignore[return-value]
     except Exception as error:  # torch.compile does not support every platform
         report("torch.compile", error)
         return module
+
+
+class CompiledBlocks(nn.Module):
+    """A module whose blocks are compiled, each by itself and for all shapes.
+
+    Blocks that are alike are compiled once: all together, for shapes that change, take minutes.
+    """
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+        blocks = [m for m in module.modules() if isinstance(m, Block)]
+        self.calls = [(block, torch.compile(block._call_impl, dynamic=True)) for block in blocks]
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        try:
+            for block, call in self.calls:
+                block._compiled_call_impl = call
+            loss: Tensor = self.module(*batch)
+            return loss
+        finally:
+            for block, _ in self.calls:
+                block._compiled_call_impl = None
 
 
 def has_gradient(model: nn.Module) -> bool:

@@ -256,8 +256,10 @@ def test_attention(fused, H, G, d, dtype, options):
     k, v = k_pages.clone(), v_pages.clone()
     ahead = qkv.clone()  # as by the product: the kernel ahead writes no pages
     together = fused.write_and_attend(ahead, k, v, tables, positions, *writing, **options)
+    # As by two kernels. In float32 up to the last bit on a GPU: each sums up a head's norm in its own order.
+    last_bit = {} if dtype == torch.float32 and DEVICE.type == "cuda" else {"rtol": 0, "atol": 0}
     for a, b in zip((together, k, v), (result[0], *result[2:]), strict=True):
-        assert torch.equal(a, b), "not as by two kernels"
+        torch.testing.assert_close(a, b, **last_bit)
     k, v = k_pages.clone(), v_pages.clone()
     assert_close(plain.write_and_attend(qkv, k, v, tables, positions, *writing, **options), together, dtype)
 

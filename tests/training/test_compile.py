@@ -7,6 +7,8 @@ import torch
 
 from helpers.runs import RUNS, SIMILAR, STEADY, at_step, same, stopped, tiny, write_data
 from regard.errors import UserError
+from regard.models import Transformer, TransformerConfig
+from regard.training import compilation
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -132,3 +134,24 @@ def test_errors_that_are_not_the_compilers(text, tmp_path, monkeypatch, capsys, 
     with pytest.raises(expected):
         tiny(text, tmp_path / "out", steps=1, train__compile="on")
     assert "torch.compile" not in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's own, while it traces
+def test_blocks_are_compiled_once_for_all_layers_and_shapes(monkeypatch):
+    """For pairs, whose shapes change: the whole model for changing shapes takes minutes."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compile_by_inductor = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **how: compile_by_inductor(f, backend=backend, **how))
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(vocab=20, context=16, dim=8, heads=2, depth=3))
+    compiled = compilation.CompiledBlocks(model)
+    for B, T in ((3, 5), (2, 7), (4, 9)):
+        ids = torch.randint(20, (2, B, T))
+        torch.testing.assert_close(compiled(*ids), model(*ids))
+    assert len(graphs) == 2  # of the encoder and of the decoder
+    assert all(m._compiled_call_impl is None for m in model.modules()), "the model itself is as it was"
