@@ -15,6 +15,7 @@ from regard.training import build
 from regard.training.config import TrainConfig
 from regard.training.job import Job as TrainingJob
 from regard.training.job import exclusive_folder
+from regard.training.plan import rules
 from regard.training.throughput import peak, synchronize
 from regard.training.trainer import Trainer
 
@@ -151,7 +152,7 @@ def measure_peaks(device: torch.device) -> None:
 
 def train_by_recipe(options: Options, name: str, data: list[str], changes: dict[str, Any]) -> Trainer:
     """Assemble what `regard train NAME DATA --set ...` trains, without a validation set."""
-    settings = {"train.steps": 1_000_000, "data.holdout": 0.0} | changes
+    settings = rules.BUILT_IN[name] | {"train.steps": 1_000_000, "data.holdout": 0.0} | changes
     work = TrainingJob(
         options.scratch / f"run-{time.time_ns()}",
         build.change_recipe(recipe.read(name), settings),

@@ -51,20 +51,18 @@ def train(options: argparse.Namespace) -> None:
             changes[f"train.{option}"] = value
     if options.dtype is not None:
         changes["train.precision"] = PRECISIONS[options.dtype]
+    asked = {name: getattr(options, name) for name in ("valid", "base", "steps", "minutes")}
+    if options.dry_run or options.machine is not None:
+        from regard.training.build import plan
+        from regard.training.plan.report import describe
+
+        planned = plan(options.recipe, *options.data, **asked, set=changes, machine=options.machine)
+        print("\n".join(describe(planned)))
+        return
     from regard.training.build import train
 
-    model = train(
-        options.recipe,
-        *options.data,
-        valid=options.valid,
-        out=options.out,
-        base=options.base,
-        teacher=options.teacher,
-        steps=options.steps,
-        minutes=options.minutes,
-        set=changes,
-        resume=options.resume,
-    )
+    more = {"out": options.out, "teacher": options.teacher, "resume": options.resume}
+    model = train(options.recipe, *options.data, **asked, set=changes, **more)
     if int(os.environ.get("RANK", 0)) == 0:
         print(model.folder)
 

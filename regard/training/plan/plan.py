@@ -15,6 +15,7 @@ STREAMS = ("write", "fill", "restore", "words")  # running text
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
 SHARE = 0.93  # of the time that is left for training; the rest are evaluations and checkpoints
 USABLE = 0.8  # of the memory
+COMPILED = 3.0  # minutes of a run that is compiled on a GPU, see compilation.pays
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ class Plan:
         """How long the run takes."""
         machine, minutes = self.request.machine, self.get("train.minutes")
         assert machine is not None
-        seconds = self.steps * step_seconds(machine, self.cost, self.batch) / SHARE
-        seconds += startup(machine, minutes or 0)
+        compiled = (minutes or 0) >= COMPILED or self.steps >= 5000
+        seconds = self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
+        seconds += startup(machine, compiled)
         return seconds if minutes is None else min(seconds, 60 * minutes)
 
     def memory(self) -> float:
@@ -264,19 +266,17 @@ def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None)
         return Candidate(settings, size, units, row.units, batch, steps * batch)
     assert request.machine is not None
     minutes = request.minutes or rules.DEFAULT_MINUTES
-    seconds = SHARE * max(18 * minutes, 60 * minutes - startup(request.machine, minutes))
+    seconds = SHARE * max(18 * minutes, 60 * minutes - startup(request.machine, minutes >= COMPILED))
     readable = most
     for _ in range(4):  # the batch depends on what is read, which depends on it
         step = batch or rules.choose_batch(advice, min(readable, most), row.units, request.gpu)
-        readable = seconds / step_seconds(request.machine, cost, step) * step
+        readable = seconds / step_seconds(request.machine, cost, step, minutes >= COMPILED) * step
     return Candidate(settings, size, units, row.units, step, readable)
 
 
-def startup(machine: Machine, minutes: float) -> float:
+def startup(machine: Machine, compiled: bool) -> float:
     """Seconds before steps run at their speed: on a GPU, compiling in longer runs, or recording graphs."""
-    if not machine.gpu:
-        return 1.0
-    return 30.0 if minutes >= 3 else 6.0
+    return (30.0 if compiled else 3.0) if machine.gpu else 1.0
 
 
 def given_batch(plan: Plan, row: float) -> float | None:
