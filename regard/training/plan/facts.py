@@ -15,9 +15,9 @@ from regard.data.image_readers import idx_labels_path, is_idx, read_class_folder
 from regard.data.images import default_size
 from regard.data.labels import SUFFIXES, table_rows
 from regard.data.pairs import build_histories, read_pairs
+from regard.data.sounds import frames_of, open_sound, read_header
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.sound_readers import read_sound_classes
-from regard.data.sounds import frames_of, open_sound, read_header
 from regard.data.spans import read_spans
 from regard.data.tags import read_tags
 from regard.tasks.see import WIDEST
@@ -227,12 +227,12 @@ def read_caption_facts(paths: Sequence[str]) -> Facts:
 
 
 def read_sound_facts(paths: Sequence[str]) -> Facts:
-    sounds = read_sound_classes(paths)
+    recordings = read_sound_classes(paths)
     longest = 0.0
-    for sound in sounds[:LOOKED_AT]:
-        with open_sound(sound.source) as file:
-            longest = max(longest, read_header(file, sound.source.name).seconds)
-    return class_facts(Counter(sound.label for sound in sounds), frames_of(longest), 1)
+    for recording in recordings[:LOOKED_AT]:
+        with open_sound(recording.source) as file:
+            longest = max(longest, read_header(file, recording.source.name).seconds)
+    return class_facts(Counter(recording.label for recording in recordings), frames_of(longest), 1)
 
 
 def class_facts(counts: Counter[str] | Counter[int], size: int, channels: int) -> Facts:

@@ -48,15 +48,15 @@ def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device)
 def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None) -> Plan:
     """The plan for a job, on a machine; None where the steps are given, so that its speed does not matter."""
     sections = job.sections
-    given = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+    by_hand = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
     task, chosen = sections["task"]["name"], {"model.kind", "task.name"}
-    given = {key: value for key, value in given.items() if key not in chosen and value is not None}
+    by_hand = {key: value for key, value in by_hand.items() if key not in chosen and value is not None}
     with read_together():  # notes about the data are for those who read all of them
         facts = read_facts(task, job.data, job.built_in, int(sections["task"].get("turns", 1)))
     if not job.valid and not job.built_in:
         default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
         facts = facts.training_part(1 - sections["data"].get("holdout", default))
-    request = Request(task, kind, given, facts, machine, job.own_kind)
+    request = Request(task, kind, by_hand, facts, machine, job.own_kind)
     if parent is not None:
         return plan_from_base(request)
     return make_plan(request)

@@ -24,7 +24,7 @@ class Request:
 
     task: str
     kind: str
-    given: Mapping[str, Any]  # by SECTION.NAME: what the recipe or the user says
+    by_hand: Mapping[str, Any]  # by SECTION.NAME: what the recipe or the user says
     facts: Facts  # of what is trained on
     machine: Machine | None = None  # not needed where the steps are given
     own_kind: bool = True  # the recipe's own kind of model, not another one
@@ -35,11 +35,11 @@ class Request:
 
     @property
     def steps(self) -> int | None:
-        return self.given.get("train.steps")
+        return self.by_hand.get("train.steps")
 
     @property
     def minutes(self) -> float | None:
-        return self.given.get("train.minutes")
+        return self.by_hand.get("train.minutes")
 
     @property
     def advice(self) -> rules.Advice:
@@ -70,15 +70,15 @@ class Plan:
 
     def choose(self, key: str, value: Any, reason: str) -> None:
         """Settle a setting, unless it was given or settled before."""
-        if key not in self.request.given and key not in self.settings and value is not None:
+        if key not in self.request.by_hand and key not in self.settings and value is not None:
             self.settings[key], self.reasons[key] = value, reason
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self.request.given.get(key, self.settings.get(key, default))
+        return self.request.by_hand.get(key, self.settings.get(key, default))
 
     def section(self, name: str) -> dict[str, Any]:
         """All settings of a section, given and chosen."""
-        both = {**self.settings, **self.request.given}
+        both = {**self.settings, **self.request.by_hand}
         return {key.partition(".")[2]: value for key, value in both.items() if key.startswith(f"{name}.")}
 
     def model_settings(self) -> dict[str, Any]:
@@ -190,30 +190,32 @@ def choose_size(plan: Plan) -> Candidate:
 
 def sizes(request: Request) -> list[tuple[Size, dict[str, Any]]]:
     """Sizes to choose from, smallest first, with their settings; one where the size was given."""
-    given = {key.removeprefix("model."): v for key, v in request.given.items() if key.startswith("model.")}
+    by_hand = {
+        key.removeprefix("model."): v for key, v in request.by_hand.items() if key.startswith("model.")
+    }
     presets, ladder = MODELS[request.kind][2], rules.ladder(request.kind)
-    if "preset" in given:
-        preset = presets.get(given["preset"], {}) | given
+    if "preset" in by_hand:
+        preset = presets.get(by_hand["preset"], {}) | by_hand
         names = [name for name in ("dim", "depth", "heads", "hidden", "decoder_depth") if name in preset]
         return [(Size(**{"dim": 128, "depth": 1, "heads": 1} | {n: preset[n] for n in names}), {})]
     if not ladder:
         named = [name for name in presets if name in ("tiny", "small", "base")]
         chosen = ["small"] if request.task == "words" else named or list(presets)
         return [(Size(presets[n]["dim"], presets[n].get("depth", 1), 1), {"preset": n}) for n in chosen]
-    if "dim" in given:
-        nearest = min(ladder, key=lambda size: abs(size.dim - given["dim"]))
-        ladder = [replace(nearest, dim=given["dim"], hidden=nearest.hidden and 2 * given["dim"])]
-    ladder = [replace(size, heads=fit_heads(size, given.get("heads"))) for size in ladder]
+    if "dim" in by_hand:
+        nearest = min(ladder, key=lambda size: abs(size.dim - by_hand["dim"]))
+        ladder = [replace(nearest, dim=by_hand["dim"], hidden=nearest.hidden and 2 * by_hand["dim"])]
+    ladder = [replace(size, heads=fit_heads(size, by_hand.get("heads"))) for size in ladder]
     for name in ("depth", "hidden", "decoder_depth"):
-        if isinstance(given.get(name), int):
-            ladder = [replace(size, **{name: given[name]}) for size in ladder]
+        if isinstance(by_hand.get(name), int):
+            ladder = [replace(size, **{name: by_hand[name]}) for size in ladder]
     return [(size, {k: v for k, v in vars(size).items() if v is not None}) for size in ladder]
 
 
-def fit_heads(size: Size, given: int | None) -> int:
+def fit_heads(size: Size, by_hand: int | None) -> int:
     """As many heads as were given, or about as many as the ladder has: they divide the width evenly."""
-    if isinstance(given, int):
-        return given
+    if isinstance(by_hand, int):
+        return by_hand
     dividing = [n for n in range(1, size.dim + 1) if size.dim % n == 0 and size.dim // n % 2 == 0]
     return min(dividing, key=lambda n: abs(n - size.heads), default=1)
 

@@ -58,8 +58,8 @@ def data_words(facts: Facts) -> str:
 
 
 def limit_words(plan: Plan) -> str:
-    given, patience = plan.request.given, plan.get("train.patience")
-    if "train.steps" in given:
+    by_hand, patience = plan.request.by_hand, plan.get("train.patience")
+    if "train.steps" in by_hand:
         words = "as given"
     elif plan.request.facts.built_in and plan.get("train.minutes") is None:
         words = "as measured for the built-in data"
