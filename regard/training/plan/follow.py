@@ -52,7 +52,7 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
     task, chosen = sections["task"]["name"], {"model.kind", "task.name"}
     by_hand = {key: value for key, value in by_hand.items() if key not in chosen and value is not None}
     with read_together():  # notes about the data are for those who read all of them
-        facts = read_facts(task, job.data, job.built_in, int(sections["task"].get("turns", 1)))
+        facts = read_facts(task, job.data, job.built_in, sections["task"].get("turns"))
     if not job.valid and not job.built_in:
         default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
         facts = facts.training_part(1 - sections["data"].get("holdout", default))

@@ -228,10 +228,20 @@ def shape_settings(plan: Plan, size: dict[str, Any]) -> dict[str, Any]:
     if "context" in fields and request.task != "words":
         chosen["context"] = context_of(plan, int(plan.get("model.dim", size.get("dim", 128))))
     if request.task == "see":
-        chosen["patch"] = rules.choose_patch(facts.size, request.gpu)
+        chosen["patch"] = rules.choose_patch(facts.size, request.gpu, fine_passes(request))
     if request.task == "caption":
         chosen |= rules.choose_encoder(facts)
     return chosen
+
+
+def fine_passes(request: Request) -> float:
+    """About how many passes over pictures a ViT of width 256, with 196 patches of each, makes in the time."""
+    machine, picture = request.machine, 4.4e9  # operations
+    if machine is None:
+        return 0.0
+    seconds = 60 * (request.minutes or rules.DEFAULT_MINUTES) * SHARE
+    rate = machine.peak * machine.processes * 256 / (256 + machine.half)
+    return seconds * rate / picture / max(1, request.facts.rows)
 
 
 def scale_cost(cost: Cost, of: Size, to: Size, kind: str) -> Cost:
@@ -381,16 +391,24 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     request, advice, task, steps = plan.request, plan.request.advice, plan.request.task, plan.steps
     passes = steps * candidate.batch / candidate.units
     best, often = "best measured for this task", f"for {passes:.2g} passes over the data"
+    pressure = rules.pressure_to_memorise(passes, candidate.size.weights(request.kind) / candidate.units)
+    fields = MODELS[request.kind][1].__dataclass_fields__
     for key, value in rules.other_settings(task, request.facts, passes, request.gpu).items():
-        plan.choose(key, value, best)
+        if not key.startswith("model.") or key.removeprefix("model.") in fields:
+            plan.choose(key, value, best)
+    if request.machine is not None and request.machine.bf16:
+        plan.choose("train.precision", "bf16", "which this processor computes faster")
     plan.choose("train.optimizer", advice.optimizer, best)
-    plan.choose("train.lr", rules.choose_lr(advice, candidate.size.dim), "by the width")
+    plan.choose(
+        "train.lr", rules.choose_lr(advice, candidate.size.dim, candidate.batch), "by width and batch"
+    )
     plan.choose("train.warmup", rules.choose_warmup(steps), "7 % of the steps")
-    plan.choose("train.schedule", rules.choose_schedule(task, passes), often)
+    plan.choose("train.schedule", rules.choose_schedule(task, pressure), often)
     plan.choose("train.beta2", advice.beta2, best)
-    plan.choose("train.weight_decay", rules.choose_weight_decay(advice, passes), often)
-    if "dropout" in MODELS[request.kind][1].__dataclass_fields__:
-        plan.choose("model.dropout", rules.choose_dropout(advice, passes), often)
+    plan.choose("train.weight_decay", rules.choose_weight_decay(advice, pressure), often)
+    if "dropout" in fields:
+        plan.choose("model.dropout", rules.choose_dropout(advice, pressure), often)
+    plan.choose("train.ema", advice.ema, best)
     plan.choose("task.smoothing", advice.smoothing, best)
     evaluate = rules.choose_evaluation(steps, passes)
     plan.choose("train.evaluate", evaluate, "a few to many times in a run")

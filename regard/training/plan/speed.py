@@ -39,6 +39,7 @@ class Machine:
     layer_seconds: float = 3.2e-4  # forward, backward and update of a layer, however small
     step_seconds: float = 5e-4
     processes: int = 1
+    bf16: bool = False  # a CPU that computes faster in bf16; GPUs do so anyway
 
     @property
     def gpu(self) -> bool:
@@ -68,6 +69,7 @@ MACHINES = {
     "rtx4090": Machine(name="rtx4090", peak=150e12, memory=23 * 2**30, half=300, plain_half=660),
     "t4": Machine(name="t4", peak=40e12, memory=15 * 2**30, half=200, plain_half=440),
 }
+FASTER = 1.6  # a CPU that multiplies bf16, than in float32; to the same loss (docs/results.md)
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
 
 
@@ -100,8 +102,17 @@ def this_machine(device: torch.device) -> Machine:
         remember(path, known | {key: speed})
     machine = Machine(name=name, peak=speed, memory=memory)
     if device.type == "cpu":
-        machine = cpu(name, speed, memory)
+        machine = cpu(name, speed * (FASTER if has_bf16(device) else 1), memory)
+        machine = replace(machine, bf16=has_bf16(device))
     return replace(machine, kind=device.type, processes=distributed.WORLD)
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether a CPU multiplies bf16."""
+    if device.type != "cpu":
+        return False
+    checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
+    return any(check is not None and check() for check in checks)
 
 
 def free_memory() -> float:
