@@ -14,8 +14,8 @@ from regard.runs import recipe
 from regard.training import build
 from regard.training.config import TrainConfig
 from regard.training.job import Job as TrainingJob
-from regard.training.job import exclusive_folder
-from regard.training.plan import rules
+from regard.training.job import change_recipe, exclusive_folder
+from regard.training.plan.built_in import BUILT_IN
 from regard.training.throughput import peak, synchronize
 from regard.training.trainer import Trainer
 
@@ -152,10 +152,10 @@ def measure_peaks(device: torch.device) -> None:
 
 def train_by_recipe(options: Options, name: str, data: list[str], changes: dict[str, Any]) -> Trainer:
     """Assemble what `regard train NAME DATA --set ...` trains, without a validation set."""
-    settings = rules.BUILT_IN[name] | {"train.steps": 1_000_000, "data.holdout": 0.0} | changes
+    settings = BUILT_IN[name] | {"train.steps": 1_000_000, "data.holdout": 0.0} | changes
     work = TrainingJob(
         options.scratch / f"run-{time.time_ns()}",
-        build.change_recipe(recipe.read(name), settings),
+        change_recipe(recipe.read(name), settings),
         data,
         [],
         None,

@@ -10,14 +10,12 @@ import torch
 from torch import nn
 
 from regard import errors
-from regard.core.recurrent import CELLS
 from regard.data import Corpus
 from regard.data.files import ReadConfig, read_together
 from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
-from regard.files.regular import check_name
-from regard.models import MODELS, RecurrentLM
+from regard.models import MODELS
 from regard.runs import lora, recipe
 from regard.runs.folder import load_tokenizers, publish
 from regard.runs.layout import RECIPE
@@ -30,7 +28,7 @@ from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
 from regard.training.config import WARMUP_SHARE
 from regard.training.gather import gather_pairs
-from regard.training.job import Job, check_folder, exclusive_folder, free_folder
+from regard.training.job import Job, check_folder, exclusive_folder, get_preset, make_job
 from regard.training.machine import choose_device, explain_limits
 from regard.training.plan.follow import follow_plan, plan_job
 from regard.training.plan.plan import Plan
@@ -39,12 +37,6 @@ from regard.training.settings import find_sections, from_data
 from regard.training.teacher import check_teachable, learn_answers, learn_probabilities
 from regard.training.trainer import TrainConfig, Trainer
 
-# What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
-# masks of dropout, which micro, device and the number of processes change as another seed would.
-BUDGET = {"steps", "minutes", "patience"}
-FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
-FREE |= {"device", "compile", "parallel"}
-FREE_DATA = {"data.max_bytes", "data.memory_gb"}
 
 
 def train(
@@ -97,52 +89,6 @@ def plan(
         return plan_job(job, kind, parent, where)
 
 
-def make_job(
-    name: str,
-    data: Sequence[str],
-    valid: str | Sequence[str],
-    out: str | Path | None,
-    base: str | Path | None,
-    teacher: str | Path | Sequence[str | Path],
-    steps: int | None,
-    minutes: float | None,
-    set: Mapping[str, Any] | None,
-    resume: bool,
-) -> Job:
-    """What is to be trained, by a recipe and what was asked for."""
-    changes = dict(set or {})
-    if steps is not None:
-        changes["train.steps"] = steps
-    if minutes is not None:
-        changes["train.minutes"] = minutes
-    original = recipe.read(name)
-    sections = change_recipe(original, changes)
-    files, held_out, parent, teachers = recipe.take_sources(sections, name)
-    if files and data:  # a run's own recipe, for other data
-        forget_data(sections["task"])
-    folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
-    base = base if base is not None else parent
-    teachers = [str(t) for t in ([teacher] if isinstance(teacher, str | Path) else teacher)] or teachers
-    valid = [valid] if isinstance(valid, str) else list(valid)
-    data, valid = list(data) or files, valid or ([] if data else held_out)
-    for path in (folder, base or "", *teachers, *data, *valid):
-        check_name(os.path.abspath(path))  # which is written to the recipe
-    job = Job(
-        folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file(), teachers=teachers
-    )
-    if job.resumes:
-        resume_job(job, changes)
-    elif base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
-        job.sections["model"] = {
-            k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
-        }
-    job.own_kind = job.sections["model"].get("kind") == original["model"].get("kind")
-    job.own_warmup = "train.warmup" in changes or (
-        "warmup" in job.sections["train"] and "train.steps" not in changes
-    )
-    return job
-
-
 def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
     """The settings of training, where the plan has not filled them yet, and of reading."""
     train = job.sections["train"]
@@ -151,66 +97,6 @@ def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
     names = [field.name for field in fields(ReadConfig)]
     settings = {key: value for key, value in job.sections["data"].items() if key in names}
     return config, recipe.fill("data", settings, ReadConfig)  # for the base, too
-
-
-# Settings
-
-
-def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.Sections:
-    """The recipe with changes; what does not go with them is left out."""
-    find_sections(original, changes)
-    name_cell(original, changes)
-    sections = recipe.change(original, changes)
-    kind = changes.get("model.kind", sections["model"].get("kind"))
-    if kind != original["model"].get("kind"):  # the recipe's settings are for another model
-        sections["model"] = {
-            k: v for k, v in sections["model"].items() if f"model.{k}" in changes or k == "preset"
-        }
-    if "train.minutes" in changes and "train.steps" not in changes:
-        sections["train"].pop("steps", None)  # the recipe's own budget
-    return sections
-
-
-def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
-    """Where a task needs no encoder-decoder, model.kind=lstm is a language model of such cells."""
-    name = changes.get("task.name", original["task"].get("name"))
-    kinds = TASKS[name][0].kinds if name in TASKS else CELLS
-    for section, key in ((changes, "model."), (original["model"], "")):
-        if (kind := section.get(f"{key}kind")) in CELLS and kind not in kinds and RecurrentLM.like in kinds:
-            section |= {f"{key}kind": "recurrent", f"{key}cell": kind}
-
-
-def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
-    """Take over the run's own recipe, data and base; only what is in FREE and FREE_DATA may differ."""
-    old = recipe.read_file(job.folder / RECIPE)
-    if (kind := old["model"].get("kind")) not in MODELS:
-        hint = errors.suggest(str(kind), MODELS)
-        raise UserError(f"{job.folder / RECIPE}: model.kind={kind} is not a model; {hint}")
-    preset = get_preset(MODELS[kind][2], changes.get("model.preset"))
-    for key, now in ({f"model.{name}": value for name, value in preset.items()} | dict(changes)).items():
-        section, _, name = key.partition(".")
-        if (section == "train" and name in FREE) or key in FREE_DATA:
-            old[section][name] = now
-        elif name != "preset" and (was := old[section].get(name)) != now:
-            raise UserError(
-                f"{key}: {job.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
-            )
-    old["data"].setdefault("version", 1)  # of runs that began before there was another
-    files, held_out, job.base, job.teachers = recipe.take_sources(old, job.folder / RECIPE)
-    job.sections, job.data, job.valid = old, job.data or files, job.valid or held_out
-
-
-def forget_data(section: dict[str, Any]) -> None:
-    """Leave out the settings of a task that follow from what it was trained on, such as its classes."""
-    task_class, _ = TASKS.get(str(section.get("name")), (Task, None))
-    for name in task_class.data_settings:
-        section.pop(name, None)
-
-
-def get_preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[str, Any]:
-    if name is not None and name not in presets:
-        raise UserError(f"model.preset={name} is not a preset; {errors.suggest(str(name), presets)}")
-    return presets[name] if name else {}
 
 
 # What is trained

@@ -1,18 +1,33 @@
 """A training job: what is trained, on what, and the folder that it is written to."""
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from regard import errors
+from regard.core.recurrent import CELLS
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.atomic import Draft
 from regard.files.locks import check_unlocked, lock_folder
+from regard.files.regular import check_name
+from regard.models import MODELS, RecurrentLM
 from regard.runs import recipe
 from regard.runs.folder import discard_unsaved
 from regard.runs.layout import RECIPE
+from regard.tasks import TASKS, Task
 from regard.training import distributed
+from regard.training.settings import find_sections
+
+# What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
+# masks of dropout, which micro, device and the number of processes change as another seed would.
+BUDGET = {"steps", "minutes", "patience"}
+FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
+FREE |= {"device", "compile", "parallel"}
+FREE_DATA = {"data.max_bytes", "data.memory_gb"}
 
 
 @dataclass
@@ -32,6 +47,115 @@ class Job:
     notes: list[str] = field(default_factory=list)  # about the data
     comments: list[str] = field(default_factory=list)  # for the recipe: why it is as it is
     teachers: list[str] = field(default_factory=list)  # models whose answers are learned
+
+
+def make_job(
+    name: str,
+    data: Sequence[str],
+    valid: str | Sequence[str],
+    out: str | Path | None,
+    base: str | Path | None,
+    teacher: str | Path | Sequence[str | Path],
+    steps: int | None,
+    minutes: float | None,
+    set: Mapping[str, Any] | None,
+    resume: bool,
+) -> Job:
+    """What is to be trained, by a recipe and what was asked for."""
+    changes = dict(set or {})
+    if steps is not None:
+        changes["train.steps"] = steps
+    if minutes is not None:
+        changes["train.minutes"] = minutes
+    original = recipe.read(name)
+    sections = change_recipe(original, changes)
+    files, held_out, parent, teachers = recipe.take_sources(sections, name)
+    if files and data:  # a run's own recipe, for other data
+        forget_data(sections["task"])
+    folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
+    base = base if base is not None else parent
+    teachers = [str(t) for t in ([teacher] if isinstance(teacher, str | Path) else teacher)] or teachers
+    valid = [valid] if isinstance(valid, str) else list(valid)
+    data, valid = list(data) or files, valid or ([] if data else held_out)
+    for path in (folder, base or "", *teachers, *data, *valid):
+        check_name(os.path.abspath(path))  # which is written to the recipe
+    job = Job(
+        folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file(), teachers=teachers
+    )
+    if job.resumes:
+        resume_job(job, changes)
+    elif base is not None:  # its sizes replace the recipe's, and those that were asked for must agree
+        job.sections["model"] = {
+            k.removeprefix("model."): v for k, v in changes.items() if k.startswith("model.")
+        }
+    job.own_kind = job.sections["model"].get("kind") == original["model"].get("kind")
+    job.own_warmup = "train.warmup" in changes or (
+        "warmup" in job.sections["train"] and "train.steps" not in changes
+    )
+    return job
+
+
+# Settings
+
+
+def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.Sections:
+    """The recipe with changes; what does not go with them is left out."""
+    find_sections(original, changes)
+    name_cell(original, changes)
+    sections = recipe.change(original, changes)
+    kind = changes.get("model.kind", sections["model"].get("kind"))
+    if kind != original["model"].get("kind"):  # the recipe's settings are for another model
+        sections["model"] = {
+            k: v for k, v in sections["model"].items() if f"model.{k}" in changes or k == "preset"
+        }
+    if "train.minutes" in changes and "train.steps" not in changes:
+        sections["train"].pop("steps", None)  # the recipe's own budget
+    return sections
+
+
+def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
+    """Where a task needs no encoder-decoder, model.kind=lstm is a language model of such cells."""
+    name = changes.get("task.name", original["task"].get("name"))
+    kinds = TASKS[name][0].kinds if name in TASKS else CELLS
+    for section, key in ((changes, "model."), (original["model"], "")):
+        if (kind := section.get(f"{key}kind")) in CELLS and kind not in kinds and RecurrentLM.like in kinds:
+            section |= {f"{key}kind": "recurrent", f"{key}cell": kind}
+
+
+def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
+    """Take over the run's own recipe, data and base; only what is in FREE and FREE_DATA may differ."""
+    old = recipe.read_file(job.folder / RECIPE)
+    if (kind := old["model"].get("kind")) not in MODELS:
+        hint = errors.suggest(str(kind), MODELS)
+        raise UserError(f"{job.folder / RECIPE}: model.kind={kind} is not a model; {hint}")
+    preset = get_preset(MODELS[kind][2], changes.get("model.preset"))
+    for key, now in ({f"model.{name}": value for name, value in preset.items()} | dict(changes)).items():
+        section, _, name = key.partition(".")
+        if (section == "train" and name in FREE) or key in FREE_DATA:
+            old[section][name] = now
+        elif name != "preset" and (was := old[section].get(name)) != now:
+            raise UserError(
+                f"{key}: {job.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
+            )
+    old["data"].setdefault("version", 1)  # of runs that began before there was another
+    files, held_out, job.base, job.teachers = recipe.take_sources(old, job.folder / RECIPE)
+    job.sections, job.data, job.valid = old, job.data or files, job.valid or held_out
+
+
+def forget_data(section: dict[str, Any]) -> None:
+    """Leave out the settings of a task that follow from what it was trained on, such as its classes."""
+    task_class, _ = TASKS.get(str(section.get("name")), (Task, None))
+    for name in task_class.data_settings:
+        section.pop(name, None)
+
+
+def get_preset(presets: Mapping[str, dict[str, Any]], name: str | None) -> dict[str, Any]:
+    if name is not None and name not in presets:
+        raise UserError(f"model.preset={name} is not a preset; {errors.suggest(str(name), presets)}")
+    return presets[name] if name else {}
+
+
+# The folder
 
 
 def free_folder(folder: Path) -> Path:

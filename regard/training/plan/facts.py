@@ -15,9 +15,9 @@ from regard.data.image_readers import idx_labels_path, is_idx, read_class_folder
 from regard.data.images import default_size
 from regard.data.labels import SUFFIXES, table_rows
 from regard.data.pairs import build_histories, read_pairs
-from regard.data.sounds import frames_of, open_sound, read_header
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.sound_readers import read_sound_classes
+from regard.data.sounds import frames_of, open_sound, read_header
 from regard.data.spans import read_spans
 from regard.data.tags import read_tags
 from regard.tasks.see import WIDEST

@@ -10,10 +10,10 @@ from regard.runs.model import Model
 from regard.tasks import TASKS
 from regard.training import distributed
 from regard.training.job import Job
+from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.facts import read_facts
 from regard.training.plan.plan import Plan, Request, make_plan
 from regard.training.plan.report import comments, describe
-from regard.training.plan.rules import BUILT_IN
 from regard.training.plan.speed import Machine, this_machine
 
 

@@ -7,43 +7,15 @@ from typing import Any
 
 from regard.models import MODELS
 from regard.training.plan import rules
-from regard.training.plan.facts import Facts
+from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.rules import Size
+from regard.training.plan.sizes import SHARE, Request, fine_passes, scale_cost, sizes
 from regard.training.plan.speed import Cost, Machine, Row, cost_of, memory_of, step_seconds
 
 STREAMS = ("write", "fill", "restore", "words")  # running text
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
-SHARE = 0.93  # of the time that is left for training; the rest are evaluations and checkpoints
 USABLE = 0.8  # of the memory
 COMPILED = 3.0  # minutes of a run that is compiled on a GPU, see compilation.pays
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a plan is for."""
-
-    task: str
-    kind: str
-    by_hand: Mapping[str, Any]  # by SECTION.NAME: what the recipe or the user says
-    facts: Facts  # of what is trained on
-    machine: Machine | None = None  # not needed where the steps are given
-    own_kind: bool = True  # the recipe's own kind of model, not another one
-
-    @property
-    def gpu(self) -> bool:
-        return self.machine is not None and self.machine.gpu
-
-    @property
-    def steps(self) -> int | None:
-        return self.by_hand.get("train.steps")
-
-    @property
-    def minutes(self) -> float | None:
-        return self.by_hand.get("train.minutes")
-
-    @property
-    def advice(self) -> rules.Advice:
-        return rules.advice_for(self.task, self.kind)
 
 
 @dataclass(frozen=True)
@@ -133,7 +105,7 @@ def make_plan(request: Request) -> Plan:
     """Choose all that was not given."""
     plan = Plan(request)
     if request.facts.built_in and request.minutes is None:
-        for key, value in rules.BUILT_IN[request.task].items():
+        for key, value in BUILT_IN[request.task].items():
             if request.own_kind or not key.startswith("model.") or key == "model.preset":
                 plan.choose(key, value, "as measured for the built-in data")
         plan.steps = int(plan.get("train.steps"))
@@ -188,38 +160,6 @@ def choose_size(plan: Plan) -> Candidate:
     return measure(plan, best.settings, best.size, exact)
 
 
-def sizes(request: Request) -> list[tuple[Size, dict[str, Any]]]:
-    """Sizes to choose from, smallest first, with their settings; one where the size was given."""
-    by_hand = {
-        key.removeprefix("model."): v for key, v in request.by_hand.items() if key.startswith("model.")
-    }
-    presets, ladder = MODELS[request.kind][2], rules.ladder(request.kind)
-    if "preset" in by_hand:
-        preset = presets.get(by_hand["preset"], {}) | by_hand
-        names = [name for name in ("dim", "depth", "heads", "hidden", "decoder_depth") if name in preset]
-        return [(Size(**{"dim": 128, "depth": 1, "heads": 1} | {n: preset[n] for n in names}), {})]
-    if not ladder:
-        named = [name for name in presets if name in ("tiny", "small", "base")]
-        chosen = ["small"] if request.task == "words" else named or list(presets)
-        return [(Size(presets[n]["dim"], presets[n].get("depth", 1), 1), {"preset": n}) for n in chosen]
-    if "dim" in by_hand:
-        nearest = min(ladder, key=lambda size: abs(size.dim - by_hand["dim"]))
-        ladder = [replace(nearest, dim=by_hand["dim"], hidden=nearest.hidden and 2 * by_hand["dim"])]
-    ladder = [replace(size, heads=fit_heads(size, by_hand.get("heads"))) for size in ladder]
-    for name in ("depth", "hidden", "decoder_depth"):
-        if isinstance(by_hand.get(name), int):
-            ladder = [replace(size, **{name: by_hand[name]}) for size in ladder]
-    return [(size, {k: v for k, v in vars(size).items() if v is not None}) for size in ladder]
-
-
-def fit_heads(size: Size, by_hand: int | None) -> int:
-    """As many heads as were given, or about as many as the ladder has: they divide the width evenly."""
-    if isinstance(by_hand, int):
-        return by_hand
-    dividing = [n for n in range(1, size.dim + 1) if size.dim % n == 0 and size.dim // n % 2 == 0]
-    return min(dividing, key=lambda n: abs(n - size.heads), default=1)
-
-
 def shape_settings(plan: Plan, size: dict[str, Any]) -> dict[str, Any]:
     """Settings of a model that follow from its size and the data."""
     request, facts = plan.request, plan.request.facts
@@ -232,35 +172,6 @@ def shape_settings(plan: Plan, size: dict[str, Any]) -> dict[str, Any]:
     if request.task == "caption":
         chosen |= rules.choose_encoder(facts)
     return chosen
-
-
-def fine_passes(request: Request) -> float:
-    """About how many passes over pictures a ViT of width 256, with 196 patches of each, makes in the time."""
-    machine, picture = request.machine, 4.4e9  # operations
-    if machine is None:
-        return 0.0
-    seconds = 60 * (request.minutes or rules.DEFAULT_MINUTES) * SHARE
-    rate = machine.peak * machine.processes * 256 / (256 + machine.half)
-    return seconds * rate / picture / max(1, request.facts.rows)
-
-
-def scale_cost(cost: Cost, of: Size, to: Size, kind: str) -> Cost:
-    """The cost of a size from that of another one, without building the model. What its products cost grows
-    with the weights, and what its scores cost with width and depth."""
-    ratio, width = to.weights(kind) / of.weights(kind), to.dim / of.dim
-    scores = min(cost.body, max(0.0, cost.body - 6 * cost.blocks)) if kind in ("gpt", "bert") else 0.0
-    embedded = (cost.weights - cost.blocks) * width
-    return replace(
-        cost,
-        weights=int(cost.blocks * ratio + embedded),
-        blocks=int(cost.blocks * ratio),
-        body=(cost.body - scores) * ratio + scores * width * to.depth / of.depth,
-        output=cost.output * width,
-        muon=cost.muon * ratio * width,
-        layers=max(1, cost.layers * to.depth // of.depth),
-        width=to.dim,
-        activations=cost.activations * ratio / width,
-    )
 
 
 def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None) -> Candidate:
