@@ -11,10 +11,11 @@ import pytest
 from helpers.errors import user_error
 from regard.errors import suggest
 from regard.models import MODELS, GPTConfig
-from regard.runs.recipe import assignments, change, fill, names, read, to_toml
+from regard.runs.recipe import Sections, assignments, change, fill, names, read, to_toml
 from regard.tasks import TASKS
 from regard.training.build import FROM_DATA
 from regard.training.config import TrainConfig
+from regard.training.plan.built_in import BUILT_IN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +48,15 @@ def test_names_have_descriptions() -> None:
     assert all(about and "\n" not in about for about in recipes.values())
 
 
+def flatten(sections: Sections) -> set[str]:
+    return {f"{name}.{key}" for name, section in sections.items() for key in section}
+
+
 @pytest.mark.parametrize("name", names())
 def test_built_in_recipes_fit(name: str) -> None:
     sections = read(name)
     assert list(sections) == ["model", "data", "task", "train"]
+    sections = change(sections, {k: v for k, v in BUILT_IN[name].items() if k not in flatten(sections)})
     fill("train", sections["train"], TrainConfig)
     task, config = TASKS[sections["task"]["name"]]
     fill("data", sections["data"], task.data_config)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from regard.data.files import read_together
+from regard.models import MODELS
 from regard.runs.model import Model
 from regard.tasks import TASKS
 from regard.training import distributed
@@ -51,6 +52,8 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
     by_hand = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
     task, chosen = sections["task"]["name"], {"model.kind", "task.name"}
     by_hand = {key: value for key, value in by_hand.items() if key not in chosen and value is not None}
+    preset = MODELS[kind][2].get(sections["model"].get("preset", ""), {})
+    by_hand = {f"model.{name}": value for name, value in preset.items()} | by_hand
     with read_together():  # notes about the data are for those who read all of them
         facts = read_facts(task, job.data, job.built_in, sections["task"].get("turns"))
     if not job.valid and not job.built_in:

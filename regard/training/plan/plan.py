@@ -15,6 +15,7 @@ from regard.training.plan.speed import Cost, Machine, Row, cost_of, memory_of, s
 STREAMS = ("write", "fill", "restore", "words")  # running text
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
 USABLE = 0.8  # of the memory
+EVALUATED = 4000  # steps that were given, from which on they are evaluated as often as the plan advises
 COMPILED = 3.0  # minutes of a run that is compiled on a GPU, see compilation.pays
 
 
@@ -321,7 +322,10 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
         plan.choose("model.dropout", rules.choose_dropout(advice, pressure), often)
     plan.choose("train.ema", advice.ema, best)
     plan.choose("task.smoothing", advice.smoothing, best)
+    if request.steps is not None and steps < EVALUATED:  # as many as were asked for, and nothing else
+        return
     evaluate = rules.choose_evaluation(steps, passes)
     plan.choose("train.evaluate", evaluate, "a few to many times in a run")
     plan.choose("train.save", plan.get("train.evaluate"), "as often as it is evaluated")
-    plan.choose("train.patience", rules.choose_patience(passes), often)
+    if request.steps is None:
+        plan.choose("train.patience", rules.choose_patience(passes), often)

@@ -1,0 +1,101 @@
+"""Each rule at the points that it was measured at, and at the ends of its range."""
+
+import pytest
+
+from regard.training.plan import rules
+from regard.training.plan.facts import Facts, Side
+
+
+def side(characters: int, words: int, alphabet: int = 60, vocabulary: int = 9999, longest: int = 99) -> Side:
+    return Side(
+        characters=characters, words=words, alphabet=alphabet, vocabulary=vocabulary, longest=longest
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "facts", "chosen"),
+    [
+        ("write", Facts(rows=1, source=side(1_100_000, 200_000)), {"tokenizer": "char"}),
+        ("write", Facts(rows=1, source=side(11_000_000, 2_000_000)), {"tokenizer": "bpe", "vocab": 16_000}),
+        ("write", Facts(rows=1, source=side(500_000, 5000, alphabet=3000)), {"tokenizer": "bpe", "vocab": 3000}),
+        ("write", Facts(rows=1, tokens=10**9, vocab=50_000), {}),  # prepared
+        (
+            "translate",
+            Facts(rows=29_000, source=side(1_800_000, 350_000), target=side(2_000_000, 320_000)),
+            {"tokenizer": "bpe", "vocab": 4000},
+        ),
+        (  # words and their pronunciations
+            "translate",
+            Facts(
+                rows=100_000,
+                source=side(750_000, 100_000, alphabet=27, vocabulary=100_000),
+                target=side(2_000_000, 640_000, vocabulary=70),
+            ),
+            {"tokenizer": "char", "target_tokenizer": "word"},
+        ),
+        (  # words and words
+            "translate",
+            Facts(rows=5000, source=side(40_000, 5000), target=side(40_000, 5000)),
+            {"tokenizer": "char"},
+        ),
+        ("see", Facts(rows=60_000, size=28, channels=1), {}),
+    ],
+)
+def test_tokenizers(task: str, facts: Facts, chosen: dict[str, object]) -> None:
+    assert rules.choose_tokenizer(task, facts) == chosen
+
+
+def test_tokens_of_a_text() -> None:
+    english = side(4_000_000, 700_000, vocabulary=30_000)
+    assert rules.tokens_of(english, "char", 60) == 4_000_000
+    assert rules.tokens_of(english, "word", 30_000) == 700_000
+    assert rules.tokens_of(english, "bpe", 4000) == pytest.approx(4_000_000 / 3.7, rel=0.05)
+    assert rules.tokens_of(english, "bpe", 32_000) >= 700_000
+
+
+@pytest.mark.parametrize("kind", ["gpt", "bert", "transformer", "t5", "vit", "captioner"])
+def test_ladders_rise(kind: str) -> None:
+    sizes = rules.ladder(kind)
+    weights = [size.weights(kind) for size in sizes]
+    assert weights == sorted(weights)
+    assert all(b < 4 * a for a, b in zip(weights, weights[1:], strict=False))
+    assert all(size.dim % size.heads == 0 and size.dim // size.heads % 2 == 0 for size in sizes)
+
+
+def test_sizes_are_limited_by_data_and_by_time() -> None:
+    advice = rules.ADVICE["write"]
+    assert rules.fits(advice, 10e6, units=1e6, readable=1e8)
+    assert not rules.fits(advice, 100e6, units=1e6, readable=1e9)
+    assert not rules.fits(advice, 10e6, units=1e6, readable=1e6)
+
+
+def test_batches_grow_with_what_is_read() -> None:
+    advice = rules.ADVICE["translate"]
+    assert rules.choose_batch(advice, 4.8e6, 20, gpu=False) == 2048
+    assert rules.choose_batch(advice, 24.6e6, 20, gpu=True) == 4096
+    assert rules.choose_batch(advice, 100, 20, gpu=True) == 128  # eight rows at least
+
+
+def test_more_pressure_more_regularisation() -> None:
+    advice = rules.ADVICE["translate"]
+    pressures = [rules.pressure_to_memorise(passes, 10) for passes in (1, 4, 10, 32, 100)]
+    assert pressures[:2] == [0, 0] and pressures[3:] == [1, 1] and pressures == sorted(pressures)
+    dropouts = [rules.choose_dropout(advice, pressure) for pressure in pressures]
+    assert dropouts[0] == 0.1 and dropouts[-1] == 0.3 and dropouts == sorted(dropouts)
+    assert rules.choose_patience(2) is None and rules.choose_patience(20)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(10, 20), (600, 42), (6000, 400), (100_000, 400)])
+def test_warmup(steps: int, warmup: int) -> None:
+    assert rules.choose_warmup(steps) == warmup
+
+
+def test_evaluations() -> None:
+    assert rules.choose_evaluation(6000, 40) in (250, 500)
+    assert rules.choose_evaluation(2000, 1) == 500
+    assert rules.choose_evaluation(3, 1) == 10
+
+
+@pytest.mark.parametrize(("size", "gpu"), [(28, False), (28, True), (32, True), (64, False), (9, True)])
+def test_patches_divide_pictures(size: int, gpu: bool) -> None:
+    assert size % rules.choose_patch(size, gpu, 0) == 0

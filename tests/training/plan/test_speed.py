@@ -1,0 +1,122 @@
+"""The cost of models, and the time and memory of their steps."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.errors import user_error
+from regard.models import MODELS
+from regard.runs import recipe
+from regard.training.plan import speed
+from regard.training.plan.speed import Row, cost_of, known_machine, memory_of, step_seconds, this_machine
+
+GPT = {"dim": 48, "depth": 3, "heads": 3, "context": 32}
+
+
+def gpt_cost(muon: bool = False) -> speed.Cost:
+    return cost_of("gpt", GPT, {"vocab": 61}, Row(32, [(1, 32)], 32), muon)
+
+
+def test_weights_and_operations() -> None:
+    model = MODELS["gpt"][0](recipe.fill("model", dict(GPT), MODELS["gpt"][1], vocab=61))
+    cost = gpt_cost()
+    assert cost.weights == sum(p.numel() for p in model.parameters())
+    assert (cost.blocks, cost.layers, cost.width) == (cost.weights - 61 * 48, 3, 48)
+    matrices = sum(p.numel() for p in model.blocks.parameters() if p.ndim == 2)
+    scores = 3 * 2 * 2 * 32 * 48 * 3  # forward and backward: QKᵀ and AV, of all tokens
+    assert cost.body == pytest.approx(6 * matrices + scores, rel=0.02)
+    assert cost.output == 6 * 61 * 48
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "shapes"),
+    [
+        ("bert", {"vocab": 61}, [(1, 16)]),
+        ("transformer", {"vocab": 61, "target_vocab": None}, [(1, 16), (1, 16)]),
+        ("t5", {"vocab": 61, "target_vocab": None}, [(1, 16), (1, 16)]),
+        ("gru", {"vocab": 61, "target_vocab": None}, [(1, 16), (1, 16)]),
+        ("recurrent", {"vocab": 61}, [(1, 16)]),
+        ("vit", {"size": 8, "channels": 1, "mels": 0}, [(1, 1, 8, 8)]),
+        ("captioner", {"vocab": 61, "size": 16, "channels": 3}, [(1, 3, 16, 16), (1, 8)]),
+    ],
+)
+def test_every_kind_has_a_cost(kind: str, sizes: dict[str, int], shapes: list[tuple[int, ...]]) -> None:
+    heads = {} if kind in ("gru", "recurrent") else {"heads": 2}
+    cost = cost_of(kind, {"dim": 32, "depth": 1, **heads}, sizes, Row(16, shapes, 0), muon=False)
+    assert cost.flops > cost.blocks / 16 and cost.activations > 0
+
+
+def test_memory_of_known_sizes() -> None:
+    """Weights, gradients and the optimizer's state: 16 bytes a weight with AdamW, 12 in Muon's blocks."""
+    cpu, cost = known_machine("cpu2"), gpt_cost()
+    assert memory_of(cpu, cost, 0, 61, muon=False) == 16 * cost.weights
+    assert memory_of(cpu, cost, 0, 61, muon=True) == 12 * cost.blocks + 16 * 61 * 48
+    more = memory_of(cpu, cost, 64, 61, muon=False) - 16 * cost.weights
+    assert more == 64 * cost.activations + 8 * 64 * 61
+
+
+def test_memory_kept_is_what_autograd_saves() -> None:
+    """What the pass on the meta device counts is what a real one saves."""
+    model = MODELS["gpt"][0](recipe.fill("model", dict(GPT), MODELS["gpt"][1], vocab=61))
+    own = {t.untyped_storage()._cdata for t in [*model.parameters(), *model.buffers()]}
+    saved: dict[int, int] = {}
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        saved[t.untyped_storage()._cdata] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = model.hidden(torch.zeros(2, 32, dtype=torch.long))
+    real = sum(n for key, n in saved.items() if key not in own)
+    assert result.requires_grad
+    assert gpt_cost().activations * 64 == pytest.approx(real, rel=0.1)
+
+
+def test_time_grows_with_units_and_falls_with_processes() -> None:
+    cost, one, eight = gpt_cost(), known_machine("h200"), known_machine("h200x8")
+    large, small = (step_seconds(one, cost, units) for units in (2**24, 2**10))
+    assert large > 10 * small > 0
+    assert step_seconds(eight, cost, 2**24) < large / 4
+    assert step_seconds(one, cost, 2**24, compiled=False) > large
+
+
+@pytest.mark.parametrize(
+    ("dim", "depth", "context", "batch", "milliseconds", "mebibytes"),
+    [
+        (128, 4, 64, 256, 3.15, 534),
+        (384, 6, 256, 64, 9.95, 2029),
+        (768, 12, 512, 64, 79.0, 14964),
+    ],
+)
+def test_as_measured_on_an_h200(
+    dim: int, depth: int, context: int, batch: int, milliseconds: float, mebibytes: float
+) -> None:
+    """GPTs of 65 characters with Muon, not compiled: the estimates that --dry-run prints."""
+    settings = {"dim": dim, "depth": depth, "heads": dim // 64, "context": context}
+    cost = cost_of("gpt", settings, {"vocab": 65}, Row(context, [(1, context)], context), muon=True)
+    h200, units = known_machine("h200"), batch * context
+    assert 1000 * step_seconds(h200, cost, units, compiled=False) == pytest.approx(milliseconds, rel=0.15)
+    assert memory_of(h200, cost, units, 65, muon=True) / 2**20 == pytest.approx(mebibytes, rel=0.1)
+
+
+def test_known_machines() -> None:
+    assert known_machine("cpu8").peak == 4 * known_machine("cpu2").peak
+    assert (known_machine("h200x8").processes, known_machine("h200x8").peak) == (8, known_machine("h200").peak)
+    for name in ("h2000", "cpu", "cpu0", "h200x0", "x", ""):
+        user_error(lambda name=name: known_machine(name), "--for", "h200")
+
+
+def test_this_machine_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = iter([1.234e11, 9e99])
+    monkeypatch.setattr(speed, "peak", lambda device, bf16: next(measured))
+    monkeypatch.setattr(speed, "has_bf16", lambda device: False)
+    first, again = (this_machine(torch.device("cpu")) for _ in range(2))
+    assert first.peak == again.peak == 1.2e11
+    path = tmp_path / "regard" / "machines.json"
+    (key,) = json.loads(path.read_text())
+    assert torch.__version__ in key
+    path.write_text("[]")  # another program's
+    assert this_machine(torch.device("cpu")).peak == 9e99
