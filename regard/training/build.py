@@ -33,10 +33,9 @@ from regard.training.machine import choose_device, explain_limits
 from regard.training.plan.follow import follow_plan, plan_job
 from regard.training.plan.plan import Plan
 from regard.training.plan.speed import known_machine, this_machine
-from regard.training.settings import find_sections, from_data
+from regard.training.settings import from_data
 from regard.training.teacher import check_teachable, learn_answers, learn_probabilities
 from regard.training.trainer import TrainConfig, Trainer
-
 
 
 def train(

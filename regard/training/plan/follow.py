@@ -1,6 +1,7 @@
 """From a job to its plan, and from the plan to the job's settings."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,11 +12,22 @@ from regard.runs.model import Model
 from regard.tasks import TASKS
 from regard.training import distributed
 from regard.training.job import Job
-from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.facts import read_facts
-from regard.training.plan.plan import Plan, Request, make_plan
+from regard.training.plan.finetune import Base, choose_batch, finetune_settings
+from regard.training.plan.plan import Plan, make_plan, rows_of, seconds_to_train
 from regard.training.plan.report import comments, describe
-from regard.training.plan.speed import Machine, this_machine
+from regard.training.plan.rules import DEFAULT_MINUTES, choose_evaluation
+from regard.training.plan.sizes import Request
+from regard.training.plan.speed import Machine, step_seconds, this_machine
+from regard.training.settings import FROM_DATA
+
+FROM_DATA = (
+    "vocab",
+    "target_vocab",
+    "size",
+    "channels",
+    "mels",
+)  # settings of models that follow from the data
 
 
 def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device) -> None:
@@ -61,15 +73,45 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
         facts = facts.training_part(1 - sections["data"].get("holdout", default))
     request = Request(task, kind, by_hand, facts, machine, job.own_kind)
     if parent is not None:
-        return plan_from_base(request)
+        return plan_from_base(request, parent, bool(job.valid))
     return make_plan(request)
 
 
-def plan_from_base(request: Request) -> Plan:
+def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
     """The plan for a model that is trained further: its sizes and tokenizers are known."""
-    plan = Plan(request)
-    for key, value in BUILT_IN[request.task].items():
-        if key.startswith("train.") and not (key == "train.steps" and request.minutes):
-            plan.choose(key, value, "as measured for the built-in data")
-    plan.steps = int(plan.get("train.steps") or 0)
+    config: Any = parent.model.config
+    sizes = {f"model.{k}": v for k, v in vars(config).items() if k not in FROM_DATA and v is not None}
+    vocab = parent.tokenizers[0].vocab if parent.tokenizers else 0
+    facts = replace(request.facts, vocab=vocab)
+    plan = Plan(replace(request, by_hand={**sizes, **request.by_hand}, facts=facts))
+    base = Base(task=parent.task.config.name, dim=config.dim, depth=getattr(config, "depth", 1))
+    get = request.by_hand.get
+    affordable = None
+    if request.machine is not None:
+        rows = float(get("train.batch") or choose_batch(request.task, facts.rows))
+        units = rows * rows_of(plan)[1].units
+        affordable = int(seconds_to_train(plan) / step_seconds(request.machine, plan.cost, units))
+    for choice in finetune_settings(
+        request.task,
+        base,
+        facts.rows,
+        facts.classes,
+        facts.balance,
+        validated,
+        get("train.batch"),
+        int(get("train.lora", 0)),
+        affordable,
+    ):
+        if choice.key != "train.batch" or "train.tokens" not in request.by_hand:
+            plan.choose(choice.key, choice.value, f"{choice.reason} ({choice.source})")
+    if request.steps is None:
+        plan.choose("train.minutes", DEFAULT_MINUTES, "the default")
+        if affordable is not None and plan.get("train.steps") is None:  # running text
+            most = int(request.advice.passes * rows_of(plan)[0] / plan.batch)
+            if most < affordable:
+                plan.choose("train.steps", max(1, most), "more passes over the data would only memorise them")
+            plan.choose(
+                "train.evaluate", choose_evaluation(min(most, affordable), 4), "several times in a run"
+            )
+    plan.steps = int(plan.get("train.steps") or affordable or 0)
     return plan

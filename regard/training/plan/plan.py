@@ -189,13 +189,19 @@ def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None)
         )
         return Candidate(settings, size, units, row.units, batch, steps * batch)
     assert request.machine is not None
-    minutes = request.minutes or rules.DEFAULT_MINUTES
-    seconds = SHARE * max(18 * minutes, 60 * minutes - startup(request.machine, minutes >= COMPILED))
+    minutes, seconds = request.minutes or rules.DEFAULT_MINUTES, seconds_to_train(plan)
     readable = most
     for _ in range(4):  # the batch depends on what is read, which depends on it
         step = batch or rules.choose_batch(advice, min(readable, most), row.units, request.gpu)
         readable = seconds / step_seconds(request.machine, cost, step, minutes >= COMPILED) * step
     return Candidate(settings, size, units, row.units, step, readable)
+
+
+def seconds_to_train(plan: Plan) -> float:
+    """The time that is left for steps."""
+    minutes = plan.request.minutes or rules.DEFAULT_MINUTES
+    assert plan.request.machine is not None
+    return SHARE * max(18 * minutes, 60 * minutes - startup(plan.request.machine, minutes >= COMPILED))
 
 
 def startup(machine: Machine, compiled: bool) -> float:

@@ -1,6 +1,7 @@
 """What the data are like: counted exactly where they are small, estimated where they are large."""
 
 import gzip
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_large_tables_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_conversations(tmp_path: Path) -> None:
     turns = [f"turn {i}" for i in range(40)]
-    talk = write(tmp_path / "a.tsv", "".join(f"{a}\t{b}\n" for a, b in zip(turns, turns[1:], strict=False)))
+    talk = write(tmp_path / "a.tsv", "".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(turns)))
     single = write(tmp_path / "b.tsv", "".join(f"{a}\tyes\n" for a in turns))
     assert (read_facts("chat", [talk]).turns, read_facts("chat", [single]).turns) == (3, 1)
     assert read_facts("chat", [talk], turns=2).turns == 2  # as asked for

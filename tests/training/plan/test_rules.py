@@ -1,5 +1,7 @@
 """Each rule at the points that it was measured at, and at the ends of its range."""
 
+import itertools
+
 import pytest
 
 from regard.training.plan import rules
@@ -7,9 +9,7 @@ from regard.training.plan.facts import Facts, Side
 
 
 def side(characters: int, words: int, alphabet: int = 60, vocabulary: int = 9999, longest: int = 99) -> Side:
-    return Side(
-        characters=characters, words=words, alphabet=alphabet, vocabulary=vocabulary, longest=longest
-    )
+    return Side(characters=characters, words=words, alphabet=alphabet, vocabulary=vocabulary, longest=longest)
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,11 @@ def side(characters: int, words: int, alphabet: int = 60, vocabulary: int = 9999
     [
         ("write", Facts(rows=1, source=side(1_100_000, 200_000)), {"tokenizer": "char"}),
         ("write", Facts(rows=1, source=side(11_000_000, 2_000_000)), {"tokenizer": "bpe", "vocab": 16_000}),
-        ("write", Facts(rows=1, source=side(500_000, 5000, alphabet=3000)), {"tokenizer": "bpe", "vocab": 3000}),
+        (
+            "write",
+            Facts(rows=1, source=side(500_000, 5000, alphabet=3000)),
+            {"tokenizer": "bpe", "vocab": 3000},
+        ),
         ("write", Facts(rows=1, tokens=10**9, vocab=50_000), {}),  # prepared
         (
             "translate",
@@ -58,7 +62,7 @@ def test_ladders_rise(kind: str) -> None:
     sizes = rules.ladder(kind)
     weights = [size.weights(kind) for size in sizes]
     assert weights == sorted(weights)
-    assert all(b < 4 * a for a, b in zip(weights, weights[1:], strict=False))
+    assert all(b < 4 * a for a, b in itertools.pairwise(weights))
     assert all(size.dim % size.heads == 0 and size.dim // size.heads % 2 == 0 for size in sizes)
 
 
@@ -79,10 +83,15 @@ def test_batches_grow_with_what_is_read() -> None:
 def test_more_pressure_more_regularisation() -> None:
     advice = rules.ADVICE["translate"]
     pressures = [rules.pressure_to_memorise(passes, 10) for passes in (1, 4, 10, 32, 100)]
-    assert pressures[:2] == [0, 0] and pressures[3:] == [1, 1] and pressures == sorted(pressures)
+    assert pressures[:2] == [0, 0]
+    assert pressures[3:] == [1, 1]
+    assert pressures == sorted(pressures)
     dropouts = [rules.choose_dropout(advice, pressure) for pressure in pressures]
-    assert dropouts[0] == 0.1 and dropouts[-1] == 0.3 and dropouts == sorted(dropouts)
-    assert rules.choose_patience(2) is None and rules.choose_patience(20)
+    assert dropouts[0] == 0.1
+    assert dropouts[-1] == 0.3
+    assert dropouts == sorted(dropouts)
+    assert rules.choose_patience(2) is None
+    assert rules.choose_patience(20)
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(10, 20), (600, 42), (6000, 400), (100_000, 400)])

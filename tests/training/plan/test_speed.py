@@ -45,7 +45,8 @@ def test_weights_and_operations() -> None:
 def test_every_kind_has_a_cost(kind: str, sizes: dict[str, int], shapes: list[tuple[int, ...]]) -> None:
     heads = {} if kind in ("gru", "recurrent") else {"heads": 2}
     cost = cost_of(kind, {"dim": 32, "depth": 1, **heads}, sizes, Row(16, shapes, 0), muon=False)
-    assert cost.flops > cost.blocks / 16 and cost.activations > 0
+    assert cost.flops > cost.blocks / 16
+    assert cost.activations > 0
 
 
 def test_memory_of_known_sizes() -> None:
@@ -103,7 +104,10 @@ def test_as_measured_on_an_h200(
 
 def test_known_machines() -> None:
     assert known_machine("cpu8").peak == 4 * known_machine("cpu2").peak
-    assert (known_machine("h200x8").processes, known_machine("h200x8").peak) == (8, known_machine("h200").peak)
+    assert (known_machine("h200x8").processes, known_machine("h200x8").peak) == (
+        8,
+        known_machine("h200").peak,
+    )
     for name in ("h2000", "cpu", "cpu0", "h200x0", "x", ""):
         user_error(lambda name=name: known_machine(name), "--for", "h200")
 
