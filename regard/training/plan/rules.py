@@ -200,7 +200,7 @@ def ladder(kind: str) -> list[Size]:
         "bert": {64: 2, 96: 2, 128: 2, 192: 3, 256: 4, 384: 4, 512: 4, 640: 8, 768: 12, 1024: 24},
         "transformer": {64: 2, 96: 3, 128: 4, 192: 4, 256: 4, 320: 4, 384: 4, 512: 6, 768: 6, 1024: 6},
         "vit": {64: 3, 96: 4, 128: 4, 192: 6, 256: 7, 320: 8, 384: 12, 512: 12, 768: 12},
-        "captioner": {64: 1, 128: 1, 256: 2, 384: 2, 512: 2},
+        "captioner": {64: 1, 128: 1, 192: 1, 256: 2, 384: 2, 512: 2},
     }  # fmt: skip
     depths["t5"] = depths["transformer"]
     double = kind in ("transformer", "vit")  # measured on Multi30k and Fashion-MNIST: hidden = 2 dim

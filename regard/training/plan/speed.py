@@ -69,6 +69,7 @@ MACHINES = {
     "rtx4090": Machine(name="rtx4090", peak=150e12, memory=23 * 2**30, half=300, plain_half=660),
     "t4": Machine(name="t4", peak=40e12, memory=15 * 2**30, half=200, plain_half=440),
 }
+FASTER_NOW = 1.15  # than what is remembered; less is chance, and would change a plan from run to run
 FASTER = 1.6  # a CPU that multiplies bf16, than in float32; to the same loss (docs/results.md)
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
 
@@ -86,7 +87,7 @@ def known_machine(name: str) -> Machine:
 
 
 def this_machine(device: torch.device) -> Machine:
-    """This machine, as it was measured now, or when it was first used."""
+    """This machine: as measured now, or before, while nothing else slowed it down."""
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if device.type == "cuda":
         name, memory = (
@@ -97,8 +98,9 @@ def this_machine(device: torch.device) -> Machine:
         name, memory = f"{device.type}{torch.get_num_threads()}", free_memory()
     path, key = remembered_path(), f"{name} torch {torch.__version__}"
     known = read_remembered(path)
-    speed = known.get(key) or float(f"{peak(device, bf16):.2g}")
-    if key not in known:
+    speed, now = known.get(key, 0.0), float(f"{peak(device, bf16):.2g}")
+    if now > FASTER_NOW * speed:
+        speed = now
         remember(path, known | {key: speed})
     machine = Machine(name=name, peak=speed, memory=memory)
     if device.type == "cpu":
