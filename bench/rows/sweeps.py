@@ -377,6 +377,99 @@ def small_pairs() -> Iterator[Job]:
                 yield replace(job, data=tuple(f"{name}#{count}" for name in PAIRS))
 
 
+# The second series: 16,384 tokens a step, because a GPU does such steps as quickly as small ones
+
+
+def short_runs() -> Iterator[Job]:
+    """250 steps are 4 passes over Shakespeare's characters, 1,000 are 16."""
+    for dim in (128, 256, 512):
+        for lr in (1e-3, 2e-3, 4e-3, 8e-3):
+            yield write("adamw", dim, tokens=16384, steps=250, lr=lr, train_optimizer="adamw")
+    for depth in (2, 8, 16):
+        for lr in (4e-3, 8e-3, 16e-3):
+            yield write("depth", depth=depth, tokens=16384, steps=250, lr=lr)
+    for steps in (60, 250, 1000):
+        for schedule in ("linear", "cosine", "wsd"):
+            yield write("schedule", 256, tokens=16384, steps=steps, lr=8e-3, train_schedule=schedule, model_dropout=0.1, train_weight_decay=1.0)
+        for share in (0.0, 0.02, 0.15, 0.3) if steps < 1000 else (0.02, 0.15):
+            yield write("warmup", 256, tokens=16384, steps=steps, lr=8e-3, train_warmup=round(share * steps), model_dropout=0.1, train_weight_decay=1.0)
+
+
+def sizes() -> Iterator[Job]:
+    """Loss by size and passes, with and without dropout; weight decay 1."""
+    for dim, depth in ((128, 4), (256, 5), (512, 8)):
+        for steps in (125, 500, 1200):  # 2, 8 and 20 passes
+            for dropout in (0.0, 0.1, 0.25):
+                if dropout == 0 or (steps > 125 and dropout < 0.2) or steps > 500:
+                    yield write("size", dim, depth, context=256, tokens=16384, steps=steps, lr=6e-3, model_dropout=dropout, train_weight_decay=1.0, train_schedule="wsd", evaluations=8)
+    for decay in (0.1, 0.3, 3.0):
+        for steps in (500,):
+            yield write("decay", 256, 5, context=256, tokens=16384, steps=steps, lr=6e-3, model_dropout=0.1, train_weight_decay=decay, train_schedule="wsd", evaluations=8)
+
+
+def wiki() -> Iterator[Job]:
+    for vocab, dim, depth, dropout, steps in (
+        (2000, 256, 5, 0.0, 200), (8000, 256, 5, 0.0, 200), (16000, 256, 5, 0.0, 200),
+        (2000, 256, 5, 0.1, 800), (8000, 256, 5, 0.1, 800), (16000, 256, 5, 0.1, 800),
+        (8000, 512, 8, 0.2, 800), (8000, 512, 8, 0.3, 1500),
+    ):
+        job = write("wiki", dim, depth, context=256, tokens=16384, steps=steps, lr=4e-3, data_tokenizer="bpe", data_vocab=vocab, model_dropout=dropout, train_weight_decay=1.0, train_schedule="wsd", evaluations=8)
+        yield other(job, "write", (WIKI,), WIKI_VALID, 10)
+
+
+def fills2() -> Iterator[Job]:
+    for dim in (128, 512):
+        for pre in (True, False):
+            for lr in (2e-3, 4e-3, 8e-3):
+                job = write("fill", dim, 4, context=128, tokens=16384, steps=300, lr=lr, data_tokenizer="wordpiece", data_vocab=8000, model_pre=pre, model_dropout=0.1, task_next=False)
+                yield other(job, "fill", (WIKI,), WIKI_VALID, 10)
+
+
+def classifiers2() -> Iterator[Job]:
+    for dropout in (0.1, 0.3, 0.5):
+        yield classify(steps=400, model_dropout=dropout)
+    yield classify(steps=400, task_mean=False)
+    yield classify(steps=400, dim=64)
+    yield classify(steps=400, dim=256)
+    yield classify(steps=400, depth=1)
+    yield classify(steps=400, depth=1, dim=256, model_dropout=0.5)
+    yield classify(steps=400, lr=3e-3)
+    yield classify(steps=400, lr=3e-4)
+    yield classify(steps=400, lr=3e-3, train_optimizer="muon", train_weight_decay=1.0)
+    yield classify(steps=400, model_pre=True, lr=2e-3, train_optimizer="muon", train_weight_decay=0.1)
+    yield classify(steps=400, data_vocab=16000)
+    yield classify(steps=400, task_smoothing=0.1)
+    yield classify(steps=1200, model_dropout=0.5)
+    yield classify(steps=200, lr=2e-3)
+
+
+def sights2() -> Iterator[Job]:
+    for patch in (2, 4, 7):
+        yield see(patch=patch, steps=300)
+    for dim, depth in ((128, 4), (256, 8)):
+        yield see(dim, depth, steps=300)
+    for mix in (0.0, 1.0):
+        yield see(steps=1200, mix=mix, model_skip=0.1)
+    for lr in (1.5e-3, 6e-3, 12e-3):
+        yield see(lr=lr, steps=300)
+    yield see(steps=300, train_weight_decay=0.5)
+    yield see(batch=128, steps=1200, lr=3e-3)
+
+
+def chats2() -> Iterator[Job]:
+    for job in chats():
+        dim, steps, dropout, decay = (job.settings[k] for k in ("model.dim", "train.warmup", "model.dropout", "train.weight_decay"))
+        if (dim, job.steps, dropout, decay) in ((256, 1000, 0.1, 1.0), (384, 1000, 0.1, 1.0)):
+            yield job
+
+
+def small_pairs2() -> Iterator[Job]:
+    for job in small_pairs():
+        count = job.data[0].partition("#")[2]
+        if job.settings["model.dim"] in (128, 256) and job.settings["model.dropout"] in (0.1, 0.3) and not (count == "300" and job.settings["model.dim"] == 256):
+            yield replace(job, steps=min(1000, job.steps * 3 // 4))
+
+
 SWEEPS: dict[str, list[Job]] = {
     "test": [
         write("test", 32, 1, steps=20, tokens=1024),
@@ -395,6 +488,14 @@ SWEEPS: dict[str, list[Job]] = {
     "vocabulary": list(vocabularies()),
     "fill": list(fills()),
     "classify": list(classifiers()),
+    "short": list(short_runs()),
+    "size": list(sizes()),
+    "wiki": list(wiki()),
+    "fill2": list(fills2()),
+    "classify2": list(classifiers2()),
+    "see2": list(sights2()),
+    "chat2": list(chats2()),
+    "pairs2": list(small_pairs2()),
     "see": list(sights()),
     "chat": list(chats()),
     "pairs": list(small_pairs()),
