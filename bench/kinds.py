@@ -2,8 +2,8 @@
 
     python -m bench.kinds DIR [--megabytes 8] [--only NAME ...]
 
-Each set is drawn from rules with a fixed seed, in its own folder with a train and a test file; RECIPES names the
-recipe of each. `large` is a text of as many megabytes as asked for.
+Each set is drawn from rules with a fixed seed, in its own folder with a train and a test file; RECIPES names
+the recipe of each. `large` is a text of as many megabytes as asked for.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def make_words(rng: np.random.Generator, count: int, syllables: int = 3) -> list
 
 
 def pronounce(word: str) -> str:
-    """Sounds of a word by rules that look at the letters around: soft c and g, long vowels, silent e, digraphs."""
+    """Sounds of a word by rules that look at its neighbours: soft c and g, long vowels, silent e."""
     sounds, i = [], 0
     while i < len(word):
         letter, following = word[i], word[i + 1 : i + 2]

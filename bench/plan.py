@@ -1,11 +1,12 @@
 """Train many small models, to find the rules by which a run's settings are chosen (docs/plan.md).
 
     python -m bench.plan run SWEEP ... --data DIR [--workers 14] [--seconds 250] [--out rows.jsonl]
-    python -m bench.plan draw docs/plan.json [--out docs/pictures]
+    python -m bench.plan page [rows.jsonl ...]
 
 `run` trains the models of a sweep (bench/rows/sweeps.py), several at once: each worker starts Python once and
 takes one training after another. Each row of the output is a training: its settings, and every evaluation.
-What is not finished in time is written with what it has. `draw` makes the plots.
+What is not finished in time is written with what it has. `page` adds rows to docs/plan.json, and makes the
+tables and plots of docs/plan.md from them.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.rows.plan_page import add_rows, write_page
 from bench.rows.sweeps import SWEEPS, Job
 
 
@@ -34,8 +36,14 @@ def main() -> None:
     run.add_argument("--seconds", type=float, default=250)
     run.add_argument("--folder", type=Path, default=Path("/dev/shm/sweeps"))
     run.add_argument("--out", type=Path, default=Path("rows.jsonl"))
+    page = commands.add_parser("page")
+    page.add_argument("rows", nargs="*", type=Path)
     options = parser.parse_args()
-    run_jobs(options)
+    if options.command == "run":
+        run_jobs(options)
+    else:
+        add_rows(options.rows)
+        write_page()
 
 
 def run_jobs(options: argparse.Namespace) -> None:
@@ -49,7 +57,7 @@ def run_jobs(options: argparse.Namespace) -> None:
     workers = [context.Process(target=work, args=arguments) for _ in range(options.workers)]
     for worker in workers:
         worker.start()
-    finished = {}
+    finished: dict[int, dict[str, Any]] = {}
     while len(finished) < len(jobs) and any(worker.is_alive() for worker in workers):
         if time.monotonic() - began > options.seconds:
             break
