@@ -147,10 +147,11 @@ def write_page() -> None:
     rows = json.loads((DOCS / "plan.json").read_text())
     page = DOCS / "plan.md"
     text = page.read_text(encoding="utf-8")
+    rows = [row for row in rows if not row.get("unfinished")]
     for table in TABLES:
-        if f"<!-- {table.name} -->" not in text:
+        if f"<!-- {table.name} -->" not in text or not table.cells(rows):
             continue
-        text = fill(text, table.name, markdown(table, [r for r in rows if not r.get("unfinished")]))
+        text = fill(text, table.name, markdown(table, rows))
         if table.plotted:
             (DOCS / "pictures" / f"plan-{table.name}.svg").write_text(plot(table, rows), encoding="utf-8")
     page.write_text(text, encoding="utf-8")
