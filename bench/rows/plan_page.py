@@ -22,7 +22,7 @@ class Table:
     """The best evaluation of trainings, by two of their settings."""
 
     name: str
-    sweep: str
+    sweep: str  # or several
     down: str  # the setting of a row
     across: str  # the setting of a column
     title: str
@@ -31,19 +31,34 @@ class Table:
     plotted: bool = False  # learning rates across, on a scale of doublings
 
     def cells(self, rows: Iterable[Row]) -> dict[tuple[Any, Any], float]:
-        chosen = [r for r in rows if r["sweep"] == self.sweep and all(get(r, k) == v for k, v in self.where)]
+        names = self.sweep.split()
+        chosen = [r for r in rows if r["sweep"] in names and all(get(r, k) == v for k, v in self.where)]
         return {(get(r, self.down), get(r, self.across)): best(r, self.figure) for r in chosen}
 
 
+TEXT_LENGTH = 1_003_854  # characters of Shakespeare that are trained on
+CLASSIFIER = {
+    "model.dim": 128,
+    "model.depth": 2,
+    "model.dropout": 0.3,
+    "task.mean": True,
+    "train.optimizer": "adamw",
+    "train.lr": 1e-3,
+    "train.weight_decay": 0.01,
+    "steps": 400,
+}
 TABLES = (
     Table("width", "width-muon", "model.dim", "train.lr", "Muon: width and learning rate", plotted=True),
     Table("adamw", "adamw", "model.dim", "train.lr", "AdamW: width and learning rate", plotted=True),
-    Table("batch", "batch", "tokens", "train.lr", "Batch and learning rate", plotted=True),
+    Table(
+        *("batch", "batch width-muon", "tokens", "train.lr", "Batch and learning rate"),
+        where=(("model.dim", 128),),
+        plotted=True,
+    ),
     Table("depth", "depth", "model.depth", "train.lr", "Depth and learning rate"),
     Table("schedule", "schedule", "steps", "train.schedule", "Schedules"),
     Table("warmup", "warmup", "steps", "warm-up", "Warm-up, share of the run"),
     Table("decay", "decay", "steps", "train.weight_decay", "Weight decay"),
-    Table("size", "size", "size", "dropout", "Size, passes and dropout"),
     Table("fill", "fill", "norm", "train.lr", "Masked words: norms", plotted=True),
     Table("wiki", "wiki", "steps", "data.vocab", "Vocabulary", "valid_bits_per_byte", (("model.dim", 256),)),
     Table("pairs", "pairs", "pairs", "dropout", "Few pairs", "score"),
@@ -61,8 +76,6 @@ def get(row: Row, key: str) -> Any:
         return round(s["train.warmup"] / row["steps"], 2)
     if key == "norm":
         return f"dim {s['model.dim']}, norms {'before' if s['model.pre'] else 'after'}"
-    if key == "size":
-        return f"{row['steps']:,} steps, dim {s['model.dim']}"
     if key == "dropout":
         return s["model.dropout"]
     if key == "pairs":
@@ -103,6 +116,45 @@ def markdown(table: Table, rows: list[Row]) -> str:
         )
         words = ["" if v != v else f"**{v:.{digits}f}**" if v == top else f"{v:.{digits}f}" for v in values]
         lines.append(f"| {label(y)} | " + " | ".join(words) + " |")
+    return "\n".join(lines)
+
+
+def memorising(rows: Iterable[Row]) -> str:
+    """Best and last evaluation of runs of many passes, which were stopped by the clock."""
+    lines = [
+        "| dim | dropout | weight decay | best | at pass | last | at pass |",
+        "|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    chosen = [row for row in rows if row["sweep"] == "regularise"]
+    for row in sorted(
+        chosen, key=lambda r: (r["settings"]["model.dim"], get(r, "dropout"), get(r, "train.weight_decay"))
+    ):
+        s, losses = row["settings"], [(e["valid_loss"], e["step"]) for e in row["evaluations"]]
+        low, last = min(losses), losses[-1]
+        each = s["train.batch"] * s["model.context"] / TEXT_LENGTH
+        lines.append(
+            f"| {s['model.dim']} | {s['model.dropout']:g} | {s['train.weight_decay']:g} | {low[0]:.3f} | "
+            f"{low[1] * each:.0f} | {last[0]:.3f} | {last[1] * each:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def one_by_one(rows: Iterable[Row], sweep: str, usual: Mapping[str, Any], figure: str) -> str:
+    """A line for each training: what is not as usual, and the best evaluation."""
+    lines = ["| changed | best |", "|---|--:|"]
+    for row in rows:
+        if row["sweep"] == sweep:
+            other = {k: v for k, v in row["settings"].items() if k in usual and usual[k] != v}
+            other |= {
+                k: v
+                for k, v in row["settings"].items()
+                if k.partition(".")[2] in ("pre", "smoothing", "vocab")
+            }
+            steps = f"{row['steps']:,} steps" if row["steps"] != usual["steps"] else ""
+            words = [f"{k.partition('.')[2]} {label(v)}" for k, v in other.items()] + (
+                [steps] if steps else []
+            )
+            lines.append(f"| {', '.join(words) or 'nothing'} | {100 * best(row, figure):.1f} |")
     return "\n".join(lines)
 
 
@@ -147,7 +199,9 @@ def write_page() -> None:
     rows = json.loads((DOCS / "plan.json").read_text())
     page = DOCS / "plan.md"
     text = page.read_text(encoding="utf-8")
+    text = fill(text, "memorising", memorising(rows))
     rows = [row for row in rows if not row.get("unfinished")]
+    text = fill(text, "classify", one_by_one(rows, "classify", CLASSIFIER, "valid_accuracy"))
     for table in TABLES:
         if f"<!-- {table.name} -->" not in text or not table.cells(rows):
             continue

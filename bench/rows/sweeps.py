@@ -100,43 +100,43 @@ def regularisers() -> Iterator[Job]:
                 )
 
 
-# From here on 16,384 tokens a step: a GPU does such steps about as quickly as small ones. 250 of them are 4
-# passes over Shakespeare's characters.
+# Small models for one core of a CPU: 1,024 characters a step; 2,000 of them are two passes
 
 
-def large_steps(
-    sweep: str, dim: int = 256, depth: int = 4, steps: int = 250, lr: float = 8e-3, **more: Any
-) -> Job:
-    return write(sweep, dim, depth, tokens=16384, steps=steps, lr=lr, **more)
+def small(sweep: str, dim: int = 64, depth: int = 3, steps: int = 500, lr: float = 8e-3, **more: Any) -> Job:
+    more = {"train_device": "cpu", "evaluations": 1} | more
+    return write(sweep, dim, depth, 64, 1024, steps, lr, **more)
 
 
-def short_runs() -> Iterator[Job]:
-    for dim in (128, 256, 512):
-        for lr in (1e-3, 2e-3, 4e-3, 8e-3):
-            yield large_steps("adamw", dim, lr=lr, train_optimizer="adamw")
-    for depth in (2, 8, 16):
-        for lr in (4e-3, 8e-3, 16e-3):
-            yield large_steps("depth", 128, depth, lr=lr)
-    for steps in (60, 250, 1000):
-        common: dict[str, Any] = {"steps": steps, "model_dropout": 0.1, "train_weight_decay": 1.0}
+def schedules() -> Iterator[Job]:
+    for steps in (125, 500, 2000):
         for schedule in ("linear", "cosine", "wsd"):
-            yield large_steps("schedule", train_schedule=schedule, **common)
-        for share in (0.0, 0.02, 0.15, 0.3) if steps < 1000 else (0.02, 0.15):
-            yield large_steps("warmup", train_warmup=round(share * steps), **common)
+            yield small("schedule", steps=steps, train_schedule=schedule)
 
 
-def sizes() -> Iterator[Job]:
-    """Loss by size and passes (2, 8 and 20), and dropout; weight decay 1, and others for one size."""
-    common: dict[str, Any] = {"lr": 6e-3, "context": 256, "tokens": 16384, "evaluations": 8}
-    common |= {"train_schedule": "wsd"}
-    for dim, depth in ((128, 4), (256, 5), (512, 8)):
-        for steps, dropouts in ((125, (0.0,)), (500, (0.0, 0.1)), (1200, (0.0, 0.1, 0.25))):
-            for dropout in dropouts:
-                more = common | {"model_dropout": dropout, "train_weight_decay": 1.0}
-                yield write("size", dim, depth, steps=steps, **more)
-    for decay in (0.1, 0.3, 3.0):
-        more = common | {"model_dropout": 0.1, "train_weight_decay": decay}
-        yield write("decay", 256, 5, steps=500, **more)
+def warmups() -> Iterator[Job]:
+    for steps in (125, 500, 2000):
+        for share in (0.0, 0.02, 0.07, 0.25):
+            yield small("warmup", steps=steps, train_warmup=round(share * steps))
+
+
+def depths() -> Iterator[Job]:
+    for depth in (2, 4, 8):
+        for lr in (4e-3, 8e-3, 16e-3):
+            yield small("depth", depth=depth, lr=lr, steps=250)
+
+
+def adamw() -> Iterator[Job]:
+    for dim in (32, 64, 128):
+        for lr in (1e-3, 2e-3, 4e-3, 8e-3, 16e-3):
+            yield small("adamw", dim, lr=lr, steps=250, train_optimizer="adamw")
+
+
+def decays() -> Iterator[Job]:
+    """Few passes: does weight decay harm?"""
+    for steps in (125, 500, 2000):
+        for decay in (0.0, 0.1, 0.5, 1.0):
+            yield small("decay", steps=steps, train_weight_decay=decay)
 
 
 def wiki() -> Iterator[Job]:
@@ -322,8 +322,11 @@ SWEEPS: dict[str, list[Job]] = {
     "width": list(widths()),
     "batch": list(batches()),
     "regularise": list(regularisers()),
-    "short": list(short_runs()),
-    "size": list(sizes()),
+    "schedule": list(schedules()),
+    "warmup": list(warmups()),
+    "decay": list(decays()),
+    "adamw": list(adamw()),
+    "depth": list(depths()),
     "wiki": list(wiki()),
     "fill": list(fills()),
     "classify": list(classifiers()),

@@ -48,8 +48,8 @@ class Advice:
 # built-in sets.
 ADVICE: dict[str, Advice] = {
     "write": Advice(
-        lr=4e-3, rises=0.3, falls=0, passes=24, steps=600, batch=(1, 3), weight_decay=(0.1, 1),
-        dropout=(0, 0.3), ema=0.05,
+        lr=4e-3, rises=0.3, falls=0, passes=20, steps=600, batch=(1, 3), weight_decay=(0.1, 1),
+        dropout=(0, 0.25), ema=0.05,
     ),
     "translate": Advice(
         weights_per_unit=20, passes=45, steps=3000, batch=(0.9, 0.9), weight_decay=(1, 1), dropout=(0.1, 0.3),
