@@ -1,5 +1,6 @@
 """The plan of a run: every setting that nobody has given, and why."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -179,7 +180,7 @@ def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None)
     """How much a model of this size reads, and how much in a step."""
     request, advice = plan.request, plan.request.advice
     units, row, _ = rows_of(plan, settings)
-    most = advice.passes * units
+    most = rules.choose_passes(advice, units, math.inf) * units
     batch = given_batch(plan, row.units)
     if request.steps is not None or cost is None:  # batch = c √(steps batch)
         steps = request.steps or advice.steps

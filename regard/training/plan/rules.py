@@ -26,6 +26,7 @@ class Advice:
     # Steps
     batch: tuple[float, float] = (0.8, 1.6)  # units of a step, in square roots of all units that are read
     passes: float = 30  # over the data, at most
+    repeats: float = 0.0  # of less than a million units, more passes: (1e6 / units) ** repeats times as many
     steps: int = 600  # at least, if there is time
     # The learning rate at a width up to `known`; above it falls with (known / dim) ** falls
     optimizer: str = "muon"
@@ -64,7 +65,8 @@ ADVICE: dict[str, Advice] = {
     ),
     "restore": Advice(lr=3e-3, steps=3000, passes=40, batch=(0.8, 2.5), units_per_weight=8, known=512),
     "classify": Advice(
-        lr=2e-3, known=128, passes=3, weights_per_unit=0.6, weight_decay=(0.1, 1), dropout=(0.3, 0.3)
+        lr=2e-3, known=128, passes=3, repeats=0.5, weights_per_unit=0.6, weight_decay=(0.1, 1),
+        dropout=(0.3, 0.3),
     ),
     "tag": Advice(optimizer="adamw", lr=5e-4, weight_decay=(0.01, 0.01), dropout=(0.1, 0.3), known=512),
     "span": Advice(optimizer="adamw", lr=5e-4, weight_decay=(0.01, 0.01), dropout=(0.1, 0.3), known=512),
@@ -239,12 +241,13 @@ def choose_passes(advice: Advice, units: float, readable: float) -> float:
 
     Muennighoff et al. 2023: four are as good as new data, and after about 16 little is left to learn;
     dropout, weight decay and augmentation allow more."""
-    return min(advice.passes, readable / max(1.0, units))
+    most = advice.passes * min(10.0, max(1.0, 1e6 / max(1.0, units)) ** advice.repeats)
+    return min(most, readable / max(1.0, units))
 
 
 def choose_warmup(steps: int) -> int:
     """Measured good: 50 of 600 steps, 300 of 5,300, 400 of 6,000 and of 9,000."""
-    return min(400, max(20, round(0.07 * steps)))
+    return min(400, max(min(20, steps // 4), round(0.07 * steps)))
 
 
 def choose_lr(advice: Advice, dim: int, batch: float) -> float:
