@@ -1,5 +1,6 @@
 """What the data are like: read once, and of large files a sample."""
 
+import importlib.util
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from regard.convert import efficientnet
 from regard.data.documents import read_chunks, text_size
 from regard.data.files import COMPRESSED, expand_folders, missing_file, read_together
 from regard.data.image_readers import idx_labels_path, is_idx, read_class_folders, read_idx, read_table
@@ -63,6 +65,7 @@ class Facts:
     size: int = 0  # of pictures, in pixels each way; of recordings, frames
     channels: int = 0
     mirrored: bool = False  # pictures that still look like their class in a mirror
+    has_encoder: bool = False  # the weights of EfficientNet are installed
     turns: int = 1  # of a conversation, that are read before a reply
     built_in: bool = False
     share: float = 1.0  # of the data that was read to know this; 0: none
@@ -251,7 +254,8 @@ def read_caption_facts(paths: Sequence[str]) -> Facts:
             texts.add(row["caption"])
             sources[source] = None
     size, channels = look_at(list(sources), 224)
-    return Facts(rows=texts.rows, target=texts.side(), size=size, channels=channels)
+    has_encoder = importlib.util.find_spec(efficientnet.PACKAGE) is not None
+    return Facts(rows=texts.rows, target=texts.side(), size=size, channels=channels, has_encoder=has_encoder)
 
 
 def read_sound_facts(paths: Sequence[str]) -> Facts:

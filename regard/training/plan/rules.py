@@ -313,6 +313,9 @@ def choose_patch(size: int, gpu: bool, passes: float) -> int:
     return next((p for p in range(max(1, size // across), size + 1) if size % p == 0), size)
 
 
+MODERN = {"model.positions": "rotary", "model.norm": "rms", "model.ffn": "swiglu", "model.bias": False}
+
+
 def other_settings(task: str, facts: Facts, passes: float, gpu: bool) -> dict[str, Any]:
     """Settings that only some tasks have.
 
@@ -320,8 +323,8 @@ def other_settings(task: str, facts: Facts, passes: float, gpu: bool) -> dict[st
     Fashion-MNIST, 13 passes on a CPU and 77 on a GPU. Masked words: without next sentences (Liu et al. 2019;
     measured: 89.2 against 87.6 on SST-2), and norms before the layers, which train at any depth and batch
     (Xiong et al. 2020; measured: a loss of 4.83 against 5.12 at dim 512). Classes: the same norms, and the
-    mean of all tokens (SST-2 from scratch: 82.1 against 81.1). Captions: what fine-tunes an encoder that has
-    seen many pictures, on Flickr8k.
+    mean of all tokens (SST-2 from scratch: 82.1 against 81.1). Replies: the layers that translate best.
+    Captions: what fine-tunes an encoder that has seen many pictures, on Flickr8k.
     """
     flip = {"task.flip": True} if facts.mirrored else {}
     if task == "see" and passes > 30:
@@ -331,8 +334,8 @@ def other_settings(task: str, facts: Facts, passes: float, gpu: bool) -> dict[st
         return flip | ({"task.erase": 0.25, "task.pad": 1} if passes > 4 else {})
     if task == "classify":
         return {"task.mean": True, "model.pre": True}
-    if task == "chat" and facts.turns > 1:
-        return {"task.turns": facts.turns}
+    if task == "chat":
+        return MODERN | ({"task.turns": facts.turns} if facts.turns > 1 else {})
     if task == "fill":
         return {"task.next": False, "model.pre": True}
     if task == "caption" and are_photographs(facts):
@@ -342,8 +345,8 @@ def other_settings(task: str, facts: Facts, passes: float, gpu: bool) -> dict[st
 
 
 def are_photographs(facts: Facts) -> bool:
-    """Whether an encoder that has seen many photographs helps."""
-    return facts.channels == 3 and facts.size >= 64
+    """Whether an encoder that has seen many photographs helps, and is here."""
+    return facts.has_encoder and facts.channels == 3 and facts.size >= 64
 
 
 def choose_encoder(facts: Facts) -> dict[str, Any]:
