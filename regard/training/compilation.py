@@ -21,9 +21,14 @@ GRAPHED = 200_000_000  # parameters; the kernels of larger models take longer th
 def pays(task: Any, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
     """Whether the recipe asks for torch.compile, or a run is so long that compiling likely pays off.
 
-    With graphs, it takes longer: a minute of compiling saves some milliseconds of a step.
+    With graphs, it takes longer: a minute of compiling saves some milliseconds of a step. For rows of several
+    lengths it takes up to two minutes, seen on a busy machine. Where the steps are known, the clock does not
+    count: they may be done long before it is up.
     """
-    long = (c.steps or 0) >= (5000 if graphs else 1000) or (c.minutes or 0) >= 3
+    if c.steps:
+        long = c.steps >= (1000 if not graphs else 5000 if task.static_shapes else 50_000)
+    else:
+        long = (c.minutes or 0) >= (3 if task.static_shapes else 15)
     steady = (task.static_shapes or graphs) and (device.type == "cuda" or c.precision == "bf16")
     return c.compile == "on" or (c.compile == "auto" and long and steady)
 

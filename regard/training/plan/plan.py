@@ -88,10 +88,18 @@ class Plan:
         """How long the run takes."""
         machine, minutes = self.request.machine, self.get("train.minutes")
         assert machine is not None
-        compiled = (minutes or 0) >= COMPILED or self.steps >= 5000
-        seconds = self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
+        compiled, twice = self.is_compiled(), 2 if self.get("task.r_drop") else 1
+        seconds = twice * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
         seconds += startup(machine, compiled)
         return seconds if minutes is None else min(seconds, 60 * minutes)
+
+    def is_compiled(self) -> bool:
+        """Whether training compiles its steps, as compilation.pays says."""
+        steps, minutes = self.get("train.steps"), self.get("train.minutes")
+        steady = self.request.task in (*STREAMS, "see", "hear")
+        if steps:
+            return steps >= (5000 if steady else 50_000)
+        return (minutes or 0) >= (COMPILED if steady else 15)
 
     def memory(self) -> float:
         """The bytes that a step takes at most."""
