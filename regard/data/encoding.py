@@ -13,8 +13,8 @@ from itertools import groupby
 import numpy as np
 
 from regard.data.documents import Chunk, Reiterable
-from regard.data.files import ReadConfig
-from regard.data.splitting import number_groups
+from regard.data.files import ReadConfig, reading_fold
+from regard.data.splitting import first_held_out, number_groups
 from regard.errors import UserError, suggest
 from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
@@ -63,8 +63,10 @@ def split_texts(texts: Iterable[Chunk], valid: Iterable[Chunk] | None, holdout: 
     digests.append(int.from_bytes(document.digest()))
     every, groups = max(2, round(1 / holdout)), number_groups(np.array(digests))
     if groups.max() + 1 >= max(MIN_DOCUMENTS, every):
-        held_out = (groups + 1) % every == 0
+        held_out = groups % every == first_held_out(every)
         return Reiterable(lambda: _hold_out_documents(texts, held_out))
+    if reading_fold():
+        raise UserError("train.folds divides rows or documents, and there are too few; leave it out")
     return Reiterable(lambda: _cut_texts(texts, int(characters * (1 - holdout))))
 
 

@@ -45,12 +45,15 @@ class ReadConfig:
 
     max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
     version: int = VERSION  # how files are read and split; that with which a run began
+    fold: int = 0  # which part of the data is held out, counted from the last one, for train.folds
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not self.max_bytes > 0:
             raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
         if not 1 <= self.version <= VERSION:
             raise ValueError(f"version={self.version} must be from 1 to {VERSION}")
+        if self.fold < 0:
+            raise ValueError(f"fold={self.fold} must not be negative")
 
 
 @dataclass
@@ -59,6 +62,7 @@ class Reading:
 
     max_bytes: int | None = None  # as in ReadConfig
     version: int = VERSION
+    fold: int = 0
     notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
     files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
 
@@ -67,14 +71,18 @@ _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
 @contextlib.contextmanager
-def read_together(max_bytes: int | None = None, version: int | None = None) -> Iterator[Reading]:
+def read_together(
+    max_bytes: int | None = None, version: int | None = None, fold: int | None = None
+) -> Iterator[Reading]:
     """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
 
     What is None is as in the context around it.
     """
     around = _reading.get() or Reading()
     reading = Reading(
-        around.max_bytes if max_bytes is None else max_bytes, around.version if version is None else version
+        around.max_bytes if max_bytes is None else max_bytes,
+        around.version if version is None else version,
+        around.fold if fold is None else fold,
     )
     token = _reading.set(reading)
     try:
@@ -101,6 +109,12 @@ def reading_version() -> int:
     """Return how files are read, see VERSION."""
     reading = _reading.get()
     return VERSION if reading is None else reading.version
+
+
+def reading_fold() -> int:
+    """Return which part of the data is held out, counted from the last one."""
+    reading = _reading.get()
+    return 0 if reading is None else reading.fold
 
 
 # Paths

@@ -23,7 +23,7 @@ from regard.data.files import (
     read_lines,
     read_tsv,
 )
-from regard.data.splitting import number_groups
+from regard.data.splitting import first_held_out, number_groups
 from regard.errors import UserError, first_line
 
 T = TypeVar("T")
@@ -309,7 +309,7 @@ def split_by_class(
     held_out: set[int] = set()
     if holdout > 0:
         every, of_class = max(2, round(1 / holdout)), [list(each) for each in groups_of_class.values()]
-        held_out.update(group for each in of_class for group in each[every - 1 :: every])
+        held_out.update(group for each in of_class for group in each[first_held_out(every) :: every])
         held_out = held_out or {each[-1] for each in of_class if len(each) > 1}
     sides: tuple[list[int], list[int]] = [], []
     for row, group in enumerate(groups):

@@ -20,9 +20,10 @@ from regard.data.files import (
     read_jsonl,
     read_lines,
     read_tsv,
+    reading_fold,
 )
 from regard.data.headers import is_pair_header, record_header
-from regard.data.splitting import number_groups
+from regard.data.splitting import first_held_out, number_groups
 from regard.errors import UserError
 
 Pair = tuple[str, str]
@@ -166,9 +167,10 @@ def split_pairs(
     if holdout == 0 or count < 2:
         held_out = np.zeros(len(pairs), dtype=bool)
     elif count >= max(MIN_DOCUMENTS, every):
-        held_out = ids % every == every - 1
+        held_out = ids % every == first_held_out(every)
     else:
-        held_out = ids >= count - max(1, int(count * holdout))
+        size = max(1, int(count * holdout))
+        held_out = (count - 1 - ids) // size == reading_fold()
     train = [pair for pair, out in zip(pairs, held_out.tolist(), strict=True) if not out]
     valid_pairs = [pair for pair, out in zip(pairs, held_out.tolist(), strict=True) if out]
     return train, valid_pairs

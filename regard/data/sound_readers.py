@@ -9,6 +9,7 @@ from pathlib import Path
 from regard.data.files import list_files
 from regard.data.image_readers import read_table
 from regard.data.labels import split_by_class
+from regard.data.splitting import first_held_out
 from regard.errors import UserError
 from regard.files.regular import check_name
 from regard.vision.decoding import ImageSource
@@ -75,6 +76,6 @@ def split_by_voice(
     if not holdout or len(voices) < 2 or any(recording.voice is None for recording in recordings):
         return *split_by_class([recording.label for recording in recordings], holdout, sources), []
     every = max(2, round(1 / holdout))
-    held_out = voices[every - 1 :: every] or voices[-1:]
+    held_out = voices[first_held_out(every) :: every] or voices[-1:]
     held = [i for i, recording in enumerate(recordings) if recording.voice in held_out]
     return [i for i in range(len(recordings)) if recordings[i].voice not in held_out], held, held_out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.data.files import COMPRESSED, reading_version, record_note
+from regard.data.files import COMPRESSED, reading_fold, reading_version, record_note
 
 TRAIN = ("train", "training")
 VALID = ("valid", "val", "validation", "dev")
@@ -38,8 +38,13 @@ def hold_out_groups(keys: Sequence[Hashable], holdout: float) -> np.ndarray:
     if not holdout or count < 2:
         return np.zeros(len(keys), dtype=bool)
     every = min(max(2, round(1 / holdout)), count)
-    held_out: np.ndarray = (groups + 1) % every == 0
+    held_out: np.ndarray = groups % every == first_held_out(every)
     return held_out
+
+
+def first_held_out(every: int) -> int:
+    """Return the first group that is held out of every so many: the last of them, or that of another fold."""
+    return (every - 1 - reading_fold()) % every
 
 
 # Folders with folders or files named train, valid, test

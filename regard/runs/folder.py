@@ -19,6 +19,7 @@ from regard.runs.layout import (
     CHECKPOINTS,
     CONFIG,
     CURVE,
+    FOLDS,
     GENERATION,
     LOG,
     RECIPE,
@@ -65,7 +66,8 @@ def discard_unsaved(folder: Path) -> None:
     answers, which took their time."""
     if not atomic.is_missing(folder / WEIGHTS) or steps(folder / CHECKPOINTS) or any(folder.glob(ANSWERS)):
         return
-    for name in (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, TENSORBOARD, WANDB):
+    written = (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, FOLDS, TENSORBOARD, WANDB)
+    for name in written:
         atomic.remove(folder / name)
     atomic.remove_empty([folder / CHECKPOINTS])
 

@@ -19,6 +19,7 @@ RECIPE = "recipe.toml"
 LOG = "log.jsonl"
 CURVE = "curve.svg"
 CARD = "README.md"
+FOLDS = "folds.json"  # of a run with train.folds: how each part was scored by a model trained on the others
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 CHECKPOINTS = "checkpoints"
 ANSWERS = "answers-*.jsonl"  # of teachers, a file for each process

@@ -84,14 +84,9 @@ def label_settings(
 
 
 def label_balance(counts: Sequence[int] | np.ndarray) -> float:
-    """How many classes there are in effect, e to the entropy, as a share of all: 1 if all are as frequent.
-
-    Of a few rows the entropy is too low by chance, which is corrected (Miller 1955).
-    """
-    n, classes = max(1, np.sum(counts)), len(counts)
-    p = np.asarray(counts) / n
-    entropy = -(p * np.log(np.where(p > 0, p, 1))).sum() + (classes - 1) / (2 * n)
-    return min(1.0, float(np.exp(entropy)) / classes)
+    """How many classes there are in effect, e to the entropy, as a share of all: 1 if all are as frequent."""
+    p = np.asarray(counts) / max(1, np.sum(counts))
+    return float(np.exp(-(p * np.log(np.where(p > 0, p, 1))).sum())) / len(p)
 
 
 def class_weights(counts: Sequence[int] | np.ndarray) -> list[float]:

@@ -1,5 +1,6 @@
 """Training: a recipe and data in, a run's folder out."""
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -18,7 +19,7 @@ from regard.files import atomic
 from regard.models import MODELS
 from regard.runs import lora, recipe
 from regard.runs.folder import load_tokenizers, publish
-from regard.runs.layout import RECIPE
+from regard.runs.layout import FOLDS, RECIPE
 from regard.runs.load import check_config, load
 from regard.runs.model import Model
 from regard.tasks import TASKS, DataRequest, Task
@@ -27,6 +28,7 @@ from regard.training import distributed
 from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
 from regard.training.config import WARMUP_SHARE
+from regard.training.folds import describe_folds, remove_folds, use_folds
 from regard.training.gather import gather_pairs
 from regard.training.job import Job, check_folder, exclusive_folder, get_preset, make_job
 from regard.training.machine import choose_device, explain_limits
@@ -55,14 +57,20 @@ def train(
     job = make_job(name, data, valid, out, base, teacher, steps, minutes, set, resume)
     if not job.resumes:
         check_folder(job.folder)
+    return load(job.folder, run_job(job))
+
+
+def run_job(job: Job) -> torch.device:
+    """Train what the job says; return the device that was chosen."""
     config, reading = check_sections(job)
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(job.folder), exclusive_folder(job):
-        with read_together(reading.max_bytes, reading.version):
+        with read_together(reading.max_bytes, reading.version, reading.fold):
             trainer = assemble(job, config, device)
+        remove_folds(job)
         trainer.run()
         distributed.barrier()  # every process has what it needs of the folder
-    return load(job.folder, device)
+    return device
 
 
 def plan(
@@ -121,6 +129,8 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
         config = recipe.fill("train", sections["train"], TrainConfig)
         if config.steps and not job.own_warmup:
             config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
+        if config.folds:
+            config = use_folds(job, config, run_job)
     settings = model_settings(job, kind)
     data_config = recipe.fill("data", sections["data"], task_class.data_config)
     corpus = read_data(job, kind, settings, parent, data_config)
@@ -290,6 +300,8 @@ def start(
         "train": vars(config),
     }
     if job.draft is not None:
+        if job.folds:
+            (job.draft.path / FOLDS).write_text(json.dumps(job.folds, indent=2) + "\n", encoding="utf-8")
         publish(job.draft, model, task, resolved, job.comments)
     elif job.resumes:
         check_config(job.folder, model, task, kind)
@@ -297,6 +309,8 @@ def start(
     if job.teachers and task.learns_from == "answers":
         learn_answers(job.folder, job.teachers, task, corpus, device)
     trainer = Trainer(job.folder, task, model, corpus, config, device, make_first_model)
+    if job.folds:
+        trainer.reporter.notice(describe_folds(job.folds))
     if job.teachers and task.learns_from == "probabilities":
         learn_probabilities(trainer.objective, job.teachers, task, device)
     if job.resumes:

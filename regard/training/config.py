@@ -10,7 +10,7 @@ POSITIVE = (
     *("evaluate", "save", "keep", "average", "patience", "log"),
 )
 WARMUP_SHARE = 0.25  # of a run, at most, unless train.warmup is asked for
-NOT_NEGATIVE = ("warmup", "weight_decay", "clip", "freeze", "lora", "seed")
+NOT_NEGATIVE = ("warmup", "weight_decay", "clip", "freeze", "lora", "seed", "folds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,7 @@ class TrainConfig:
     average: int = 1  # at the end, try the average of this many checkpoints as the model
     patience: int | None = None  # stop early after this many evaluations without improvement
     guard: bool = True  # go back with a lower rate where training fails; stop where it only memorises
+    folds: int = 0  # try up to `steps` on so many parts of the data, then train on all of them; 0: off
     log: int = 10  # steps between rows of the log
     tracker: Name = "none"  # what also gets the log
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -63,6 +64,8 @@ class TrainConfig:
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+        if self.folds and (self.folds < 2 or self.steps is None):
+            raise ValueError(f"folds={self.folds} must be 2 or more, with train.steps as the most to try")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2={self.beta2} must be from 0 to less than 1")
         if not 0 <= self.ema < 1:

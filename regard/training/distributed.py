@@ -20,8 +20,8 @@ LOCAL = int(os.environ.get("LOCAL_RANK", 0))
 
 @contextlib.contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Join the other processes: gloo between CPUs, NCCL between GPUs."""
-    if WORLD == 1:
+    """Join the other processes, if not done yet: gloo between CPUs, NCCL between GPUs."""
+    if WORLD == 1 or dist.is_initialized():
         yield
         return
     # gloo next to NCCL: the processes make small decisions on the CPU, without waiting for the GPU

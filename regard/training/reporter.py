@@ -11,8 +11,9 @@ from torch import nn
 from regard.data import Corpus
 from regard.draw.curve import curve_svg
 from regard.files import atomic
+from regard.files.untrusted import read_json
 from regard.runs import layout as run_folder
-from regard.training import distributed
+from regard.training import distributed, folds
 from regard.training.checkpointer import TrainState
 from regard.training.config import TrainConfig
 from regard.training.log import Log
@@ -87,10 +88,13 @@ class Reporter:
         self.draw_curve(state.best)
         scores = "".join(f"| {k} | {v:.4f} |\n" for k, v in (state.best or {}).items() if k != "step")
         reached = f"at step {state.best['step']:.0f}" if state.best else "without a validation set"
+        table = f"| best, {reached} | |\n|---|---|\n{scores}"
+        if not atomic.is_missing(self.folder / run_folder.FOLDS):
+            table = folds.score_table(read_json(self.folder / run_folder.FOLDS))
         card = (
             f"# {self.folder.name}\n\n{self.description}; {state.step} steps of [this recipe](recipe.toml)"
             f" in {elapsed:.0f} s.\n\n![loss](curve.svg)\n\n"
-            f"| best, {reached} | |\n|---|---|\n{scores}\n"
+            f"{table}\n"
             f'```\nregard ask {self.folder} "..."\nregard score {self.folder} FILE\n```\n'
         )
         atomic.write_text(self.folder / run_folder.CARD, card)

@@ -169,7 +169,7 @@ def reading(path, valid=(), context=CONTEXT, tokenizer=None, **settings):
 def test_classes_are_in_order(tmp_path):
     path = written(tmp_path / "a.tsv", ["text\tlabel", "a\tworse", "b\t10", "c\t9", "d\tbetter", "e\t9"])
     corpus = reading(path, valid=[path])
-    assert corpus.task_settings == {"labels": ["9", "10", "better", "worse"], "metric": "accuracy"}
+    assert corpus.task_settings == {"labels": ["9", "10", "better", "worse"], "metric": "f1"}
     assert corpus.train.labels.tolist() == corpus.valid.labels.tolist() == [3, 1, 0, 2, 0]
     assert all(corpus.tokenizer.id(name) is not None for name in SPECIALS)
     labels = ("worse", "9", "10", "better", "none")

@@ -48,8 +48,7 @@ def test_the_metric_follows_from_the_labels(counts, metric):
 
 def test_balance_is_the_share_of_classes_that_count():
     assert label_balance([7, 7, 7]) == pytest.approx(1)
-    assert label_balance([9000, 0]) == pytest.approx(1 / 2, rel=1e-3)
-    assert label_balance([3, 1, 1, 1]) > 0.95 > label_balance([300, 100, 100, 100])  # a few may be chance
+    assert label_balance([9, 0]) == pytest.approx(1 / 2)
     assert label_balance([70, 30]) > label_balance([95, 5]) > 1 / 2
 
 

@@ -209,7 +209,13 @@ def accuracies(monkeypatch, *values):
     )
 
 
-BY_ACCURACY = {"train__evaluate": 2, "train__save": 2, "train__keep": 9, "train__patience": 3}
+BY_ACCURACY = {
+    "task__metric": "accuracy",
+    "train__evaluate": 2,
+    "train__save": 2,
+    "train__keep": 9,
+    "train__patience": 3,
+}
 
 
 @pytest.mark.parametrize("stop", [None, 3, 5, 7])
@@ -232,11 +238,30 @@ def test_the_best_is_what_people_judge_by(tmp_path, monkeypatch, capsys, stop):
     assert "best 4 at step 6" in (out / "curve.svg").read_text()
 
 
-def test_scores_are_judged_by_their_loss(tmp_path):
-    (tmp_path / "a.tsv").write_text("text\tscore\n" + "".join(f"fox {n}\t{n / 7}\n" for n in range(40)))
-    tiny(str(tmp_path / "a.tsv"), tmp_path / "out", "classify-bert", steps=2, task__balanced=False)
-    assert (tmp_path / "out" / "model.safetensors").exists()
-    assert load(tmp_path / "out").task.best_metric is None
+@pytest.mark.parametrize(
+    ("column", "metric", "earlier"), [("score", "spearman", None), ("label", "matthews", "accuracy")]
+)
+def test_the_best_is_what_the_labels_call_for(tmp_path, monkeypatch, capsys, column, metric, earlier):
+    lines = [f"fox {n}\t{n / 7 if column == 'score' else n % 9 > 0}\n" for n in range(40)]
+    (tmp_path / "a.tsv").write_text(f"text\t{column}\n" + "".join(lines))
+    args = {"train__evaluate": 1, "task__balanced": False}
+    new, old = tmp_path / "new", tmp_path / "old"
+    tiny(str(tmp_path / "a.tsv"), new, "classify-bert", steps=2, **args)
+    assert load(new).task.best_metric == metric
+    best = max(row[f"valid_{metric}"] for row in rows(new) if "valid_loss" in row)
+    assert f"| valid_{metric} | {best:.4f} |" in (new / "README.md").read_text()
+    assert f"{metric} {best:.4f}" in capsys.readouterr().err
+
+    def read(request, of=Classify.read):
+        corpus = of(request)
+        del corpus.task_settings["metric"]
+        return corpus
+
+    with monkeypatch.context() as patch:  # a run from before there was such a setting keeps what it had
+        patch.setattr(Classify, "read", read)
+        tiny(str(tmp_path / "a.tsv"), old, "classify-bert", steps=2, **args)
+    tiny(str(tmp_path / "a.tsv"), old, "classify-bert", steps=3, **args, resume=True)
+    assert load(old).task.best_metric == earlier
 
 
 def test_early_stopping(text, tmp_path, monkeypatch):

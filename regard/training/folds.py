@@ -1,0 +1,130 @@
+"""Cross-validation of small data sets: it finds how many steps are best, and scores every row by a model that
+was not trained on it. Then all rows are trained on for so many steps."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from regard.errors import UserError
+from regard.files import atomic
+from regard.files.untrusted import read_json
+from regard.runs.layout import LOG, read_log
+from regard.runs.load import load
+from regard.training import distributed
+from regard.training.config import TrainConfig
+from regard.training.job import Job
+
+EVALUATIONS = 10  # of each fold, at least: the numbers of steps among which the best is chosen
+TrainFold = Callable[..., object]  # `train` with the recipe and the data; it resumes what is there
+
+
+def use_folds(job: Job, config: TrainConfig, resume: bool, train_fold: TrainFold) -> TrainConfig:
+    """Find out how many steps are best, and return the settings to train on all rows for so many."""
+    assert config.steps is not None, "checked by TrainConfig"
+    job.folds = cross_validate(job, config, resume, train_fold)
+    job.sections["data"]["holdout"] = 0.0
+    steps = job.folds["steps"]
+    warmup = round(config.warmup * steps / config.steps)
+    return replace(config, steps=steps, warmup=warmup, minutes=minutes_each(config))
+
+
+def cross_validate(job: Job, config: TrainConfig, resume: bool, train_fold: TrainFold) -> dict[str, Any]:
+    """Train on all but one part of the data, for each part, and return what was found: `folds`, `steps`, and
+    for each metric at that step the mean over the folds and their standard deviation.
+
+    Every fold is a run of its own in a folder beside the run's; only its evaluations are kept. Interrupted,
+    it continues with the fold that is not finished.
+    """
+    if job.valid:
+        raise UserError(f"train.folds={config.folds}: data to evaluate on are given; leave one of them out")
+    folder = folds_folder(job)
+    if folder.is_dir() and not resume:
+        raise UserError(f"{folder} holds folds of an interrupted run; use --resume, or remove it")
+    settings, evaluations = fold_settings(job, config), []
+    for fold in range(config.folds):
+        out, file = folder / str(fold + 1), folder / f"{fold + 1}.json"
+        done = file.is_file()
+        distributed.barrier()  # all have seen that
+        if not done:
+            train_fold(out=out, set=settings | {"data.fold": fold})
+            if distributed.RANK == 0:
+                rows = [row for row in read_log(out / LOG) if "valid_loss" in row and "averaged" not in row]
+                by = load(out, "cpu").task.best_metric
+                atomic.write_text(file, json.dumps({"settings": settings, "by": by, "rows": rows}))
+                atomic.remove(out)
+            distributed.barrier()
+        result = read_json(file)
+        if json.dumps(result["settings"]) != json.dumps(settings):
+            raise UserError(f"{file}: this fold had other settings; give the same ones, or remove {folder}")
+        if not result["rows"]:
+            raise UserError(f"train.folds={config.folds}: too few rows to divide; use fewer folds, or 0")
+        evaluations.append(result["rows"])
+    return choose_steps(evaluations, result["by"])
+
+
+def folds_folder(job: Job) -> Path:
+    return job.folder.with_name(f"{job.folder.name}.folds")
+
+
+def fold_settings(job: Job, config: TrainConfig) -> dict[str, Any]:
+    """All settings of a fold but which it is; each takes its share of the time."""
+    assert config.steps is not None, "checked by TrainConfig"
+    often = min(config.evaluate, max(1, config.steps // EVALUATIONS))
+    own = {"folds": 0, "evaluate": often, "minutes": minutes_each(config), "patience": None, "average": 1}
+    sections = job.sections | {"train": vars(config) | own}
+    settings = {
+        f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()
+    }
+    settings |= {"data.holdout": 1 / config.folds}
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def minutes_each(config: TrainConfig) -> float | None:
+    """The time of a fold, and of the run on all rows."""
+    return config.minutes and config.minutes / (config.folds + 1)
+
+
+def choose_steps(folds: list[list[dict[str, float]]], by: str | None) -> dict[str, Any]:
+    """The step with the best mean of the metric over the folds; of equals, the one with the lowest loss."""
+    at = [{int(row["step"]): row for row in rows} for rows in folds]
+    steps = sorted(set.intersection(*(set(rows) for rows in at)))
+
+    def rank(step: int) -> tuple[float, float]:
+        loss = -fmean(rows[step]["valid_loss"] for rows in at)
+        return (fmean(rows[step][f"valid_{by}"] for rows in at) if by else loss), loss
+
+    best = max(steps, key=rank)
+    columns = {key: [rows[best][key] for rows in at] for key in at[0][best] if key != "step"}
+    scores = {key: [fmean(column), stdev(column)] for key, column in columns.items()}
+    return {"folds": len(folds), "steps": best, "by": by, "scores": scores}
+
+
+def describe_folds(result: dict[str, Any]) -> str:
+    name = f"valid_{result['by'] or 'loss'}"
+    mean, spread = result["scores"][name]
+    return (
+        f"{result['folds']} folds: {name} {mean:.4f} ± {spread:.4f}, best after {result['steps']} steps; "
+        "now all rows are trained on for as long"
+    )
+
+
+def score_table(result: dict[str, Any]) -> str:
+    """The rows of the model card about rows that a model was not trained on."""
+    rows = "".join(f"| {key} | {mean:.4f} ± {sd:.4f} |\n" for key, (mean, sd) in result["scores"].items())
+    head = f"| {result['folds']} folds, after {result['steps']} steps: mean ± standard deviation | |"
+    return f"{head}\n|---|---|\n{rows}"
+
+
+def remove_folds(job: Job) -> None:
+    """Remove what `cross_validate` left, once the run has its result."""
+    folder = folds_folder(job)
+    if distributed.RANK or not folder.is_dir():
+        return
+    for file in folder.glob("*.json"):
+        if file.stem.isdecimal():
+            atomic.remove(file.with_suffix(""))  # where it was killed between the two
+            atomic.remove(file)
+    atomic.remove_empty([folder])
