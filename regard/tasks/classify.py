@@ -56,7 +56,6 @@ from regard.tasks.request import DataRequest, Prompt, Request
 from regard.tasks.source import PAD
 from regard.tasks.task import Task, widened
 
-CORRELATIONS = {"spearman": scoring.spearman, "pearson": scoring.pearson}
 SCORES = 21  # scores that can be written, from the lowest to the highest
 
 
@@ -324,7 +323,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         metrics = {"loss": loss / max(1, count)}
         if self.config.labels is not None:
             return metrics | count_scores(more)
-        return metrics | {name: f(more, data.labels) for name, f in CORRELATIONS.items()}
+        return metrics | {name: f(more, data.labels) for name, f in scoring.CORRELATIONS.items()}
 
     def guess(self, model: ClassifyModel, batches: Sequence[Batch]) -> Guess | None:
         if self.config.labels is None and isinstance(model, Transformer):  # a score is written
@@ -380,7 +379,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         if self.config.labels is None:
             predicted, true = ([float(x) for x in side] for side in (answers, references))
-            return {name: f(predicted, true) for name, f in CORRELATIONS.items()}
+            return {name: f(predicted, true) for name, f in scoring.CORRELATIONS.items()}
         return class_scores(self.config.labels, answers, references)
 
     # Looking on

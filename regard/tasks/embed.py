@@ -26,7 +26,16 @@ from regard.errors import UserError
 from regard.models import Bert, Elmo
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
-from regard.tasks.batches import TOKENS_AT_ONCE, Batch, fingerprint, pad_rows, ragged, targets
+from regard.tasks.batches import (
+    TOKENS_AT_ONCE,
+    Batch,
+    at_places,
+    fingerprint,
+    pad_rows,
+    ragged,
+    row_places,
+    targets,
+)
 from regard.tasks.fill import END, FIRST, SPECIALS
 from regard.tasks.heads import encoder_only
 from regard.tasks.loss import IGNORED
@@ -48,6 +57,7 @@ class EmbedConfig:
     longest: int | None = None  # tokens of a text that are read, if the context does not allow fewer
     low: float | None = None  # the scores' range; None: as found in the data
     high: float | None = None
+    metric: Literal["spearman", "loss"] | None = None  # that keeps the best weights; None: by the data
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -94,7 +104,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
     builtin = ("embed.tsv",), ("embed.valid.tsv",)
     divisible_batches = False
     embeds = True
-    data_settings = ("low", "high")
+    data_settings = ("low", "high", "metric")
     extra_options = ("within",)  # a file, whose nearest lines are the answers
     inherits = ("pooling", "normalize", "longest")
     nearest = 5  # lines of a file that are answers, if nothing is said
@@ -103,6 +113,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         end = self.tokenizer.id(END)
         self.first, self.end = self.tokenizer.id(FIRST), self.tokenizer.end if end is None else end
         self.lines: LineIndex | None = None  # of the file that was searched last
+        self.best_metric = None if self.config.metric == "loss" else self.config.metric
 
     # Data
 
@@ -120,7 +131,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
                 raise UserError(
                     f"{paths[0]}: all scores are {low:g}; to learn from them, they have to differ"
                 )
-            settings = {"low": low, "high": high}
+            settings = {"low": low, "high": high, "metric": "spearman"}
         chosen = {k: v for k, v in vars(config).items() if v is not None}
         task = cls(EmbedConfig(**settings | chosen), tokenizer, request.context)
         training, notes = task.examples(*train)
@@ -186,8 +197,11 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return tuple(torch.from_numpy(x) for x in (*sides, data.text_numbers[rows], data.labels[rows]))
 
     def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
+        """Of pairs with scores, with the places of the rows, whose ranks are compared."""
         for rows in self.groups(data):
-            yield self.collate(data, rows)
+            *inputs, labels = self.collate(data, rows)
+            places = [torch.from_numpy(row_places(rows, len(data)))] if data.scored else []
+            yield *inputs, *places, labels
 
     def groups(self, data: Examples) -> Iterator[np.ndarray]:
         """All pairs once. Always as many together: among more, the partner would be harder to find."""
@@ -231,10 +245,12 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return self.compare(*self.gather(u, v, numbers, labels))[0]
 
     def measure(self, model: Bert | Elmo, *batch: Tensor) -> Tensor:
-        """The loss, and how many partners were found."""
-        *sides, numbers, labels = batch
+        """The loss; how many partners were found, or the cosine of each row."""
+        *sides, numbers, labels = batch[:5] + batch[-1:]
         u, v = self.unit_vectors(model, *sides)
-        return torch.stack([x.double() for x in self.compare(u, v, numbers, labels)])
+        loss, right = (x.double()[None] for x in self.compare(u, v, numbers, labels))
+        more = at_places((u * v).sum(1), batch[5]) if labels.is_floating_point() else right
+        return torch.cat([loss, more])
 
     def compare(
         self, u: Tensor, v: Tensor, numbers: Tensor, labels: Tensor, rows: slice = slice(None)
@@ -266,8 +282,10 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return cosines.masked_fill(forth & ~own, -torch.inf), cosines.T.masked_fill(back & ~own, -torch.inf)
 
     def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
-        (right,), metrics = more, {"loss": loss / max(1, count)}
-        return metrics if data.scored else metrics | {"accuracy": right / max(1, count)}
+        metrics = {"loss": loss / max(1, count)}
+        if data.scored:
+            return metrics | {name: f(more, data.labels) for name, f in scoring.CORRELATIONS.items()}
+        return metrics | {"accuracy": more[0] / max(1, count)}
 
     def preview(self, model: Bert | Elmo, data: Examples, seed: int) -> str:
         """A few pairs, and their cosines."""
@@ -284,13 +302,9 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         groups = (torch.from_numpy(rows) for rows in self.groups(data))
         sums = [self.compare(u[rows], v[rows], numbers[rows], labels[rows]) for rows in groups]
         loss, right = (sum(float(x) for x in column) for column in zip(*sums, strict=True))
-        scores = self.metrics(loss, len(data), data, right)
+        scores = self.metrics(loss, len(data), data, *((u * v).sum(1).tolist() if data.scored else [right]))
         if data.scored:
-            cosines = (u * v).sum(1).tolist()
-            return scores | {
-                "spearman": scoring.spearman(cosines, data.labels),
-                "pearson": scoring.pearson(cosines, data.labels),
-            }
+            return scores
         right = 0
         for i in range(0, len(u), LINES_AT_ONCE):
             block = slice(i, i + LINES_AT_ONCE)

@@ -237,6 +237,9 @@ def spearman(predicted: ArrayLike, true: ArrayLike) -> float:
     return pearson(_ranks(x), _ranks(y))
 
 
+CORRELATIONS = {"spearman": spearman, "pearson": pearson}
+
+
 def _ranks(x: np.ndarray) -> np.ndarray:
     """1 for the smallest; equals have the mean of the ranks that they take up together."""
     _, place, counts = np.unique(x, return_inverse=True, return_counts=True)

@@ -201,7 +201,7 @@ def test_data_of_all_kinds(tmp_path: Path) -> None:
         "".join(json.dumps({"text": a, "other": b, "score": i}) + "\n" for i, (a, b) in enumerate(PAIRS))
     )
     scored = read(str(tmp_path / "a.jsonl"), valid=(str(tmp_path / "a.jsonl"),))
-    assert scored.task_settings == {"low": 0.0, "high": 6.0}
+    assert scored.task_settings == {"low": 0.0, "high": 6.0, "metric": "spearman"}
     assert scored.valid.labels.tolist() == pytest.approx([i / 6 for i in range(7)])
     assert scored.train.describe() == "7 pairs with scores"
     csv = write(tmp_path / "a.csv", [["text,other,score"], ["a,b,1"], ["c,d,3"]])
