@@ -12,7 +12,6 @@ from regard.errors import UserError
 from regard.files import atomic
 from regard.files.untrusted import read_json
 from regard.runs.layout import LOG, read_log
-from regard.runs.load import load
 from regard.training import distributed
 from regard.training.config import TrainConfig
 from regard.training.job import Job
@@ -52,8 +51,7 @@ def cross_validate(job: Job, config: TrainConfig, resume: bool, train_fold: Trai
             train_fold(out=out, set=settings | {"data.fold": fold})
             if distributed.RANK == 0:
                 rows = [row for row in read_log(out / LOG) if "valid_loss" in row and "averaged" not in row]
-                by = load(out, "cpu").task.best_metric
-                atomic.write_text(file, json.dumps({"settings": settings, "by": by, "rows": rows}))
+                atomic.write_text(file, json.dumps({"settings": settings, "rows": rows}))
                 atomic.remove(out)
             distributed.barrier()
         result = read_json(file)
@@ -62,7 +60,9 @@ def cross_validate(job: Job, config: TrainConfig, resume: bool, train_fold: Trai
         if not result["rows"]:
             raise UserError(f"train.folds={config.folds}: too few rows to divide; use fewer folds, or 0")
         evaluations.append(result["rows"])
-    return choose_steps(evaluations, result["by"])
+    return choose_steps(
+        evaluations, evaluations[0][0]["best"]
+    )  # the first is the best so far, by this metric
 
 
 def folds_folder(job: Job) -> Path:
@@ -87,23 +87,24 @@ def minutes_each(config: TrainConfig) -> float | None:
     return config.minutes and config.minutes / (config.folds + 1)
 
 
-def choose_steps(folds: list[list[dict[str, float]]], by: str | None) -> dict[str, Any]:
+def choose_steps(folds: list[list[dict[str, Any]]], by: str) -> dict[str, Any]:
     """The step with the best mean of the metric over the folds; of equals, the one with the lowest loss."""
     at = [{int(row["step"]): row for row in rows} for rows in folds]
     steps = sorted(set.intersection(*(set(rows) for rows in at)))
 
     def rank(step: int) -> tuple[float, float]:
         loss = -fmean(rows[step]["valid_loss"] for rows in at)
-        return (fmean(rows[step][f"valid_{by}"] for rows in at) if by else loss), loss
+        return (loss if by == "loss" else fmean(rows[step][f"valid_{by}"] for rows in at)), loss
 
     best = max(steps, key=rank)
-    columns = {key: [rows[best][key] for rows in at] for key in at[0][best] if key != "step"}
+    names = [key for key in at[0][best] if key.startswith("valid_") and all(key in rows[best] for rows in at)]
+    columns = {key: [rows[best][key] for rows in at] for key in names}
     scores = {key: [fmean(column), stdev(column)] for key, column in columns.items()}
     return {"folds": len(folds), "steps": best, "by": by, "scores": scores}
 
 
 def describe_folds(result: dict[str, Any]) -> str:
-    name = f"valid_{result['by'] or 'loss'}"
+    name = f"valid_{result['by']}"
     mean, spread = result["scores"][name]
     return (
         f"{result['folds']} folds: {name} {mean:.4f} ± {spread:.4f}, best after {result['steps']} steps; "

@@ -205,7 +205,7 @@ def test_data_of_all_kinds(tmp_path: Path) -> None:
     assert scored.valid.labels.tolist() == pytest.approx([i / 6 for i in range(7)])
     assert scored.train.describe() == "7 pairs with scores"
     csv = write(tmp_path / "a.csv", [["text,other,score"], ["a,b,1"], ["c,d,3"]])
-    assert read(csv, valid=(csv,)).task_settings == {"low": 1.0, "high": 3.0}
+    assert read(csv, valid=(csv,)).task_settings == {"low": 1.0, "high": 3.0, "metric": "spearman"}
     assert read(csv, valid=(csv,), low=0.0, high=4.0).train.labels.tolist() == [0.25, 0.75]
 
 

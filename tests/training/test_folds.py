@@ -85,7 +85,7 @@ def test_the_best_step_is_that_of_all_folds_together():
     assert result["scores"]["valid_f1"] == pytest.approx([0.65, 0.5**0.5 / 10])
     assert all(word in folds.describe_folds(result) for word in ("valid_f1", "0.6500", "30"))
     rows[0][0]["valid_loss"] = -5.0
-    assert folds.choose_steps(rows, None)["steps"] == 10
+    assert folds.choose_steps(rows, "loss")["steps"] == 10
     assert folds.choose_steps([rows[0][:2], rows[1]], "f1")["steps"] == 20  # that all have reached
 
 
@@ -107,6 +107,7 @@ def test_all_rows_are_trained_on_for_the_best_number_of_steps(tmp_path, data, ca
     assert sections["data"]["holdout"] == 0
     rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == result["steps"]
+    assert result["by"] == "matthews"
     mean, spread = result["scores"]["valid_matthews"]
     assert f"{mean:.4f} ± {spread:.4f}" in (out / "README.md").read_text()
     told = capfd.readouterr().err
