@@ -2,61 +2,66 @@
 was not trained on it. Then all rows are trained on for so many steps."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from regard.data.files import ReadConfig
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.untrusted import read_json
-from regard.runs.layout import LOG, read_log
+from regard.runs.layout import LOG, RECIPE, read_log
+from regard.runs.recipe import Sections
 from regard.training import distributed
 from regard.training.config import TrainConfig
-from regard.training.job import Job
+from regard.training.job import Job, resume_job
 
 EVALUATIONS = 10  # of each fold, at least: the numbers of steps among which the best is chosen
-TrainFold = Callable[..., object]  # `train` with the recipe and the data; it resumes what is there
 
 
-def use_folds(job: Job, config: TrainConfig, resume: bool, train_fold: TrainFold) -> TrainConfig:
+def use_folds(job: Job, config: TrainConfig, run_job: Callable[[Job], object]) -> TrainConfig:
     """Find out how many steps are best, and return the settings to train on all rows for so many."""
     assert config.steps is not None, "checked by TrainConfig"
-    job.folds = cross_validate(job, config, resume, train_fold)
+    job.folds = cross_validate(job, config, run_job)
     job.sections["data"]["holdout"] = 0.0
     steps = job.folds["steps"]
-    warmup = round(config.warmup * steps / config.steps)
+    warmup = config.warmup if job.own_warmup else round(config.warmup * steps / config.steps)
     return replace(config, steps=steps, warmup=warmup, minutes=minutes_each(config))
 
 
-def cross_validate(job: Job, config: TrainConfig, resume: bool, train_fold: TrainFold) -> dict[str, Any]:
+def cross_validate(job: Job, config: TrainConfig, run_job: Callable[[Job], object]) -> dict[str, Any]:
     """Train on all but one part of the data, for each part, and return what was found: `folds`, `steps`, and
     for each metric at that step the mean over the folds and their standard deviation.
 
-    Every fold is a run of its own in a folder beside the run's; only its evaluations are kept. Interrupted,
-    it continues with the fold that is not finished.
+    Every fold is a run of its own in a folder beside the run's; only its evaluations are kept. Interrupted
+    and started again, it goes on with the fold that is not finished.
     """
     if job.valid:
         raise UserError(f"train.folds={config.folds}: data to evaluate on are given; leave one of them out")
-    folder = folds_folder(job)
-    if folder.is_dir() and not resume:
-        raise UserError(f"{folder} holds folds of an interrupted run; use --resume, or remove it")
-    settings, evaluations = fold_settings(job, config), []
+    folder, evaluations = folds_folder(job), []
+    about = [
+        [path, os.path.getsize(path), os.stat(path).st_mtime] for path in job.data if os.path.isfile(path)
+    ]
     for fold in range(config.folds):
-        out, file = folder / str(fold + 1), folder / f"{fold + 1}.json"
+        out, file, sections = folder / str(fold + 1), folder / f"{fold + 1}.json", fold_sections(job, config)
+        same = {"settings": json.loads(json.dumps(sections)), "data": about}
         done = file.is_file()
         distributed.barrier()  # all have seen that
         if not done:
-            train_fold(out=out, set=settings | {"data.fold": fold})
+            run_job(fold_job(job, out, sections, fold))
             if distributed.RANK == 0:
                 rows = [row for row in read_log(out / LOG) if "valid_loss" in row and "averaged" not in row]
-                atomic.write_text(file, json.dumps({"settings": settings, "rows": rows}))
+                atomic.write_text(file, json.dumps(same | {"rows": rows}))
                 atomic.remove(out)
             distributed.barrier()
         result = read_json(file)
-        if json.dumps(result["settings"]) != json.dumps(settings):
-            raise UserError(f"{file}: this fold had other settings; give the same ones, or remove {folder}")
+        if any(result[key] != value for key, value in same.items()):
+            raise UserError(
+                f"{file}: this fold had other settings or data; give the same, or remove {folder}"
+            )
         if not result["rows"]:
             raise UserError(f"train.folds={config.folds}: too few rows to divide; use fewer folds, or 0")
         evaluations.append(result["rows"])
@@ -69,17 +74,27 @@ def folds_folder(job: Job) -> Path:
     return job.folder.with_name(f"{job.folder.name}.folds")
 
 
-def fold_settings(job: Job, config: TrainConfig) -> dict[str, Any]:
+def fold_sections(job: Job, config: TrainConfig) -> Sections:
     """All settings of a fold but which it is; each takes its share of the time."""
     assert config.steps is not None, "checked by TrainConfig"
     often = min(config.evaluate, max(1, config.steps // EVALUATIONS))
     own = {"folds": 0, "evaluate": often, "minutes": minutes_each(config), "patience": None, "average": 1}
-    sections = job.sections | {"train": vars(config) | own}
-    settings = {
-        f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()
-    }
-    settings |= {"data.holdout": 1 / config.folds}
-    return {key: value for key, value in settings.items() if value is not None}
+    train = {name: value for name, value in (vars(config) | own).items() if value is not None}
+    data = {"version": ReadConfig().version} | job.sections["data"] | {"holdout": 1 / config.folds}
+    return job.sections | {"train": train, "data": data}
+
+
+def fold_job(job: Job, out: Path, sections: Sections, fold: int) -> Job:
+    """The job of a fold; one that was begun goes on."""
+    sections = {name: dict(section) for name, section in sections.items()}
+    sections["data"]["fold"] = fold
+    new = Job(out, sections, list(job.data), [], job.base, (out / RECIPE).is_file(), own_warmup=True)
+    if new.resumes:
+        flat = {
+            f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()
+        }
+        resume_job(new, flat)
+    return new
 
 
 def minutes_each(config: TrainConfig) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 WRITING = ("write", "fill", "restore", "translate", "chat", "caption")  # no new head, nothing to unlearn
 STREAMS = ("write", "fill", "restore", "words")  # running text, which has no rows
 BATCH, LARGE = 32, 20_000  # rows of a step; a set is large from so many rows on, and its batch twice as large
+LONGEST = 100_000  # steps of a run whose time is not known
 FEW = 500  # rows, of which a tenth would say little about the best step
 FOLDS = 5
 FOLDABLE = ("classify", "tag", "span", "see", "hear")
@@ -22,7 +23,6 @@ class Base:
 
     task: str  # that it was trained for
     dim: int
-    depth: int
 
 
 class Choice(NamedTuple):
@@ -42,8 +42,9 @@ def finetune_settings(
     largest: float = 0.0,  # the share of the largest class
     validated: bool = False,  # whether data to evaluate on are given
     batch: int | None = None,  # rows of a step, if that is given
+    steps: int | None = None,  # if given
+    affordable: int | None = None,  # steps that there is time for, if that is known
     lora: int = 0,
-    affordable: int | None = None,  # steps that there is time for
 ) -> list[Choice]:
     """Every setting that follows from the data and from the model to start from."""
     batch = batch or choose_batch(task, rows)
@@ -57,8 +58,7 @@ def finetune_settings(
         Choice("train.weight_decay", 0.01, "against memorising", "Devlin et al. 2019, A.2"),
         choose_layer_decay(lora),
     ]
-    if task not in STREAMS:
-        choices += choose_length(task, rows, batch, validated, affordable)
+    choices += choose_length(task, rows, batch, validated, steps, affordable)
     if task == "classify" and base.task == "embed":
         about = "the model was trained to say in the mean of its tokens what a text means"
         choices.append(Choice("task.mean", True, about, "Reimers & Gurevych 2019; measured"))
@@ -98,22 +98,31 @@ def choose_layer_decay(lora: int) -> Choice:
     )
 
 
-def choose_length(task: str, rows: int, batch: int, validated: bool, affordable: int | None) -> list[Choice]:
-    """Steps, warm-up, evaluations, and folds of a small set."""
-    steps = choose_steps(task, rows, batch)
-    folds = FOLDS if rows < FEW and not validated and task in FOLDABLE else 0
-    if affordable is not None and steps * (folds + 1) > affordable:
-        folds, steps = 0, min(steps, affordable)
-    passes, mosbach = steps * batch / max(1, rows), "Mosbach et al. 2021"
-    few = "small sets need many passes" if passes > 4 else "a few passes over the data"
+def choose_length(
+    task: str, rows: int, batch: int, validated: bool, given: int | None, affordable: int | None
+) -> list[Choice]:
+    """Steps, warm-up, evaluations, and folds of a small set. Where the time is too short, or the data are
+    running text, the clock decides."""
+    wanted = math.inf if task in STREAMS else choose_steps(task, rows, batch)
+    steps = given or int(min(wanted, affordable or LONGEST))
+    mosbach = "Mosbach et al. 2021"
+    warmup = Choice("train.warmup", max(1, steps // 10), "a tenth of the steps", f"{mosbach}, section 6")
+    if given is not None:
+        return [warmup]
     choices = [
-        Choice("train.steps", steps, f"{few}: {passes:.0f}", f"{mosbach}; Zhang et al. 2021; measured"),
-        Choice("train.warmup", max(1, steps // 10), "a tenth of the steps", f"{mosbach}, section 6"),
+        warmup,
         Choice("train.evaluate", max(5, steps // 10), "the best of ten is kept", "Dodge et al. 2020"),
     ]
-    if folds:
+    if steps < wanted:
+        return choices
+    passes = steps * batch / max(1, rows)
+    few = "small sets need many passes" if passes > 4 else "a few passes over the data"
+    choices.append(
+        Choice("train.steps", steps, f"{few}: {passes:.2g}", f"{mosbach}; Zhang et al. 2021; measured")
+    )
+    if rows < FEW and not validated and task in FOLDABLE and steps * (FOLDS + 1) <= (affordable or LONGEST):
         about = f"{rows} rows are too few to hold some out: each is scored by a model trained without it"
-        choices.append(Choice("train.folds", folds, about, "Kohavi 1995"))
+        choices.append(Choice("train.folds", FOLDS, about, "Kohavi 1995"))
     return choices
 
 

@@ -10,24 +10,17 @@ from regard.data.files import read_together
 from regard.models import MODELS
 from regard.runs.model import Model
 from regard.tasks import TASKS
+from regard.tasks.heads import without_head
 from regard.training import distributed
 from regard.training.job import Job
 from regard.training.plan.facts import read_facts
 from regard.training.plan.finetune import Base, choose_batch, finetune_settings
 from regard.training.plan.plan import Plan, make_plan, rows_of, seconds_to_train
 from regard.training.plan.report import comments, describe
-from regard.training.plan.rules import DEFAULT_MINUTES, choose_evaluation
+from regard.training.plan.rules import DEFAULT_MINUTES
 from regard.training.plan.sizes import Request
 from regard.training.plan.speed import Machine, step_seconds, this_machine
 from regard.training.settings import FROM_DATA
-
-FROM_DATA = (
-    "vocab",
-    "target_vocab",
-    "size",
-    "channels",
-    "mels",
-)  # settings of models that follow from the data
 
 
 def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device) -> None:
@@ -72,36 +65,36 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
         default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
         facts = facts.training_part(1 - sections["data"].get("holdout", default))
     request = Request(task, kind, by_hand, facts, machine, job.own_kind)
-    if parent is not None:
+    if parent is not None and task != "words":
         return plan_from_base(request, parent, bool(job.valid))
     return make_plan(request)
 
 
 def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
     """The plan for a model that is trained further: its sizes and tokenizers are known."""
-    config: Any = parent.model.config
+    config: Any = without_head(parent.model).config
     sizes = {f"model.{k}": v for k, v in vars(config).items() if k not in FROM_DATA and v is not None}
     vocab = parent.tokenizers[0].vocab if parent.tokenizers else 0
     facts = replace(request.facts, vocab=vocab)
     plan = Plan(replace(request, by_hand={**sizes, **request.by_hand}, facts=facts))
-    base = Base(task=parent.task.config.name, dim=config.dim, depth=getattr(config, "depth", 1))
-    get = request.by_hand.get
-    affordable = None
+    get, affordable = request.by_hand.get, None
     if request.machine is not None:
         rows = float(get("train.batch") or choose_batch(request.task, facts.rows))
         units = rows * rows_of(plan)[1].units
-        affordable = int(seconds_to_train(plan) / step_seconds(request.machine, plan.cost, units))
-    for choice in finetune_settings(
+        affordable = max(10, int(seconds_to_train(plan) / step_seconds(request.machine, plan.cost, units)))
+    choices = finetune_settings(
         request.task,
-        base,
+        Base(task=str(parent.task.config.name), dim=config.dim),
         facts.rows,
         facts.classes,
         facts.balance,
         validated,
         get("train.batch"),
-        int(get("train.lora", 0)),
+        request.steps,
         affordable,
-    ):
+        int(get("train.lora", 0)),
+    )
+    for choice in choices:
         if choice.key != "train.batch" or "train.tokens" not in request.by_hand:
             plan.choose(choice.key, choice.value, f"{choice.reason} ({choice.source})")
     if request.steps is None:
@@ -110,8 +103,5 @@ def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
             most = int(request.advice.passes * rows_of(plan)[0] / plan.batch)
             if most < affordable:
                 plan.choose("train.steps", max(1, most), "more passes over the data would only memorise them")
-            plan.choose(
-                "train.evaluate", choose_evaluation(min(most, affordable), 4), "several times in a run"
-            )
     plan.steps = int(plan.get("train.steps") or affordable or 0)
     return plan

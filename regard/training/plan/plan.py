@@ -90,7 +90,7 @@ class Plan:
         assert machine is not None
         compiled, twice = self.is_compiled(), 2 if self.get("task.r_drop") else 1
         seconds = twice * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
-        seconds += startup(machine, compiled)
+        seconds = (1 + int(self.get("train.folds") or 0)) * (seconds + startup(machine, compiled))
         return seconds if minutes is None else min(seconds, 60 * minutes)
 
     def is_compiled(self) -> bool:

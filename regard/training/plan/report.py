@@ -65,6 +65,8 @@ def limit_words(plan: Plan) -> str:
         words = "as measured for the built-in data"
     else:
         words = "more would only memorise" if "train.steps" in plan.settings else "as many as the time allows"
+    if folds := plan.get("train.folds"):
+        words += f"; the best number of steps up to that by {folds} folds first"
     return words + (f"; stops after {patience} evaluations without progress" if patience else "")
 
 

@@ -6,9 +6,9 @@ from regard.tasks.heads import label_balance
 from regard.training.config import TrainConfig
 from regard.training.plan.finetune import Base, effective_share, finetune_settings
 
-MINILM = Base(task="embed", dim=384, depth=6)
-OURS = Base(task="fill", dim=512, depth=4)
-BERT = Base(task="fill", dim=768, depth=12)
+MINILM = Base(task="embed", dim=384)
+OURS = Base(task="fill", dim=512)
+BERT = Base(task="fill", dim=768)
 
 
 def settings(*args, **more):
@@ -53,8 +53,20 @@ def test_folds_of_small_sets_where_nothing_else_is_given_and_there_is_time():
     assert "train.folds" not in settings("classify", MINILM, 200, validated=True)
     assert "train.folds" not in settings("classify", MINILM, 500)
     assert "train.folds" not in settings("translate", MINILM, 200)
-    short = settings("classify", MINILM, 200, affordable=150)
-    assert (short["train.steps"], short.get("train.folds")) == (150, None)
+    assert settings("classify", MINILM, 200, affordable=1200)["train.folds"] == 5
+    assert "train.folds" not in settings("classify", MINILM, 200, affordable=1000)
+
+
+def test_the_clock_decides_where_the_time_is_short():
+    short = settings("classify", MINILM, 8551, affordable=150)
+    assert not {"train.steps", "train.folds"} & short.keys()
+    assert (short["train.warmup"], short["train.evaluate"]) == (15, 15)
+
+
+def test_steps_that_are_given_stay():
+    chosen = settings("classify", MINILM, 200, steps=40)
+    assert not {"train.steps", "train.folds", "train.evaluate"} & chosen.keys()
+    assert chosen["train.warmup"] == 4
 
 
 def test_the_rest_follows_from_what_is_given():
