@@ -13,9 +13,9 @@ from regard.errors import suggest
 from regard.models import MODELS, GPTConfig
 from regard.runs.recipe import Sections, assignments, change, fill, names, read, to_toml
 from regard.tasks import TASKS
-from regard.training.build import FROM_DATA
 from regard.training.config import TrainConfig
 from regard.training.plan.built_in import BUILT_IN
+from regard.training.settings import FROM_DATA
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ from regard.training.plan import rules
 from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.rules import Size
 from regard.training.plan.sizes import SHARE, Request, fine_passes, scale_cost, sizes
-from regard.training.plan.speed import Cost, Machine, Row, cost_of, memory_of, step_seconds
+from regard.training.plan.speed import FASTER, Cost, Machine, Row, cost_of, memory_of, step_seconds
 
 STREAMS = ("write", "fill", "restore", "words")  # running text
+STATIC = ("write", "fill", "restore", "see")  # batches of one shape
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
 USABLE = 0.8  # of the memory
 EVALUATED = 4000  # steps that were given, from which on they are evaluated as often as the plan advises
@@ -113,7 +114,7 @@ class Plan:
 
 def make_plan(request: Request) -> Plan:
     """Choose all that was not given."""
-    plan = Plan(request)
+    plan = Plan(request := use_bf16(request))
     if request.facts.built_in and request.minutes is None:
         for key, value in BUILT_IN[request.task].items():
             if request.own_kind or not key.startswith("model.") or key == "model.preset":
@@ -133,6 +134,18 @@ def make_plan(request: Request) -> Plan:
     plan.steps = choose_steps(plan, candidate)
     choose_rates(plan, candidate)
     return plan
+
+
+def use_bf16(request: Request) -> Request:
+    """The request for a CPU that computes in bf16, where it is faster: compiled, batches of one shape."""
+    machine = request.machine
+    if machine is None or not machine.bf16:
+        return request
+    long = (request.minutes or rules.DEFAULT_MINUTES) >= COMPILED and request.steps is None
+    by_hand = request.by_hand.get("train.precision", "auto") != "auto" or "train.compile" in request.by_hand
+    if not long or by_hand or request.task not in STATIC or (request.facts.built_in and not request.minutes):
+        return replace(request, machine=replace(machine, bf16=False))
+    return replace(request, machine=replace(machine, peak=FASTER * machine.peak))
 
 
 # Size
@@ -215,7 +228,9 @@ def seconds_to_train(plan: Plan) -> float:
 
 def startup(machine: Machine, compiled: bool) -> float:
     """Seconds before steps run at their speed: on a GPU, compiling in longer runs, or recording graphs."""
-    return (30.0 if compiled else 3.0) if machine.gpu else 1.0
+    if not machine.gpu:
+        return 30.0 if machine.bf16 else 1.0
+    return 30.0 if compiled else 3.0
 
 
 def given_batch(plan: Plan, row: float) -> float | None:
@@ -320,11 +335,12 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     best, often = "best measured for this task", f"for {passes:.2g} passes over the data"
     pressure = rules.pressure_to_memorise(passes, candidate.size.weights(request.kind) / candidate.units)
     fields = MODELS[request.kind][1].__dataclass_fields__
-    for key, value in rules.other_settings(task, request.facts, passes, request.gpu).items():
+    tuned = plan.get("model.encoder") == "efficientnet"
+    for key, value in rules.other_settings(task, request.facts, passes, request.gpu, tuned).items():
         if not key.startswith("model.") or key.removeprefix("model.") in fields:
             plan.choose(key, value, best)
     if request.machine is not None and request.machine.bf16:
-        plan.choose("train.precision", "bf16", "which this processor computes faster")
+        plan.choose("train.precision", "bf16", "which this processor computes faster when compiled")
     plan.choose("train.optimizer", advice.optimizer, best)
     plan.choose(
         "train.lr", rules.choose_lr(advice, candidate.size.dim, candidate.batch), "by width and batch"

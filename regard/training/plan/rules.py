@@ -317,7 +317,7 @@ def choose_patch(size: int, gpu: bool, passes: float) -> int:
 MODERN = {"model.positions": "rotary", "model.norm": "rms", "model.ffn": "swiglu", "model.bias": False}
 
 
-def other_settings(task: str, facts: Facts, passes: float, gpu: bool) -> dict[str, Any]:
+def other_settings(task: str, facts: Facts, passes: float, gpu: bool, tuned: bool = False) -> dict[str, Any]:
     """Settings that only some tasks have.
 
     Pictures: the more passes, the more they are changed each time (Touvron et al. 2021); measured on
@@ -342,7 +342,7 @@ def other_settings(task: str, facts: Facts, passes: float, gpu: bool) -> dict[st
         return MODERN | ({"task.turns": facts.turns} if facts.turns > 1 else {})
     if task == "fill":
         return {"task.next": False, "model.pre": True}
-    if task == "caption" and are_photographs(facts):
+    if task == "caption" and tuned:
         tune = {"train.lr": 4e-4, "train.layer_decay": 0.1} if gpu else {"train.freeze": 1, "train.lr": 1e-3}
         return {"task.flip": True, "task.area": 0.7, **tune}
     return {}

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,6 +70,7 @@ MACHINES = {
     "rtx4090": Machine(name="rtx4090", peak=150e12, memory=23 * 2**30, half=300, plain_half=660),
     "t4": Machine(name="t4", peak=40e12, memory=15 * 2**30, half=200, plain_half=440),
 }
+WORD = 2e5  # operations for a word of word2vec, as fast as it is on two cores
 FASTER_NOW = 1.15  # than what is remembered; less is chance, and would change a plan from run to run
 FASTER = 1.6  # a CPU that multiplies bf16, than in float32; to the same loss (docs/results.md)
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
@@ -104,14 +106,13 @@ def this_machine(device: torch.device) -> Machine:
         remember(path, known | {key: speed})
     machine = Machine(name=name, peak=speed, memory=memory)
     if device.type == "cpu":
-        machine = cpu(name, speed * (FASTER if has_bf16(device) else 1), memory)
-        machine = replace(machine, bf16=has_bf16(device))
+        machine = replace(cpu(name, speed, memory), bf16=has_bf16(device))
     return replace(machine, kind=device.type, processes=distributed.WORLD)
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether a CPU multiplies bf16."""
-    if device.type != "cpu":
+    """Whether a CPU multiplies bf16, and there is a compiler, without which that is not faster."""
+    if device.type != "cpu" or not any(map(shutil.which, ("g++", "clang++"))):
         return False
     checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
     return any(check is not None and check() for check in checks)
@@ -210,6 +211,8 @@ def cost_of(
         flops, saved_bytes = pass_over(model, row.shapes)
     except NotImplementedError:  # packed sequences
         flops, saved_bytes = 2.0 * (weights - embedded) * row.units, 160.0 * row.units * width
+    if kind == "words":  # a few vectors of each window, outside of the model's own pass
+        flops = WORD * row.units / 3
     return Cost(
         weights=weights,
         blocks=max(1, weights - embedded),

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from helpers.errors import user_error
 from helpers.runs import rows, write_labels, write_pairs, write_text
 from regard.runs import recipe
 from regard.training import build
 from regard.training.build import train
+from regard.training.job import make_job
 from regard.training.plan import follow
 from regard.training.plan.facts import Facts, Side
 from regard.training.plan.plan import Plan, make_plan
@@ -186,3 +188,33 @@ def test_settings_are_checked_before_the_data(tmp_path: Path) -> None:
     user_error(lambda: train("write", missing, set={"train.lrr": 1}), "train.lrr")
     user_error(lambda: train("write", missing), "none.txt")
     assert not (tmp_path / "runs").exists()
+
+
+def test_all_processes_follow_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job(
+        "write", [write_text(tmp_path / "a.txt")], (), tmp_path / "out", None, (), 7, None, TINY, False
+    )
+    monkeypatch.setattr(follow.distributed, "RANK", 1)
+    monkeypatch.setattr(follow, "plan_job", lambda *_: pytest.fail("a plan of its own"))
+    monkeypatch.setattr(
+        follow.distributed, "broadcast", lambda mine: {"train.lr": 0.5, "model.dropout": 0.25}
+    )
+    follow.follow_plan(job, "gpt", None, torch.device("cpu"))
+    assert (job.sections["train"]["lr"], job.sections["model"]["dropout"]) == (0.5, 0.25)
+    monkeypatch.setattr(follow.distributed, "broadcast", lambda mine: None)  # the first one has failed
+    with pytest.raises(SystemExit):
+        follow.follow_plan(job, "gpt", None, torch.device("cpu"))
+
+
+def test_bf16_on_a_processor_that_has_it() -> None:
+    """Where steps are compiled: in long runs of one shape."""
+    fast = replace(known_machine("cpu2"), bf16=True)
+
+    def precision(task: str, facts: Facts, **by_hand: Any) -> Any:
+        request = Request(task, KINDS.get(task, "gpt"), by_hand, facts, fast)
+        return make_plan(request).settings.get("train.precision")
+
+    assert precision("write", SHAKESPEARE, **{"train.minutes": 10}) == "bf16"
+    assert precision("write", SHAKESPEARE, **{"train.minutes": 1}) is None
+    assert precision("write", SHAKESPEARE, **{"train.steps": 5000}) is None
+    assert precision("translate", MULTI30K, **{"train.minutes": 10}) is None
