@@ -5,7 +5,7 @@ Shapes: B batch, C channels, H height, W width, T words of a caption, S regions 
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
@@ -246,8 +246,9 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
     def metrics(self, loss: float, count: int, data: Captioned, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
 
-    def guess(self, model: Captioner, batches: Sequence[Batch]) -> Guess:
-        return guess_targets(batches, self.tokenizer.vocab, self.config.smoothing)
+    def guess(self, model: Captioner, batches: Iterable[Batch], data: Captioned) -> Guess:
+        words = [(torch.from_numpy(data.ids.ids),)]  # no image needs to be read for these
+        return guess_targets(words, self.tokenizer.vocab, self.config.smoothing)
 
     def preview(self, model: Captioner, data: Captioned, seed: int) -> str:
         options = Sampling(max_new_tokens=60, temperature=0)

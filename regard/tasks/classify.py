@@ -6,7 +6,7 @@ compete by how likely the model is to write each.
 Shapes: B batch, T tokens, C classes, L tokens of a name.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -325,7 +325,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
             return metrics | count_scores(more)
         return metrics | {name: f(more, data.labels) for name, f in scoring.CORRELATIONS.items()}
 
-    def guess(self, model: ClassifyModel, batches: Sequence[Batch]) -> Guess | None:
+    def guess(self, model: ClassifyModel, batches: Iterable[Batch], data: Examples) -> Guess | None:
         if self.config.labels is None and isinstance(model, Transformer):  # a score is written
             return None
         return guess_targets(

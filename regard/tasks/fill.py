@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, M masked tokens, D width.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import numpy as np
@@ -149,11 +149,14 @@ class Fill(MaskedTexts):
             }
         return metrics
 
-    def guess(self, model: Bert | Electra | Elmo, batches: Sequence[Batch]) -> Guess | None:
+    def guess(
+        self, model: Bert | Electra | Elmo, batches: Iterable[Batch], data: Stream | Passages
+    ) -> Guess | None:
         """Of words by how often each occurs; a fifth of them is shown, half of these as they are, so that to
         repeat what is shown is right every other time. Of the next sentence by a coin."""
         if self.config.replaced or not self.config.words:
             return None
+        batches = list(batches)
         words = guess_targets(batches, self.tokenizer.vocab)
         loss = 0.8 * words.loss + 0.2 * (math.log(2) + 0.5 * words.loss)
         if self.config.next:

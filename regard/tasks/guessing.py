@@ -1,6 +1,6 @@
 """What an answer that never depends on the input gives: a model that has learnt something is better."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ class Guess:
 
 
 def guess_targets(
-    batches: Sequence[Batch], classes: int, smoothing: float = 0.0, weights: Sequence[float] | None = None
+    batches: Iterable[Batch], classes: int, smoothing: float = 0.0, weights: Sequence[float] | None = None
 ) -> Guess:
     """The guess by how often each class, or word of a vocabulary, is a target. Of scores, it is the mean.
 

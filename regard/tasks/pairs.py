@@ -3,7 +3,7 @@
 Shapes: B batch, S source tokens, T target tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -210,7 +210,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
     def metrics(self, loss: float, count: int, data: PairDataset, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
 
-    def guess(self, model: PairModel, batches: Sequence[Batch]) -> Guess:
+    def guess(self, model: PairModel, batches: Iterable[Batch], data: PairDataset) -> Guess:
         return guess_targets(batches, self.output_tokenizer.vocab, self.config.smoothing)
 
     def preview(self, model: PairModel, data: PairDataset, seed: int) -> str:

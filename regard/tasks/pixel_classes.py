@@ -4,7 +4,7 @@ Shapes: B batch, C channels, H height, W width, L classes.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
@@ -170,8 +170,9 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
         return {"loss": loss / max(1, count)} | count_scores(more)
 
-    def guess(self, model: ModelWithHead, batches: Sequence[Batch]) -> Guess:
-        return guess_targets(batches, len(self.labels), self.config.smoothing, self.config.weights)
+    def guess(self, model: ModelWithHead, batches: Iterable[Batch], data: Examples) -> Guess:
+        labels = [(torch.from_numpy(data.labels),)]  # no input needs to be read for these
+        return guess_targets(labels, len(self.labels), self.config.smoothing, self.config.weights)
 
     def remark(self, *more: float) -> str | None:
         return remark_on_classes(self.labels, more, self.config.balanced)

@@ -4,7 +4,7 @@ Shapes: B batch, S source tokens, T target tokens.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -141,7 +141,7 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
         metrics = per_token(loss, count, data.bytes)
         return {name: metrics[name] for name in ("loss", "perplexity")}  # only some of the bytes are written
 
-    def guess(self, model: Transformer, batches: Sequence[Batch]) -> Guess:
+    def guess(self, model: Transformer, batches: Iterable[Batch], data: Stream) -> Guess:
         return guess_targets(batches, self.tokenizer.vocab)
 
     def preview(self, model: Transformer, data: Stream, seed: int) -> str:

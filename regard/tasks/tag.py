@@ -4,7 +4,7 @@ Shapes: B batch, T tokens, C classes.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from unicodedata import category
@@ -236,7 +236,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         same, predicted, true = entities
         return metrics | {"f1": 2 * same / max(1, predicted + true)}  # of parts, where sentences have several
 
-    def guess(self, model: ModelWithHead, batches: Sequence[Batch]) -> Guess:
+    def guess(self, model: ModelWithHead, batches: Iterable[Batch], data: Examples) -> Guess:
         return guess_targets(batches, len(self.config.labels or ()))
 
     def preview(self, model: ModelWithHead, data: Examples, seed: int) -> str:

@@ -1,7 +1,7 @@
 """What a task is: all that the trainer, `ask`, `score`, traces, the page and the server know about it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -199,8 +199,8 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """What is striking about the sums of an evaluation besides the loss, and what to do about it."""
         return None
 
-    def guess(self, model: ModelT, batches: Sequence[Batch]) -> Guess | None:
-        """What the best constant answer to these batches gives; None where that says nothing."""
+    def guess(self, model: ModelT, batches: Iterable[Batch], data: DataT) -> Guess | None:
+        """What the best constant answer to these batches of the data gives; None where that says nothing."""
         return None
 
     @abstractmethod

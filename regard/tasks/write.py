@@ -3,7 +3,7 @@
 Shapes: B batch, T tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -131,7 +131,7 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
     def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
 
-    def guess(self, model: WriteModel, batches: Sequence[Batch]) -> Guess:
+    def guess(self, model: WriteModel, batches: Iterable[Batch], data: Stream) -> Guess:
         return guess_targets(batches, self.tokenizer.vocab)
 
     def preview(self, model: WriteModel, data: Stream, seed: int) -> str:

@@ -6,12 +6,10 @@ decides as one that is not. `train.guard=false` leaves a run alone.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
-
-from torch import nn
 
 from regard.errors import UserError
 from regard.tasks import Batch, Guess, Task, targets
@@ -38,7 +36,7 @@ STALE = ((0.25, 1, 0.3),)
 # such a share, it must be exceeded, and more often.
 ERRORS, AND_MORE = 4.0, 2
 TO_THE_END = 0.9  # share of the budget after which no run stops: the last steps, at low rates, gain most
-MOST_BATCHES, ENOUGH_TARGETS = 16, 2**16  # by which it is known how often each target occurs
+MOST_BATCHES, ENOUGH_TARGETS = 16, 2**16
 LARGEST = 2**53  # number in a checkpoint
 ERRORS = 3.0  # standard errors of a mean over n rows, 1/√n of it: a smaller difference may be chance
 
@@ -299,9 +297,10 @@ class Guard:
 ADVICE = "check that each target belongs to its input: it may not follow from it"
 
 
-def guess_first_batches(task: Task, model: nn.Module, samples: Samples) -> Guess | None:
-    """What guessing the targets of the first batches gives."""
-    batches: list[Batch] = []
-    while len(batches) < MOST_BATCHES and sum(map(targets, batches)) < ENOUGH_TARGETS:
-        batches.append(task.batch(samples, samples.rows(len(batches))))
-    return task.guess(model, batches)
+def first_batches(task: Task, samples: Samples) -> Iterator[Batch]:
+    """Batches from which it is known how often each target occurs."""
+    count, step = 0, 0
+    while step < MOST_BATCHES and count < ENOUGH_TARGETS:
+        batch = task.batch(samples, samples.rows(step))
+        count, step = count + targets(batch), step + 1
+        yield batch

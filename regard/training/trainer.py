@@ -30,7 +30,7 @@ from regard.training.data_check import DataCheck
 from regard.training.ema import MovingAverage
 from regard.training.evaluation import Evaluation
 from regard.training.graphs import Graphs, set_value
-from regard.training.guard import Guard, Mend, guess_first_batches
+from regard.training.guard import Guard, Mend, first_batches
 from regard.training.joint import join_products
 from regard.training.machine import OUT_OF_MEMORY, catch_signals
 from regard.training.objective import Objective
@@ -90,7 +90,7 @@ class Trainer:
             *(task, self.objective, self.checkpointer, self.reporter, c, device, self.autocast),
             is_interrupted=self.is_interrupted,
         )
-        guess = partial(guess_first_batches, task, model, self.samples)
+        guess = partial(task.guess, model, first_batches(task, self.samples), corpus.train)
         self.guard = Guard(c, self.state.guard, task.best_metric, guess, self.log_notice)
         saved = model.state_dict().keys()
         self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
