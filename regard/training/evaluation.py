@@ -95,6 +95,7 @@ class Evaluation:
         and return True."""
         metrics = {"step": state.step} | metrics
         is_best = state.best is None or self.rank_key(metrics) > self.rank_key(state.best)
+        is_best = is_best or metrics == state.best  # the same evaluation, after it was interrupted
         if is_best:
             state.best = metrics
             self.checkpointer.publish(self.checkpointer.weights() if weights is None else weights)
