@@ -59,6 +59,7 @@ def test_pre_training_is_worth_many_labels():
     assert result["pre-trained"]["right, %"] > 90
 
 
+@pytest.mark.slow
 def test_vectors_of_words_know_king_and_queen():
     result = vectors.run(0, steps=100)
     assert result["king - man + woman"]["analogies right, %"] == 100

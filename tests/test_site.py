@@ -66,16 +66,17 @@ def pages(site):
 def test_no_link_is_broken(site, pages):
     folder, _ = site
     top, broken = folder.resolve(), []
+    ids = {path: set(page.ids) for path, page in pages.items()}
     resolve = cache(lambda parent, name: (parent / name).resolve())
     for path, page in pages.items():
-        for _, _, target in page.links:
+        for target in {target for _, _, target in page.links}:
             parts = urlsplit(target)
             if parts.scheme:
                 continue
             other = resolve(path.parent, unquote(parts.path)) if parts.path else path
-            if other not in pages and (not other.is_file() or not other.is_relative_to(top)):
+            if other not in ids and (not other.is_file() or not other.is_relative_to(top)):
                 broken.append(f"{path.relative_to(folder)}: {target}: no such page")
-            elif parts.fragment and unquote(parts.fragment) not in pages[other].ids:
+            elif parts.fragment and unquote(parts.fragment) not in ids[other]:
                 broken.append(f"{path.relative_to(folder)}: {target}: no such heading")
     assert not broken, "\n".join(["links that lead nowhere:", *broken])
 

@@ -4,7 +4,6 @@
 import os
 import sys
 
-import torch.distributed.fsdp  # noqa: F401, once for both
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from helpers import runs
@@ -24,6 +23,8 @@ def run(*words: str) -> None:
 
 
 if __name__ == "__main__":
+    if "train.parallel=ddp" not in sys.argv:
+        import torch.distributed.fsdp  # noqa: F401, once for both
     standalone = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": str(os.getpid())}
     config = LaunchConfig(1, 1, nproc_per_node=2, start_method="fork", max_restarts=0, **standalone)
     elastic_launch(config, run)(*sys.argv[1:])

@@ -119,9 +119,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Made of a model and a task that others have, too.
 SIMILAR = (
-    *("write-rnn-cells", "translate-rnn", "translate-lstm", "chat-gru", "fill-bert-packed", "classify-elmo"),
-    *("fill-elmo-packed", "tag-elmo", "tag-gpt", "span-elmo", "embed-elmo", "caption-hard"),
+    *("write-rnn-cells", "translate-rnn", "translate-lstm", "chat-gru", "fill-elmo-packed", "classify-elmo"),
+    *("tag-elmo", "tag-gpt", "span-elmo"),
 )
+DIFFERENT = [name for name in RUNS if name not in SIMILAR]
 # All batches of one shape; and batches that cannot be cut.
 STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see", "hear"))]
 # Every part of a batch draws its own regions, so that parts are not the whole.

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from helpers.errors import user_error
 from helpers.forking import Process
-from helpers.runs import DRAWN, RUNS, TINY, checkpoints, rows, tiny, write_data
+from helpers.runs import DIFFERENT, DRAWN, TINY, checkpoints, rows, tiny, write_data
 from regard.files.atomic import new_folder
 from regard.files.locks import LOCK
 from regard.runs import checkpoints as checkpoint
@@ -156,7 +156,7 @@ EACH = {"steps": 2, "train__evaluate": 1, "train__save": 1, "train__keep": 1, "t
 MANY = (
     {  # what two processes make of these is what one makes of them
         f"{case}-{parallel}": {"case": case, "train__parallel": parallel} | EACH
-        for case in RUNS
+        for case in DIFFERENT
         for parallel in (("ddp", "fsdp") if case in SHARDED else ("ddp",))
     }
     | {
@@ -194,7 +194,7 @@ def both(tmp_path_factory):
 
 
 def run_both(folder):
-    data = {case: write_data(case, folder) for case in RUNS}
+    data = {case: write_data(case, folder) for case in DIFFERENT}
     commands = {}
     for parallel in ("ddp", "fsdp"):
         (folder / parallel).mkdir()

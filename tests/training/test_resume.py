@@ -14,9 +14,9 @@ from helpers.disks import resize_disk, small_disk
 from helpers.errors import user_error
 from helpers.forking import Process
 from helpers.runs import (
+    DIFFERENT,
     QUESTIONS,
     RUNS,
-    SIMILAR,
     WHOLE,
     at_step,
     before,
@@ -54,7 +54,7 @@ def straight(request, tmp_path_factory, text, quick):
     return out, settings
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=DIFFERENT)
 def every(request, tmp_path_factory, quick):
     """An uninterrupted run of each model, with its data and settings. Three epochs of pairs."""
     case = request.param
@@ -130,10 +130,7 @@ def test_every_model_is_stopped_before_steps_and_in_them(every, tmp_path):
     same(weights, out)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in RUNS if case not in ("words", *SIMILAR)],  # the first is scored on lists of words
-)
+@pytest.mark.parametrize("case", [case for case in DIFFERENT if case != "words"])  # scored on lists of words
 def test_every_model_is_scored_as_it_was_measured(tmp_path, case):
     data = write_data(case, tmp_path)
     model = tiny(data, tmp_path / "out", case, steps=2, valid=data)
