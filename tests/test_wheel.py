@@ -55,7 +55,8 @@ def test_the_source_archive_has_it_all_too(wheel: Path, tmp_path: Path) -> None:
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     run(sys.executable, "-c", code, cwd=source)
     (path,) = tmp_path.glob("*.tar.gz")
-    inside = {name.partition("/")[2] for name in tarfile.open(path).getnames()}
+    with tarfile.open(path) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("regard/")} <= inside
 
 
