@@ -104,7 +104,7 @@ def regularisers() -> Iterator[Job]:
 
 
 def small(sweep: str, dim: int = 64, depth: int = 3, steps: int = 500, lr: float = 8e-3, **more: Any) -> Job:
-    more = {"train_device": "cpu", "evaluations": 1} | more
+    more = {"train_device": "cpu", "evaluations": 1, **more}
     return write(sweep, dim, depth, 64, 1024, steps, lr, **more)
 
 

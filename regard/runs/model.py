@@ -141,7 +141,7 @@ class Model:
 
         Where answers are compared with references, options are those of `ask`. Of a model that writes,
         `by_position` adds `loss_by_position`: the mean loss after one token of context, after two, ...
-        `details` adds `rows` or `tokens`, how many were scored; and of a model that chooses a class `classes`,
+        `details` adds `rows` or `tokens`, how many were scored; of one that chooses a class also `classes`,
         the figures of each, and `confusion`: how many rows of each class (a list) were taken for which.
         """
         return score_model(self, paths, against, by_position, details, options)

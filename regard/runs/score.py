@@ -29,7 +29,8 @@ def score_model(
 ) -> dict[str, Any]:
     """Metrics of all data in the files; and of the answers, where these have references.
 
-    `by_position` adds the mean loss at each position of the context, `details` how much was scored and the figures of each class.
+    `by_position` adds the mean loss at each position of the context, `details` how much was scored and the
+    figures of each class.
     """
     task = model.task
     if not paths:

@@ -99,15 +99,15 @@ def choose_layer_decay(lora: int) -> Choice:
 
 
 def choose_length(
-    task: str, rows: int, batch: int, validated: bool, given: int | None, affordable: int | None
+    task: str, rows: int, batch: int, validated: bool, steps_by_hand: int | None, affordable: int | None
 ) -> list[Choice]:
     """Steps, warm-up, evaluations, and folds of a small set. Where the time is too short, or the data are
     running text, the clock decides."""
     wanted = math.inf if task in STREAMS else choose_steps(task, rows, batch)
-    steps = given or int(min(wanted, affordable or LONGEST))
+    steps = steps_by_hand or int(min(wanted, affordable or LONGEST))
     mosbach = "Mosbach et al. 2021"
     warmup = Choice("train.warmup", max(1, steps // 10), "a tenth of the steps", f"{mosbach}, section 6")
-    if given is not None:
+    if steps_by_hand is not None:
         return [warmup]
     choices = [
         warmup,
