@@ -351,7 +351,7 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     plan.choose("train.weight_decay", rules.choose_weight_decay(advice, pressure), often)
     if "dropout" in fields:
         plan.choose("model.dropout", rules.choose_dropout(advice, pressure), often)
-    plan.choose("train.ema", advice.ema, best)
+    plan.choose("train.ema", advice.ema if steps >= rules.AVERAGED else None, best)
     plan.choose("task.smoothing", advice.smoothing, best)
     if request.steps is not None and steps < EVALUATED:  # as many as were asked for, and nothing else
         return
