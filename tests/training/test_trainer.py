@@ -313,7 +313,7 @@ def test_a_step_is_logged_now_and_then_with_the_first_and_the_last(text, tmp_pat
     assert set(lines[0]) == {"step", "loss", "lr", "grad_norm", "elapsed", "tokens_per_second", "mfu"} | {
         "first_step_seconds"
     }
-    assert set(lines[-1]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_byte"}
+    assert set(lines[-1]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_byte", "best"}
 
 
 # ------------------------------------------------------------------------------------------------- budgets
