@@ -442,7 +442,7 @@ SETTINGS = {
 def test_it_learns(tmp_path, following):
     path = written(tmp_path / "a.txt", TEXT)
     roberta = {"task.next": False, "model.segments": 0, "data.tokenizer": "bpe", "data.vocab": 400}
-    more = {} if following else roberta | {"model.positions": "relative"}  # texts begin anywhere
+    more = {"task.next": True} if following else roberta | {"model.positions": "relative"}  # begin anywhere
     model = train("fill", path, out=tmp_path / "out", steps=200 if following else 300, set=SETTINGS | more)
     assert model.kind == "bert"
     rows = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]

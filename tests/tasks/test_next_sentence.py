@@ -24,7 +24,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("next")
     write = runpy.run_path(str(TOPICS))["write_documents"]
     (folder / "text.txt").write_text(write(40, 0))
-    sizes = {"model.dim": 16, "model.context": 64, "data.vocab": 300, "train.steps": 1, "train.batch": 2}
+    sizes = {"model.dim": 16, "model.context": 64, "data.vocab": 300, "train.steps": 1}
+    sizes |= {"task.next": True, "train.batch": 2}
     train("fill", str(folder / "text.txt"), out=folder / "run", set=sizes)
     return str(folder / "run")
 
@@ -113,7 +114,8 @@ def test_it_learns_to_compare(tmp_path, quick):
     (tmp_path / "held.txt").write_text(write_words(100, 1))
     paths = str(tmp_path / "text.txt"), str(tmp_path / "held.txt")
     sizes = {"model.context": 12, "model.dim": 32, "model.depth": 2, "model.heads": 4, "model.dropout": 0}
-    more = {"data.tokenizer": "word", "train.lr": 0.015, "train.batch": 16, "train.warmup": 10}
+    more = {"task.next": True, "data.tokenizer": "word", "train.lr": 0.015, "train.batch": 16}
+    more |= {"model.pre": False, "train.warmup": 10}
     model = train("fill", paths[0], valid=paths[1], out=tmp_path / "run", steps=240, set=sizes | more)
     assert model.score(paths[1])["next_accuracy"] > 0.8
     assert model.ask(["sea sea sea.\tsea sea sea.", "sea sea sea.\tdesk desk desk."]) == ["isNext", "notNext"]

@@ -17,6 +17,7 @@ STREAMS = ("write", "fill", "restore", "words")  # running text
 STATIC = ("write", "fill", "restore", "see")  # batches of one shape
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
 USABLE = 0.8  # of the memory
+AVERAGED = 200  # steps, from which on their moving average says more than the last one
 EVALUATED = 4000  # steps that were given, from which on they are evaluated as often as the plan advises
 COMPILED = 3.0  # minutes of a run that is compiled on a GPU, see compilation.pays
 
@@ -154,13 +155,19 @@ def use_bf16(request: Request) -> Request:
 def choose_size(plan: Plan) -> Candidate:
     """The largest model that fits the data, the time and the memory; if none does, the smallest."""
     request, advice = plan.request, plan.request.advice
+
+    def whole(size: dict[str, Any]) -> dict[str, Any]:
+        """All settings of a model of this size, which may be a preset."""
+        preset = MODELS[request.kind][2].get(size.get("preset", ""), {})
+        return preset | {k: v for k, v in size.items() if k != "preset"} | plan.model_settings()
+
     best: Candidate | None = None
     like: tuple[Cost, Size] | None = None  # the cost of the smallest one, from which the others' follow
     for size, settings in sizes(request):
         settings = settings | shape_settings(plan, settings)
         if like is None and request.steps is None:
             _, row, fixed = rows_of(plan, settings)
-            like = cost_of(request.kind, settings | plan.model_settings(), fixed, row, plan.by_muon), size
+            like = cost_of(request.kind, whole(settings), fixed, row, plan.by_muon), size
         cost = None if like is None else scale_cost(*like, size, request.kind)
         candidate = measure(plan, settings, size, cost)
         fits = rules.fits(advice, size.weights(request.kind), candidate.units, candidate.readable)
@@ -179,7 +186,7 @@ def choose_size(plan: Plan) -> Candidate:
     if request.steps is not None:
         return best
     _, row, fixed = rows_of(plan, best.settings)
-    exact = cost_of(request.kind, best.settings | plan.model_settings(), fixed, row, plan.by_muon)
+    exact = cost_of(request.kind, whole(best.settings), fixed, row, plan.by_muon)
     return measure(plan, best.settings, best.size, exact)
 
 
@@ -351,7 +358,8 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     plan.choose("train.weight_decay", rules.choose_weight_decay(advice, pressure), often)
     if "dropout" in fields:
         plan.choose("model.dropout", rules.choose_dropout(advice, pressure), often)
-    plan.choose("train.ema", advice.ema if steps >= rules.AVERAGED else None, best)
+    if steps >= AVERAGED:
+        plan.choose("train.ema", advice.ema, best)
     plan.choose("task.smoothing", advice.smoothing, best)
     if request.steps is not None and steps < EVALUATED:  # as many as were asked for, and nothing else
         return

@@ -12,7 +12,6 @@ from typing import Any
 from regard.core.recurrent import CELLS
 from regard.training.plan.facts import Facts, Side
 
-AVERAGED = 200  # steps from which on an average of the weights is worth a second evaluation
 DEFAULT_MINUTES = 5.0
 
 
