@@ -114,7 +114,34 @@ class Steps:
         self.fused.use(kernels.plain)
         expected = self._try_rows()
         self.fused.use(self.kernels)
-        return bool((hidden - expected).abs().max() <= TOLERANCE * expected.abs().max())
+        close = bool((hidden - expected).abs().max() <= TOLERANCE * expected.abs().max())
+        return close and self._samples_as_plainly() and self._copies_pages()
+
+    def _samples_as_plainly(self) -> bool:
+        """Whether tokens are chosen as by the plain operation: greedily and not, none that is suppressed."""
+        generator = torch.Generator().manual_seed(0)
+        logits = torch.randn(4, len(self.model.output), generator=generator).to(self.device)
+        temperature = torch.tensor([0.0, 0.0, 1.0, 0.5], device=self.device)
+        uniform = torch.rand(4, LEVELS, generator=generator).to(self.device)
+        suppressed = torch.cat([logits.argmax(-1)[:, None], logits.argmin(-1)[:, None]], 1)
+        for never in (None, suppressed):
+            tokens, logprobs = self.kernels.sample(logits, temperature, uniform, never)
+            expected, expected_logprobs = kernels.plain.sample(logits, temperature, uniform, never)
+            if not torch.equal(tokens, expected) or (logprobs - expected_logprobs).abs().max() > 1e-3:
+                return False
+        return True
+
+    def _copies_pages(self) -> bool:
+        """Whether the first page can be copied to the last."""
+        first, last, length = (
+            torch.tensor([n], dtype=torch.int32, device=self.device)
+            for n in (0, self.keys.shape[1] - 1, PAGE - 1)
+        )
+        content = torch.randn(self.keys[:, 0].shape, generator=torch.Generator().manual_seed(0))
+        for pages in (self.keys, self.values):
+            pages[:, 0], pages[:, -1] = content.to(pages), 0.0
+        self.kernels.copy_pages(self.keys, self.values, first, last, length)
+        return all(torch.equal(p[:, 0, :, :-1], p[:, -1, :, :-1]) for p in (self.keys, self.values))
 
     def _try_rows(self) -> Tensor:
         """The hidden states of the first tokens of a text, and once more of the last of them, in float32."""

@@ -348,3 +348,18 @@ def test_models_write_in_bfloat16_unless_told_otherwise(on_gpu: None) -> None:
             assert runner is not None
             assert runner.steps.dtype == (dtype or torch.bfloat16)
         assert next(model.parameters()).dtype == torch.float32  # what else is computed with it stays exact
+
+
+@pytest.mark.parametrize("name", ["sample", "copy_pages", "paged_attention"])
+def test_operations_that_do_something_else_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Runner(make_gpt("llama"), 2).steps
+    assert steps.try_out()
+    wrong: dict[str, Any] = {
+        "sample": lambda logits, *args: (logits.argmin(-1), logits[:, 0]),
+        "copy_pages": lambda *args: None,
+        "paged_attention": lambda q, *args: q,
+    }
+    others = {key: getattr(plain, key) for key in dir(plain) if not key.startswith("_")}
+    steps.kernels = SimpleNamespace(**others | {name: wrong[name]})
+    steps.fused.use(steps.kernels)
+    assert not steps.try_out()

@@ -148,7 +148,7 @@ def test_blocks_are_compiled_once_for_all_layers_and_shapes(monkeypatch):
     compile_by_inductor = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **how: compile_by_inductor(f, backend=backend, **how))
     torch.manual_seed(0)
-    model = Transformer(TransformerConfig(vocab=20, context=16, dim=8, heads=2, depth=3))
+    model = Transformer(TransformerConfig(vocab=20, context=16, dim=8, heads=2, depth=3, dropout=0.0))
     compiled = compilation.CompiledBlocks(model)
     for B, T in ((3, 5), (2, 7), (4, 9)):
         ids = torch.randint(20, (2, B, T))
