@@ -44,7 +44,7 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_killed(name: str, out: Path, o: argparse.Namespace) -> int:
-    """Kill it at random moments after it has saved something new, then let it end; count the kills."""
+    """Kill it at random moments, then let it end; return how often it was killed."""
     rng, kills = random.Random(0), 0
     for n in range(o.kills):
         process, log = start(name, out, o), out / "log.jsonl"

@@ -5,8 +5,8 @@
 GPTs with random weights, and recurrent networks of the same width and depth. Training is a whole step: the
 loss, its gradient, AdamW, not compiled. Writing is a token after a text of that length, as `generate` writes
 it. On a GPU in bf16, with the sizes of GPT-2; on a CPU with small ones. A size that does not fit in memory,
-or takes more than a few seconds, ends its curve. Writes DIR/scaling.json and an SVG for each plot;
---document puts plots and numbers into docs/performance.md. Ends with one JSON line.
+or takes more than a few seconds, ends its curve. Writes DIR/scaling.json and an SVG for each plot; --document
+puts plots and numbers into docs/performance.md. Ends with one JSON line.
 """
 
 import argparse

@@ -270,10 +270,8 @@ class ByteDecoder(Decoder):
 
 
 class TokenBytes(dict[int, bytes]):
-    """The bytes of each token of a tokenizer whose tokens are bytes, written as symbols, or characters.
-
-    They are looked up when they are first needed; a special token has none.
-    """
+    """The bytes of each token, where tokens are bytes, written as symbols, or characters; looked up when they
+    are first needed; none if it is special."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         self.inner = inner
