@@ -94,7 +94,7 @@ def test_more_pressure_more_regularisation() -> None:
     assert rules.choose_patience(20)
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(10, 20), (600, 42), (6000, 400), (100_000, 400)])
+@pytest.mark.parametrize(("steps", "warmup"), [(10, 2), (600, 42), (6000, 400), (100_000, 400)])
 def test_warmup(steps: int, warmup: int) -> None:
     assert rules.choose_warmup(steps) == warmup
 
