@@ -79,6 +79,16 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def a_machine_of_known_speed() -> Iterator[None]:
+    """Half a second of large products at the beginning of every run: longer than most runs here take."""
+    from regard.training import throughput
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(throughput, "peak", lambda device, bf16: 1e9)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Set the seed, so that a test does not depend on those before it."""

@@ -12,7 +12,6 @@ from regard.viewer.session import Session
     ("kind", "dtype", "within"),
     [
         ("gpt2", torch.bfloat16, 256),
-        ("bert", torch.bfloat16, 256),
         ("transformer", torch.bfloat16, 256),
         ("gpt2", torch.float16, 2048),
     ],
