@@ -24,6 +24,14 @@ SECTIONS: dict[str, list[str | Callable[[], str]]] = {
         "serving.md",
     ],
     "Reference": [commands_page, settings_page, files_page],
-    "Results": ["results.md", "performance.md", "experiments.md", "story.md", "reliability.md", "subject.md"],
+    "Results": [
+        "results.md",
+        "plan.md",
+        "performance.md",
+        "experiments.md",
+        "story.md",
+        "reliability.md",
+        "subject.md",
+    ],
     "Architecture": ["/CONTRIBUTING.md", "/SECURITY.md", "/CHANGELOG.md"],
 }
