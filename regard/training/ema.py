@@ -33,8 +33,9 @@ class MovingAverage:
         """Add the weights after so many steps to the average."""
         for optimizer in self.optimizers:
             for p in (p for group in optimizer.param_groups for p in group["params"]):
-                if p in optimizer.state and KEY not in optimizer.state[p]:
-                    optimizer.state[p][KEY] = p.detach().clone()
+                state = optimizer.state.get(p)  # none, or empty, for weights that never had a gradient
+                if state and KEY not in state:
+                    state[KEY] = p.detach().clone()
         weights, averages = self.tensors()
         torch._foreach_lerp_(averages, weights, 1 - (1 - 1 / step) ** self.power)
 

@@ -42,6 +42,21 @@ def test_the_beginning_is_forgotten_and_a_constant_stays():
     assert float(optimizer.state[p][KEY][0]) == pytest.approx(2.0, abs=1e-3)
 
 
+def test_weights_without_a_gradient_have_no_average():
+    """An optimizer begins its state with the first gradient, which must find none."""
+    _, optimizer, ema = averaged(0.2, [1.0, 2.0])
+    late = torch.nn.Parameter(torch.ones(3))
+    optimizer.add_param_group({"params": [late]})
+    assert optimizer.state[late] == {}  # as loading a checkpoint leaves it
+    ema.update(3)
+    assert optimizer.state[late] == {}
+    late.grad = torch.ones(3)
+    optimizer.step()
+    ema.update(4)
+    assert torch.equal(optimizer.state[late][KEY], late)
+    assert len(ema.tensors()[0]) == 2
+
+
 def test_swapped_is_exact_and_stays_in_place():
     p, _, ema = averaged(0.2, [1.0, 2.0, 4.0])
     weights, place = p.detach().clone(), p.data_ptr()

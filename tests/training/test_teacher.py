@@ -9,6 +9,7 @@ from torch import nn
 
 from helpers.errors import user_error
 from helpers.runs import at_step, rows, same, stopped, tiny, write_data
+from regard import cli
 from regard.runs.load import load
 from regard.training import teacher as distillation
 from regard.training.objective import TEMPERATURE, Objective
@@ -155,6 +156,16 @@ def test_what_can_not_teach_is_refused(taught, text, tmp_path):
     )
     assert not (tmp_path / "out").exists()
     user_error(lambda: tiny(data, tmp_path / "out", **STUDENT, teacher=tmp_path / "none"), tmp_path / "none")
+
+
+def test_the_command_line_takes_several(taught, tmp_path, monkeypatch):
+    _, data, teachers = taught
+    calls = []
+    monkeypatch.setattr("regard.training.build.train", lambda *args, **options: calls.append(options))
+    words = ["train", "translate", data, "--teacher", str(teachers[0]), "--teacher", str(teachers[1])]
+    with pytest.raises((SystemExit, AttributeError)):  # there is no model to name the folder of
+        cli.main([*words, "--out", str(tmp_path / "out")])
+    assert calls[0]["teacher"] == [str(path) for path in teachers]
 
 
 def test_without_teachers_all_is_as_before(taught, tmp_path):
