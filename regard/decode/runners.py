@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,6 +64,13 @@ def make_runner(model: Any, slots: int) -> Runner | None:
         TypeError,
         ValueError,
     ):  # a model that calls its blocks in a way of its own
+        return None
+    except Exception as error:
+        if not type(error).__module__.startswith("triton"):
+            raise
+        warnings.warn(
+            f"the fast kernels can't be built here, so texts are written without: {error}", stacklevel=2
+        )
         return None
 
 

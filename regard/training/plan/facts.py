@@ -22,6 +22,7 @@ from regard.data.sound_readers import read_sound_classes
 from regard.data.sounds import frames_of, open_sound, read_header
 from regard.data.spans import read_spans
 from regard.data.tags import read_tags
+from regard.tasks.hear import SPOKEN_SECONDS
 from regard.tasks.see import WIDEST
 from regard.tasks.similarity import with_scores
 from regard.text.tokenizer import Tokenizer
@@ -119,7 +120,7 @@ class Texts:
 def read_facts(task: str, paths: Sequence[str], built_in: bool = False, turns: int | None = None) -> Facts:
     """What the data of a task are like; raises UserError where they can't be read."""
     if not paths:  # drawn shapes, spoken digits
-        rows, size, channels = (DIGITS, 98, 1) if task == "hear" else (SHAPES, 32, 3)
+        rows, size, channels = (DIGITS, frames_of(SPOKEN_SECONDS), 1) if task == "hear" else (SHAPES, 32, 3)
         return Facts(rows=rows, classes=10, size=size, channels=channels, built_in=True)
     pipes = [p for p in paths if not (p.startswith("hf:") or os.path.isfile(p) or os.path.isdir(p))]
     if missing := [p for p in pipes if p != "-" and not os.path.exists(p)]:
