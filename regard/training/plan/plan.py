@@ -9,6 +9,7 @@ from typing import Any
 from regard.models import MODELS
 from regard.training.plan import rules
 from regard.training.plan.built_in import BUILT_IN
+from regard.training.plan.finetune import choose_weights
 from regard.training.plan.rules import Size
 from regard.training.plan.sizes import SHARE, Request, fine_passes, scale_cost, sizes
 from regard.training.plan.speed import FASTER, Cost, Machine, Row, cost_of, memory_of, step_seconds
@@ -258,7 +259,11 @@ def context_of(plan: Plan, dim: int) -> int:
         side.longest * rules.tokens_of(side, name, vocab) / max(1, side.characters)
         for side, name in ((facts.source, kind), (facts.target, target_kind))
     ]
-    return rules.choose_context(plan.request.task, max(lengths), dim, plan.request.gpu)
+    context = rules.choose_context(plan.request.task, max(lengths), dim, plan.request.gpu)
+    tokens = facts.tokens or rules.tokens_of(facts.source, kind, vocab)
+    if plan.request.task == "write" and tokens < 4 * context:  # a text of a few lines, or one
+        return max(8, rules.round_power(tokens / 8))
+    return context
 
 
 def tokenizers_of(plan: Plan) -> tuple[str, str]:
@@ -338,6 +343,7 @@ def choose_steps(plan: Plan, candidate: Candidate) -> int:
 def choose_rates(plan: Plan, candidate: Candidate) -> None:
     """Settle the optimizer's settings, and those against memorising."""
     request, advice, task, steps = plan.request, plan.request.advice, plan.request.task, plan.steps
+    facts = request.facts
     passes = steps * candidate.batch / candidate.units
     best, often = "best measured for this task", f"for {passes:.2g} passes over the data"
     pressure = rules.pressure_to_memorise(passes, candidate.size.weights(request.kind) / candidate.units)
@@ -346,6 +352,8 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     for key, value in rules.other_settings(task, request.facts, passes, request.gpu, tuned).items():
         if not key.startswith("model.") or key.removeprefix("model.") in fields:
             plan.choose(key, value, best)
+    if task in ("classify", "see", "hear") and (weights := choose_weights(facts.classes, facts.balance)):
+        plan.choose(weights.key, weights.value, f"{weights.reason} ({weights.source})")
     if request.machine is not None and request.machine.bf16:
         plan.choose("train.precision", "bf16", "which this processor computes faster when compiled")
     plan.choose("train.optimizer", advice.optimizer, best)

@@ -83,7 +83,9 @@ ADVICE: dict[str, Advice] = {
         optimizer="adamw", dim=64, lr=2e-3, known=64, falls=0.75, steps=1500, batch=(0.1, 0.07),
         weights_per_unit=500, units_per_weight=0.02, weight_decay=(0.01, 0.05), dropout=(0.1, 0.3),
     ),
-    "words": Advice(optimizer="adamw", lr=5e-2, passes=5, steps=1000, weight_decay=(0.2, 0.2), falls=0),
+    "words": Advice(
+        optimizer="adamw", lr=5e-2, passes=5, steps=1000, batch=(5, 5), weight_decay=(0.2, 0.2), falls=0
+    ),
 }  # fmt: skip
 
 # Recurrent models have no blocks for Muon, and like what docs/results.md has for Multi30k.

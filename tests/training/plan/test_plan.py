@@ -218,3 +218,16 @@ def test_bf16_on_a_processor_that_has_it() -> None:
     assert precision("write", SHAKESPEARE, **{"train.minutes": 1}) is None
     assert precision("write", SHAKESPEARE, **{"train.steps": 5000}) is None
     assert precision("translate", MULTI30K, **{"train.minutes": 10}) is None
+
+
+def test_rare_classes_count_as_much() -> None:
+    rare = replace(PHRASES, balance=0.95)
+    assert plan("classify", rare, minutes=1).settings["task.balanced"] is True
+    assert "task.balanced" not in plan("classify", PHRASES, minutes=1).settings
+
+
+def test_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("The quick brown fox jumps over the lazy dog.\n")
+    model = train("write", str(path), out=tmp_path / "out", steps=2, set={"train.device": "cpu"})
+    assert model.model.config.context <= 8
