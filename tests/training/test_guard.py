@@ -409,7 +409,7 @@ def test_a_run_that_memorises_stops_early_and_stays_so(text, tmp_path, monkeypat
 
 def test_two_processes_mend_as_one(text, tmp_path, exact):
     """Also where each has only a part of the weights."""
-    settings = SHORT | {"train__lr": 3.0, "train__micro": 1}
+    settings = SHORT | {"train__lr": 3.0, "train__micro": 1, "steps": 45}
     tiny(text, alone := tmp_path / "alone", **settings)
     outs = [tmp_path / parallel for parallel in ("ddp", "fsdp")]
     runs = [(text, str(out), settings | {"train__parallel": out.name}) for out in outs]
