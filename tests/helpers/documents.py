@@ -36,6 +36,9 @@ RUNS = {  # that a page uses and does not make: what trains them
     "runs/embed": ["embed", *SMALL],
     "runs/see": ["see", *SMALL[:-2]],
     "runs/words": ["words"],
+    "runs/first": ["classify", *SMALL],
+    "runs/second": ["classify", *SMALL],
+    **{f"runs/{name}": ["translate", *SMALL] for name in "abc"},
 }
 
 
