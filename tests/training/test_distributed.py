@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from helpers.errors import user_error
 from helpers.forking import Process
-from helpers.runs import DIFFERENT, DRAWN, TINY, checkpoints, rows, tiny, write_data
+from helpers.runs import DIFFERENT, DRAWN, TINY, assert_rows_close, checkpoints, rows, tiny, write_data
 from regard.files.atomic import new_folder
 from regard.files.locks import LOCK
 from regard.runs import checkpoints as checkpoint
@@ -61,9 +61,7 @@ def fork_two(*words):
 
 def close(a, b, loss=1e-5, rtol=1e-3, atol=1e-4):
     """The same losses in the log, and weights that differ by rounding."""
-    assert len(rows(a)) == len(rows(b))
-    for one, other in zip(rows(a), rows(b), strict=True):
-        assert one == pytest.approx(other, rel=loss)
+    assert_rows_close(rows(b), rows(a), rel=loss)
     first, second = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=rtol, atol=atol)
