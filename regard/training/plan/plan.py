@@ -157,7 +157,7 @@ def choose_size(plan: Plan) -> Candidate:
     """The largest model that fits the data, the time and the memory; if none does, the smallest."""
     request, advice = plan.request, plan.request.advice
 
-    def whole(size: dict[str, Any]) -> dict[str, Any]:
+    def complete_settings(size: dict[str, Any]) -> dict[str, Any]:
         """All settings of a model of this size, which may be a preset."""
         preset = MODELS[request.kind][2].get(size.get("preset", ""), {})
         return preset | {k: v for k, v in size.items() if k != "preset"} | plan.model_settings()
@@ -168,7 +168,7 @@ def choose_size(plan: Plan) -> Candidate:
         settings = settings | shape_settings(plan, settings)
         if like is None and request.steps is None:
             _, row, fixed = rows_of(plan, settings)
-            like = cost_of(request.kind, whole(settings), fixed, row, plan.by_muon), size
+            like = cost_of(request.kind, complete_settings(settings), fixed, row, plan.by_muon), size
         cost = None if like is None else scale_cost(*like, size, request.kind)
         candidate = measure(plan, settings, size, cost)
         fits = rules.fits(advice, size.weights(request.kind), candidate.units, candidate.readable)
@@ -187,7 +187,7 @@ def choose_size(plan: Plan) -> Candidate:
     if request.steps is not None:
         return best
     _, row, fixed = rows_of(plan, best.settings)
-    exact = cost_of(request.kind, whole(best.settings), fixed, row, plan.by_muon)
+    exact = cost_of(request.kind, complete_settings(best.settings), fixed, row, plan.by_muon)
     return measure(plan, best.settings, best.size, exact)
 
 
