@@ -21,6 +21,7 @@ from helpers.documents import fenced, inline, split_commands
 from regard.cli.parser import build_parser
 from regard.errors import UserError
 from regard.runs import recipe
+from regard.training.settings import find_sections
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LOOKED_AT = (
@@ -174,8 +175,9 @@ def complaint(words):
     try:
         options = build_parser().parse_args(rest)
         if options.command == "train" and options.recipe and not options.recipe.endswith(".toml"):
-            changes = recipe.assignments(options.set)
-            recipe.change(recipe.read(options.recipe), changes)
+            changes, sections = recipe.assignments(options.set), recipe.read(options.recipe)
+            find_sections(sections, changes)
+            recipe.change(sections, changes)
             return ", ".join(sorted(set(changes) - settings())) or None
     except UserError as error:
         return str(error)

@@ -119,7 +119,7 @@ def build_parser() -> Parser:
     p.add_argument("--save", metavar="FILE", help=".svg: draw the rates as bars")
 
     p = add("completion", "print a script that completes commands and options in a shell")
-    p.add_argument("shell", choices=["bash", "zsh", "fish"])
+    p.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell that runs the script")
 
     p = add("prepare", "tokenize a large corpus once, in parallel, into shards on disk")
     p.add_argument("data", nargs="+", metavar="DATA")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -299,6 +300,8 @@ def start(
         | ({"teacher": absolute(job.teachers)} if job.teachers else {}),
         "train": vars(config),
     }
+    if job.summary:
+        print("\n".join(job.summary), file=sys.stderr)
     if job.draft is not None:
         if job.folds:
             (job.draft.path / FOLDS).write_text(json.dumps(job.folds, indent=2) + "\n", encoding="utf-8")

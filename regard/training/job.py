@@ -46,6 +46,7 @@ class Job:
     own_warmup: bool = False  # the warm-up was chosen for the number of steps
     notes: list[str] = field(default_factory=list)  # about the data
     comments: list[str] = field(default_factory=list)  # for the recipe: why it is as it is
+    summary: list[str] = field(default_factory=list)  # of the plan, shown before training begins
     folds: dict[str, Any] | None = None  # what `folds.use_folds` found
     teachers: list[str] = field(default_factory=list)  # models whose answers are learned
 

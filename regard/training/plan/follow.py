@@ -1,6 +1,5 @@
 """From a job to its plan, and from the plan to the job's settings."""
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +47,7 @@ def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device)
     if plan is not None:
         job.comments = comments(plan)
         if plan.request.machine is not None:  # it has decided more than rates
-            print("\n".join(describe(plan)), file=sys.stderr)
+            job.summary = describe(plan)
 
 
 def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None) -> Plan:

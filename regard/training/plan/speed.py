@@ -200,8 +200,11 @@ def cost_of(
 ) -> Cost:
     """The cost of a model, from a pass over one row on the meta device."""
     model_class, model_config, _ = MODELS[kind]
-    with EmptyWeights():
-        model = model_class(recipe.fill("model", settings, model_config, **sizes)).to("meta")
+    try:
+        with EmptyWeights():
+            model = model_class(recipe.fill("model", settings, model_config, **sizes)).to("meta")
+    except ValueError as e:
+        raise UserError(f"model: {e}") from None
     weights = sum(p.numel() for p in model.parameters())
     embedded = sum(p.numel() for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters())
     blocks = [m for m in model.modules() if isinstance(m, Block)]
