@@ -320,14 +320,14 @@ def test_a_step_is_logged_now_and_then_with_the_first_and_the_last(text, tmp_pat
 
 
 def test_minutes_are_enough(text, tmp_path):
-    out = tmp_path / "out"
-    tiny(text, out, minutes=0.005, train__schedule="linear", train__warmup=0)
+    out, settings = tmp_path / "out", {"train__schedule": "linear", "train__warmup": 0, "train__save": 1000}
+    tiny(text, out, minutes=0.005, **settings)
     (last,) = checkpoints(out)
     about = json.loads((out / "checkpoints" / last / "state.json").read_text())
     assert about["elapsed"] >= 0.3
     rates = [row["lr"] for row in rows(out) if "lr" in row]
     assert rates == sorted(rates, reverse=True)  # falls with the clock
-    tiny(text, out, minutes=0.005, resume=True, train__schedule="linear", train__warmup=0)  # are used up
+    tiny(text, out, minutes=0.005, resume=True, **settings)  # are used up
     assert checkpoints(out) == [last]
 
 
