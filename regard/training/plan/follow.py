@@ -64,9 +64,14 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
         default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
         facts = facts.training_part(1 - sections["data"].get("holdout", default))
     request = Request(task, kind, by_hand, facts, machine, job.own_kind)
-    if parent is not None and task != "words":
+    if parent is None:
+        return make_plan(request)
+    if task != "words":
         return plan_from_base(request, parent, bool(job.valid))
-    return make_plan(request)
+    plan = make_plan(request)  # vectors are trained on as they are trained
+    for key in [key for key in plan.settings if key.startswith("model.")]:  # which the base has
+        del plan.settings[key], plan.reasons[key]
+    return plan
 
 
 def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
