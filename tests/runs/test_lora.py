@@ -223,6 +223,7 @@ def test_a_labelled_bert(tmp_path):
     )
     settings = ANY | {"model.depth": 2, "model.heads": 2, "model.context": 23, "data.vocab": 300}
     settings |= {"train.batch": 7, "train.lora": 2, "train.layer_decay": 0.7, "train.freeze": 1}
+    settings |= {"model.pre": False, "task.mean": False}
     models = []
     with before(Trainer, "finish", lambda trainer, *_: models.append(trainer.model)):
         train("classify", str(data), out=tmp_path / "out", steps=4, set=settings)

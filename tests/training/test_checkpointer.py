@@ -34,8 +34,8 @@ def test_the_mean_is_the_model_if_it_is_better(text, tmp_path, monkeypatch, caps
     for name, expected in by_hand.items() if mean < last else weights(out, 8).items():
         assert torch.equal(top[name], expected), name
     assert rows(out)[-2:] == [
-        {"step": 8, "valid_loss": last},
-        {"step": 8, "averaged": 3, "valid_loss": mean},
+        {"step": 8, "valid_loss": last, "best": "loss"},
+        {"step": 8, "averaged": 3, "valid_loss": mean} | ({"best": "loss"} if mean < last else {}),
     ]
     assert "the last 3 checkpoints" in capsys.readouterr().err
     tiny(text, tmp_path / "plain", **MEAN | {"train__average": 1})  # training is as without it

@@ -185,8 +185,9 @@ def both(tmp_path_factory):
     try:
         return run_both(tmp_path_factory.mktemp("both"))
     except AssertionError as error:
-        # Once in six times, torch's gloo ended in malloc() ("unaligned tcache chunk"), after many groups.
-        if "malloc()" not in str(error) or "exitcode: -6" not in str(error):
+        # Once in six times, a process ends in torch's gloo: in malloc() ("unaligned tcache chunk"), or by a
+        # segmentation fault in wait_tensor, after dozens of runs.
+        if not any(crash in str(error) for crash in ("malloc()", "Fatal Python error: Segmentation fault")):
             raise
         return run_both(tmp_path_factory.mktemp("both"))
 
