@@ -109,15 +109,21 @@ def marian(rng: random.Random, **more: Any) -> Any:
 BERT = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT}
 
 
-def bert(rng: random.Random, architecture: str = "BertForMaskedLM", **more: Any) -> Any:
+def bert(
+    rng: random.Random, architecture: str = "BertForMaskedLM", config: type = hf.BertConfig, **more: Any
+) -> Any:
     return getattr(hf, architecture)(
-        hf.BertConfig(
+        config(
             **BERT, hidden_size=40, num_hidden_layers=rng.choice([1, 3]),
             num_attention_heads=rng.choice([2, 5]), intermediate_size=53, layer_norm_eps=1e-3,
             hidden_act=rng.choice(["gelu", "gelu_new", "relu"]),
             type_vocab_size=rng.choice([2, 3]), **more,
         )
     )  # fmt: skip
+
+
+def megatron_bert(rng: random.Random, architecture: str = "MegatronBertForMaskedLM", **more: Any) -> Any:
+    return bert(rng, architecture, hf.MegatronBertConfig, **more)
 
 
 def roberta(rng: random.Random, architecture: str = "RobertaForMaskedLM", **more: Any) -> Any:
@@ -190,7 +196,7 @@ MAKERS = {
     f.__name__: f
     for f in (
         *(gpt2, llama, mistral, qwen2, qwen3, t5, marian, pegasus, bert, roberta, longformer, electra),
-        *(distilbert, vit, siglip),
+        *(distilbert, megatron_bert, vit, siglip),
     )
 }
 SPECIALS = {
@@ -198,6 +204,7 @@ SPECIALS = {
     "marian": ("<unk>", "<pad>", "</s>"),
     "pegasus": ("<unk>", "<pad>", "</s>"),
     "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    "megatron_bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "electra": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "distilbert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),

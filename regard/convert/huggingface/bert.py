@@ -32,7 +32,13 @@ NAMES = LAYER | {
 }
 EMBEDDING, SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
 DECODER = "cls.predictions.decoder"
-BARE = "BertModel"  # the only class whose names have no prefix
+HEADS_OF_CLASS = {  # how the name of their class ends: how the names of its heads begin
+    "Model": ("pooler.",),
+    "ForPreTraining": ("cls.", "pooler."),
+    "ForMaskedLM": ("cls.predictions.",),
+    "ForNextSentencePrediction": ("cls.seq_relationship.", "pooler."),
+    "ForSequenceClassification": ("pooler.",),
+}
 
 
 def settings(c: Config, state: Tensors) -> dict[str, Any]:
@@ -72,31 +78,29 @@ def pack(state: Tensors, architecture: str) -> Tensors:
     """The tensors that their class has."""
     if SEGMENTS not in state:  # zeros change nothing
         state[SEGMENTS] = torch.zeros(2, state[EMBEDDING].shape[1])
-    heads = {"BertForMaskedLM": ("cls.predictions.",), "BertForPreTraining": ("cls.", "pooler.")}
-    heads["BertForNextSentencePrediction"] = "cls.seq_relationship.", "pooler."
-    pooled = architecture in (BARE, "BertForSequenceClassification")
-    own_heads = heads.get(architecture, ("pooler.",) if pooled else ())
+    own_heads = next((heads for end, heads in HEADS_OF_CLASS.items() if architecture.endswith(end)), ())
+    bare = architecture.endswith("Model")  # the only class whose names have no prefix
     tensors: Tensors = {}
     for name, t in state.items():
         if name.startswith(("pooler.", "cls.")) and not name.startswith(own_heads):
             continue
-        if architecture == BARE or name.startswith(("cls.", "classifier.", "qa_outputs.")):
+        if bare or name.startswith(("cls.", "classifier.", "qa_outputs.")):
             tensors[name] = t
         else:
             tensors[f"bert.{name}"] = t
     return tensors
 
 
-def describe(model: Any) -> dict[str, Any]:
-    require_settings(model.config, "BERT", window=None, pooler="tanh", embed_dim=None)
-    return describe_encoder(model, "BERT")
+def describe(model: Any, target: str = "BERT", pre: bool = False) -> dict[str, Any]:
+    require_settings(model.config, target, window=None, pooler="tanh", embed_dim=None)
+    return describe_encoder(model, target, pre)
 
 
-def describe_encoder(model: Any, target: str) -> dict[str, Any]:
+def describe_encoder(model: Any, target: str, pre: bool = False) -> dict[str, Any]:
     """The config.json of a BERT, and of what others have in common with it."""
     c = model.config
     acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
-    require_settings(c, target, positions="learned", norm="layer", ffn=tuple(acts), bias=True, pre=False)
+    require_settings(c, target, positions="learned", norm="layer", ffn=tuple(acts), bias=True, pre=pre)
     return {
         "model_type": "bert",
         "vocab_size": c.vocab,

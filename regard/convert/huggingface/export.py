@@ -16,6 +16,7 @@ from regard.convert.huggingface import (
     llama,
     longformer,
     marian,
+    megatron_bert,
     pegasus,
     roberta,
     siglip,
@@ -42,7 +43,7 @@ from regard.models import GPT, Bert, Electra, Transformer, ViT
 
 CLASS_OF_TASK = {task: end for end, task in TASK_OF_CLASS.items()} | {"fill": "ForMaskedLM", "embed": "Model"}
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "longformer": "Longformer"}
-CLASSES |= {"electra": "Electra"}
+CLASSES |= {"electra": "Electra", "megatron-bert": "MegatronBert"}
 
 
 def export_folder(folder: str | Path, request: ExportRequest) -> str:
@@ -63,7 +64,8 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
     if getattr(model, "has_task_head", False):
         if model.mean:
             raise UserError(
-                "task.mean=true has no place in transformers, whose heads read the first token; train without"
+                "task.mean=true has no place in transformers, whose heads read the first token; train with "
+                "task.mean=false, or use --to onnx"
             )
         model, head = model.model, model.head
     if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
@@ -117,16 +119,20 @@ def vit_family(c: Any, request: ExportRequest) -> Family:
 def bert_family(c: Any, request: ExportRequest) -> Family:
     if c.pooler == "gelu" or c.embed_dim or isinstance(request.model, Electra):
         return electra.FAMILY
-    family = distilbert.FAMILY if c.pooler == "relu" else bert.FAMILY
+    if c.pooler == "relu":
+        return distilbert.FAMILY
+    if c.pre:
+        return megatron_bert.FAMILY
     pad = roberta.padding_id(request.tokenizer, c)
-    if pad is None or (predicts_next(family, request) and not c.global_qkv):
-        return family
+    if pad is None or (predicts_next(bert.FAMILY, request) and not c.global_qkv):
+        return bert.FAMILY
     return roberta.with_padding(longformer.FAMILY if c.global_qkv else roberta.FAMILY, pad)
 
 
 def predicts_next(family: Family, request: ExportRequest) -> bool:
     """Whether a head for the next sentence is exported, too."""
-    return request.task["name"] == "fill" and bool(request.task.get("next")) and family is bert.FAMILY
+    has_head = family.names.get("next") == bert.NAMES["next"]
+    return request.task["name"] == "fill" and bool(request.task.get("next")) and has_head
 
 
 FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Family]] = {  # by model and task

@@ -1,4 +1,4 @@
-"""Longformer, ELECTRA and next sentence prediction: every class of transformers that we load and export.
+"""Longformer, ELECTRA, Megatron-BERT and next sentence prediction: every class of transformers that we load and export.
 
 Rows are <s> question </s> </s> text </s>, of unequal length and padded.
 """
@@ -28,6 +28,9 @@ CLASSES = [("longformer", f"Longformer{end}") for end in ENDS] + [
     ("electra", f"Electra{end}") for end in ENDS
 ]
 CLASSES += [("electra", "ElectraForPreTraining"), ("bert", "BertForNextSentencePrediction")]
+CLASSES += [
+    ("megatron_bert", f"MegatronBert{end}") for end in (*ENDS, "ForPreTraining", "ForNextSentencePrediction")
+]
 PAIR = "The cat sleeps", "A dog barks at last"
 
 
@@ -47,7 +50,7 @@ def their_outputs(theirs: Any, ids: Tensor, attention_mask: Tensor) -> Tensor:
     y = theirs(ids, attention_mask.long())
     if hasattr(y, "start_logits"):
         return torch.stack([y.start_logits, y.end_logits], dim=-1)[attention_mask]
-    y = y.logits if hasattr(y, "logits") else y.last_hidden_state
+    y = next(y[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in y)
     return y[attention_mask] if y.shape[:2] == ids.shape else y
 
 
@@ -88,9 +91,10 @@ def test_every_class_there_and_back(tmp_path: Path, kind: str, architecture: str
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("kind", "name"), [("bert", "Bert"), ("megatron_bert", "MegatronBert")])
 @pytest.mark.parametrize("end", ["ForPreTraining", "ForNextSentencePrediction"])
-def test_next_sentences_are_transformers(tmp_path: Path, end: str) -> None:
-    theirs = save_folder(tmp_path, "bert", 1, architecture=f"Bert{end}", pad_token_id=0)
+def test_next_sentences_are_transformers(tmp_path: Path, end: str, kind: str, name: str) -> None:
+    theirs = save_folder(tmp_path, kind, 1, architecture=f"{name}{end}", pad_token_id=0)
     model = load(tmp_path, "cpu")
     ids = [model.tokenizer.encode(text) for text in PAIR]
     row = [model.task.first, *ids[0], model.task.end, *ids[1], model.task.end]

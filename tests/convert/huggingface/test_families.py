@@ -24,6 +24,7 @@ from regard.tasks.answers import generate_tokens
 from regard.training.build import train
 
 SEEDS = range(3)
+BERTS = ("bert", "roberta", "longformer", "electra", "distilbert", "megatron-bert")
 
 
 @torch.no_grad()
@@ -37,7 +38,7 @@ def logits(theirs: Any) -> Tensor:
     attention_mask = torch.arange(29) < torch.tensor([[29], [13], [1]])
     if theirs.config.is_encoder_decoder:
         return theirs(ids, attention_mask.long(), decoder_input_ids=target).logits
-    if theirs.config.model_type in ("bert", "roberta", "longformer", "electra", "distilbert"):
+    if theirs.config.model_type in BERTS:
         return theirs(ids, attention_mask.long()).logits[attention_mask]
     return theirs(ids).logits
 
@@ -440,7 +441,9 @@ def test_models_without_an_equal_in_transformers(tmp_path: Path) -> None:
     refused("t5", "restore", "bpe", {}, "model.decoder_heads=2", decoder_heads=2)
     refused("t5", "restore", "bpe", {}, "model.decoder_hidden=53", decoder_hidden=53)
     for sizes, word in (
-        ({"pre": True}, "model.pre"),
+        ({"pre": True, "pooler": "relu", "segments": 0}, "model.pre"),
+        ({"pre": True, "pooler": "gelu"}, "model.pre"),
+        ({"pre": True, "window": 5}, "model.window"),
         ({"window": 5}, "model.window"),
         ({"norm": "rms"}, "model.norm"),
     ):
