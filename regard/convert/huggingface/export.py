@@ -86,7 +86,7 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
     write_json(folder / CONFIG, config | ids | {"dtype": "float32", "torch_dtype": "float32"})
     write_tensors(folder / WEIGHTS, {name: t.float() for name, t in tensors.items()})
     if request.tokenizer is not None:
-        write_tokenizer(folder, request, family, config["model_type"], model.config.context)
+        write_tokenizer(folder, request, family, config["model_type"], model.config)
     if request.generates:
         write_json(folder / GENERATION, generation_config(request.generation, ids))
     if task == "see":
@@ -197,9 +197,7 @@ def special_ids(request: ExportRequest) -> dict[str, Any]:
     return {name: id for name, id in ids.items() if id is not None}
 
 
-def write_tokenizer(
-    folder: Path, request: ExportRequest, family: Family, model_type: str, context: int
-) -> None:
+def write_tokenizer(folder: Path, request: ExportRequest, family: Family, model_type: str, c: Any) -> None:
     assert request.tokenizer is not None
     ids = special_token_ids(request.tokenizer)
     first, last = ("[CLS]", "[SEP]") if family.kind == "bert" else (None, None)
@@ -210,7 +208,10 @@ def write_tokenizer(
     between = request.task.get("separators", 1)
     template = add_template(request.tokenizer, first, last, between)
     (folder / TOKENIZER).write_text(template + "\n", encoding="utf-8")
-    config = tokenizer_config(request.tokenizer, request.end if request.generates else None, context)
+    config = tokenizer_config(request.tokenizer, request.end if request.generates else None, c.context)
+    if family.kind == "bert":  # transformers 4 and 5 differ in whether they return segments by default
+        segments = ["token_type_ids"] if c.segments > 1 else []
+        config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
     if model_type in LIKE_ROBERTA:
         config |= {role: name for role, name in roberta.ROLES.items() if name in ids}
     if request.chat_template is not None:

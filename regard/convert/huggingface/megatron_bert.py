@@ -1,5 +1,5 @@
-"""Megatron-BERT: Shoeybi et al. 2020. A BERT with norms before the layers and after the last one, and none after
-the embeddings."""
+"""Megatron-BERT: Shoeybi et al. 2020. A BERT with norms before the layers and after the last one, and none
+after the embeddings."""
 
 from typing import Any
 

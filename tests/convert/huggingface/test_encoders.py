@@ -1,4 +1,4 @@
-"""Longformer, ELECTRA, Megatron-BERT and next sentence prediction: every class of transformers that we load and export.
+"""Longformer, ELECTRA, Megatron-BERT and next sentences: every class of transformers that we load and export.
 
 Rows are <s> question </s> </s> text </s>, of unequal length and padded.
 """
