@@ -146,7 +146,7 @@ def test_an_electra_of_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("kind", ["longformer", "electra"])
+@pytest.mark.parametrize("kind", ["longformer", "electra", "megatron_bert"])
 @pytest.mark.parametrize("recipe", ["fill", "classify", "span"])
 def test_fine_tuning_from_a_folder(tmp_path: Path, kind: str, recipe: str) -> None:
     save_folder(tmp_path / "base", kind, 0)
@@ -155,7 +155,9 @@ def test_fine_tuning_from_a_folder(tmp_path: Path, kind: str, recipe: str) -> No
     model = train(recipe, base=tmp_path / "base", out=tmp_path / "run", set=settings | more)
     export(model, tmp_path / "out")
     end = {"fill": "ForMaskedLM", "classify": "ForSequenceClassification", "span": "ForQuestionAnswering"}
-    theirs = getattr(hf, f"{kind.capitalize()}{end[recipe]}").from_pretrained(tmp_path / "out").eval()
+    theirs = (
+        getattr(hf, f"{kind.title().replace('_', '')}{end[recipe]}").from_pretrained(tmp_path / "out").eval()
+    )
     inputs = rows()
     if recipe == "span" or kind == "longformer":
         inputs = tuple(t[:2] for t in inputs)
