@@ -34,11 +34,10 @@ MEMORISES = ((0.25, 1, 0.0), (0.10, 2, 0.0), (0.05, 4, 0.2))
 STALE = ((0.25, 1, 0.3),)
 # Of n rows, the loss may be off by chance by so many standard errors, 1/√n of it; where that is more than
 # such a share, it must be exceeded, and more often.
-ERRORS, AND_MORE = 4.0, 2
+ERRORS, AND_MORE = 3.0, 2
 TO_THE_END = 0.9  # share of the budget after which no run stops: the last steps, at low rates, gain most
 MOST_BATCHES, ENOUGH_TARGETS = 16, 2**16
 LARGEST = 2**53  # number in a checkpoint
-ERRORS = 3.0  # standard errors of a mean over n rows, 1/√n of it: a smaller difference may be chance
 
 
 @dataclass
