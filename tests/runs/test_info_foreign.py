@@ -16,7 +16,7 @@ from regard.runs.load import load
 def test_huggingface(tmp_path: Path, kind: str) -> None:
     theirs = save_folder(tmp_path, kind)
     model, facts = load(tmp_path, "cpu"), info(tmp_path)
-    assert (facts["format"], facts["kind"]) == ("huggingface", kind)
+    assert (facts["format"], facts["kind"]) == ("huggingface", theirs.config.model_type)
     assert facts["task"] == model.task.config.name
     assert facts["architecture"] == type(theirs).__name__
     assert facts["bytes"] == (tmp_path / "model.safetensors").stat().st_size
