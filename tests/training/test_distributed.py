@@ -292,6 +292,16 @@ def test_torchruns_environment_says_which_process_this_is(monkeypatch):
     assert (module["RANK"], module["WORLD"], module["LOCAL"]) == (3, 4, 1)
 
 
+def test_a_group_outlives_what_was_trained_in_it(monkeypatch):
+    monkeypatch.setattr(distributed, "WORLD", 2)
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}.items():
+        monkeypatch.setenv(name, str(value))
+    with distributed.process_group(torch.device("cpu")):
+        group = torch.distributed.group.WORLD
+    assert not torch.distributed.is_initialized()
+    assert any(each is group for each in distributed._groups)  # else DDP frees it, and torch may hang
+
+
 def test_alone_everything_is_simple():
     with distributed.process_group(torch.device("cpu")):
         assert distributed.all_max(3, 0.5) == [3, 0.5]
