@@ -160,6 +160,11 @@ def serve_models(
             bound = limits.timeout + DRAIN
             start_timer(bound, lambda: end_process(sig, bound))
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().shutdown(sockets)
+            # uvicorn raises the signal again: now an exception, so that the last lines of the log are written.
+            signal.signal(signal.SIGHUP, lambda sig, _: sys.exit(128 + sig))
+
     listener = bind_socket(PORT if port is None else port, security.host, port is not None)
     security = replace(security, names={*security.names, listener.getsockname()[0]})
     sys.setswitchinterval(SWITCH_INTERVAL)

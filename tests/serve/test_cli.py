@@ -36,6 +36,24 @@ def run(tmp_path_factory):
     return folder
 
 
+# An answer that takes minutes; and a log whose last lines are not written yet when the last answer ends.
+SLOW_STEPS = """
+import sys, time
+from regard import cli
+from regard.models import GPT
+step = GPT.step
+GPT.step = lambda *args: time.sleep(0.1) or step(*args)
+cli.main(["serve", *sys.argv[1:]])
+"""
+SLOW_LOG = """
+import sys, time
+from regard import cli
+from regard.serve import log
+write, log.CLOSE_SECONDS = log.write_error, 60
+log.write_error = lambda text: time.sleep(0.1) or write(text)
+cli.main(["serve", *sys.argv[1:]])
+"""
+
 STUCK = """
 import sys, time
 from regard import cli
@@ -50,12 +68,19 @@ cli.main(["serve", *sys.argv[2:]])
 """
 
 
+def default_signals():
+    """A child ignores what its parent ignores: SIGHUP under nohup, SIGINT in the background of a script."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def process(*more, script=None, **env):
     start = ["-m", "regard", "serve"] if script is None else ["-c", script]
     command = [sys.executable, *start, *map(str, more)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    server = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"} | env, **pipes)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | env
+    server = subprocess.Popen(command, env=environment, preexec_fn=default_signals, **pipes)
     try:
         server.address = server.stdout.readline().strip()
         yield server
@@ -87,7 +112,8 @@ def test_signal_lets_running_answers_finish(run, number):
             "".join(json.loads(row[6:])["choices"][0]["text"] for row in answer if row[:7] == b"data: {")
         )
 
-    with process(run, "--port", "0", "--places", "3", "--queue", "2") as server:
+    more = ("--port", "0", "--places", "3", "--queue", "2")
+    with process(run, *more, script=SLOW_LOG) as server:
         assert server.address.startswith("http://127.0.0.1:")
         lines = [post(server, body | {"stream": True}) for _ in range(3)]  # each has started
         waiting = line(server)
@@ -116,7 +142,8 @@ def test_second_signal_ends_at_once(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "endless")
     end = json.loads((folder / GENERATION).read_text())["eos_token_id"]
     (folder / GENERATION).write_text(json.dumps({"suppress_tokens": [end]}))  # or the answer ends by itself
-    with process(folder, "--port", "0", "--log", "none", REGARD_API_KEY="sesame") as server:
+    more = ("--port", "0", "--log", "none")
+    with process(folder, *more, script=SLOW_STEPS, REGARD_API_KEY="sesame") as server:
         body = {"prompt": "the fox", "max_tokens": 4096, "stream": True}
         it, answer = post(server, body)
         assert answer.status == 401  # the key of the environment is needed
