@@ -151,7 +151,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / "log.jsonl"
     lines = path.read_text().splitlines() if path.is_file() else []
     rows = [json.loads(line) for line in lines if line.endswith("}")]
-    keep = ("step", "valid_loss", "valid_accuracy", "valid_bits_per_byte", "valid_perplexity")
+    names = ("loss", "accuracy", "matthews", "spearman", "bits_per_byte", "perplexity")
+    keep = ("step", *(f"valid_{name}" for name in names))
     return {
         "evaluations": [
             {k: round(row[k], 5) for k in keep if k in row} for row in rows if "valid_loss" in row

@@ -139,6 +139,33 @@ def decays() -> Iterator[Job]:
             yield small("decay", steps=steps, train_weight_decay=decay)
 
 
+def query_norms() -> Iterator[Job]:
+    """Queries and keys that are normalised, with three seeds: at the same number of steps."""
+    for seed in (1, 2, 3):
+        for normalised in (False, True):
+            for optimizer, lr in (("muon", 8e-3), ("adamw", 4e-3)):
+                yield small(
+                    *("qk_norm", 64, 3, 800, lr),
+                    evaluations=4,
+                    train_optimizer=optimizer,
+                    train_seed=seed,
+                    model_qk_norm=normalised,
+                )
+
+
+def query_norms_wider() -> Iterator[Job]:
+    """The same for the size that the plan takes on two cores."""
+    for seed in (1, 2, 3):
+        for normalised in (False, True):
+            yield write(
+                *("qk_norm-wider", 128, 4, 128, 2048, 500),
+                evaluations=5,
+                train_device="cpu",
+                train_seed=seed,
+                model_qk_norm=normalised,
+            )
+
+
 def wiki() -> Iterator[Job]:
     """Vocabularies for 11 MB of text, by bits per byte; and larger models."""
     for vocab, dim, depth, dropout, steps in (
@@ -203,6 +230,25 @@ def classifiers() -> Iterator[Job]:
     yield classify(task_smoothing=0.1)
     yield classify(steps=1200, model_dropout=0.5)
     yield classify(steps=200, lr=2e-3)
+
+
+def pools() -> Iterator[Job]:
+    """The first token or the mean of all, with the plan's settings: phrases and sets of bench.kinds."""
+    plan = {"model_pre": True, "train_optimizer": "muon", "train_weight_decay": 0.1, "train_device": "cpu"}
+    for seed in (1, 2, 3):
+        for data, valid, steps in (
+            *((PHRASES, PHRASES_VALID, 300), (("names/train.tsv",), ("names/test.tsv",), 100)),
+            *(
+                (("topics/train.tsv",), ("topics/test.tsv",), 250),
+                (("few/train.tsv",), ("few/test.tsv",), 60),
+            ),
+            *((("unbalanced/train.tsv",), ("unbalanced/test.tsv",), 100),),
+            *((("price/train.tsv",), ("price/test.tsv",), 150),),
+        ):
+            for mean in (True, False):
+                job = classify(steps=steps, lr=2e-3, task_mean=mean, train_seed=seed, **plan)
+                job.settings["train.tokens"] = 2048
+                yield replace(job, sweep="pool", data=data, valid=valid)
 
 
 def see(
@@ -327,9 +373,12 @@ SWEEPS: dict[str, list[Job]] = {
     "decay": list(decays()),
     "adamw": list(adamw()),
     "depth": list(depths()),
+    "qk_norm": list(query_norms()),
+    "qk_norm-wider": list(query_norms_wider()),
     "wiki": list(wiki()),
     "fill": list(fills()),
     "classify": list(classifiers()),
+    "pool": list(pools()),
     "see": list(sights()),
     "pairs": list(small_pairs()),
     "chat": list(chats()),

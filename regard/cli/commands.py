@@ -51,7 +51,7 @@ def train(options: argparse.Namespace) -> None:
             changes[f"train.{option}"] = value
     if options.dtype is not None:
         changes["train.precision"] = PRECISIONS[options.dtype]
-    asked = {name: getattr(options, name) for name in ("valid", "base", "steps", "minutes")}
+    asked = {name: getattr(options, name) for name in ("valid", "base", "teacher", "steps", "minutes")}
     if options.dry_run or options.machine is not None:
         from regard.training.build import plan
         from regard.training.plan.report import describe
@@ -61,7 +61,7 @@ def train(options: argparse.Namespace) -> None:
         return
     from regard.training.build import train
 
-    more = {"out": options.out, "teacher": options.teacher, "resume": options.resume}
+    more = {"out": options.out, "resume": options.resume}
     model = train(options.recipe, *options.data, **asked, set=changes, **more)
     if int(os.environ.get("RANK", 0)) == 0:
         print(model.folder)

@@ -79,17 +79,20 @@ def plan(
     *data: str,
     valid: str | Sequence[str] = (),
     base: str | Path | None = None,
+    teacher: str | Path | Sequence[str | Path] = (),
     steps: int | None = None,
     minutes: float | None = None,
     set: Mapping[str, Any] | None = None,
     machine: str | None = None,
 ) -> Plan:
     """What `train` would do, on this machine or on one of a known name. Nothing is written."""
-    job = make_job(name, data, valid, None, base, (), steps, minutes, set, resume=False)
+    job = make_job(name, data, valid, None, base, teacher, steps, minutes, set, resume=False)
     config, reading = check_sections(job)
     where = this_machine(choose_device(config.device)) if machine is None else known_machine(machine)
     with read_together(reading.max_bytes, reading.version):
         task_class, _ = find_task(job.sections["task"].get("name"), config)
+        if job.teachers:
+            check_teachable(task_class, job.sections["task"]["name"])
         parent = load(job.base, "cpu") if job.base else None
         kind = choose_kind(job, parent, task_class)
         check_settings(job, kind, parent)
@@ -310,7 +313,7 @@ def start(
         check_config(job.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there
     if job.teachers and task.learns_from == "answers":
-        learn_answers(job.folder, job.teachers, task, corpus, device)
+        config = learn_answers(job.folder, job.teachers, task, corpus, device, config)
     trainer = Trainer(job.folder, task, model, corpus, config, device, make_first_model)
     if job.folds:
         trainer.reporter.notice(describe_folds(job.folds))

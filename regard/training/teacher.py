@@ -7,11 +7,15 @@ see `Objective.distill`.
 """
 
 import json
+import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from regard.data import Corpus
@@ -22,9 +26,12 @@ from regard.runs.load import load
 from regard.runs.model import Model
 from regard.tasks import TASKS, Task
 from regard.training import distributed
+from regard.training.config import TrainConfig
 from regard.training.objective import Objective
 
-AT_ONCE = 2048  # sources that are answered between two writes
+AT_ONCE = 2048  # sources that are answered between two writes, at most
+FIRST, PART_SECONDS = 64, 5.0  # where the time is limited: at first, and then for as long
+TEACHERS_SHARE = 0.5  # of the time of a run, at most
 
 
 def load_teachers(paths: Sequence[str], task: str, device: torch.device) -> list[Model]:
@@ -65,49 +72,85 @@ def facts(task: Task) -> dict[str, object]:
 
 
 def learn_answers(
-    folder: Path, paths: Sequence[str], task: Task, corpus: Corpus, device: torch.device
-) -> None:
-    """Put the teachers' answers to its sources into the corpus; all are kept in the run's folder."""
-    sources = corpus.train.sources
+    folder: Path, paths: Sequence[str], task: Task, corpus: Corpus, device: torch.device, config: TrainConfig
+) -> TrainConfig:
+    """Put the teachers' answers to its sources into the corpus; all are kept in the run's folder.
+
+    Return the settings for the student, which has the time that is left of train.minutes. Teachers take a
+    part of it at most; sources that they have not answered by then keep their targets.
+    """
+    sources, minutes = corpus.train.sources, config.minutes
+    limit = math.inf if minutes is None else TEACHERS_SHARE * 60 * minutes
     answers = read_answers(folder, len(sources))
-    if distributed.all_max(len(answers) < len(sources))[0]:
+    if distributed.all_max(len(answers) < len(sources) and read_seconds(folder) < limit)[0]:
         models = load_teachers(paths, task.config.name, device)
         teacher = models[0] if len(models) == 1 else ensemble(models)
-        answer_sources(folder, teacher, sources, [row for row in range(len(sources)) if row not in answers])
+        missing = [row for row in range(len(sources)) if row not in answers]
+        if limit < math.inf:  # those that are answered stand for all
+            missing = np.random.default_rng(0).permutation(missing).tolist()
+        answer_sources(folder, teacher, sources, missing, limit - read_seconds(folder))
         distributed.barrier()  # all have written theirs
         answers = read_answers(folder, len(sources))
-    corpus.train, replaced = task.learn_answers(corpus.train, [answers[row] for row in range(len(sources))])
+    corpus.train, replaced = task.learn_answers(
+        corpus.train, [answers.get(row, "") for row in range(len(sources))]
+    )
     names = " and ".join(str(path) for path in paths)
-    corpus.notes.append(f"{replaced:,} of {len(sources):,} targets are what {names} answered ({ANSWERS})")
+    note = f"{replaced:,} of {len(sources):,} targets are what {names} answered ({ANSWERS})"
+    if len(answers) < len(sources):
+        note += f"; for more there was no time, of which teachers have {TEACHERS_SHARE:.0%} at most"
+    corpus.notes.append(note)
+    if minutes is None:
+        return config
+    left = max(0.5 * (1 - TEACHERS_SHARE) * minutes, minutes - read_seconds(folder) / 60)
+    return replace(config, minutes=left)
 
 
-def answer_sources(folder: Path, teacher: Model, sources: Sequence[str], rows: Sequence[int]) -> None:
-    """Write the answers to these sources to a file of this process."""
-    mine, began = distributed.local_rows(rows), time.monotonic()
+def answer_sources(
+    folder: Path, teacher: Model, sources: Sequence[str], rows: Sequence[int], limit: float = math.inf
+) -> None:
+    """Write the answers to these sources, or to those for which there are seconds, to this process's file."""
+    mine, began, done = distributed.local_rows(rows), time.monotonic(), 0
+    size = AT_ONCE if limit == math.inf else FIRST
     with (folder / ANSWERS.replace("*", str(distributed.RANK))).open("a", encoding="utf-8") as file:
         file.write("\n")  # what a killed process left of a line ends here
-        for start in range(0, len(mine), AT_ONCE):
-            part = mine[start : start + AT_ONCE]
+        while done < len(mine) and (since := time.monotonic()) - began < limit:
+            part = mine[done : done + size]
             answers = teacher.answers([sources[row] for row in part])
+            each = (time.monotonic() - since) / len(part)
             for row, (answer, *_) in zip(part, answers, strict=True):
-                file.write(json.dumps({"row": row, "answer": answer.text}, ensure_ascii=False) + "\n")
+                entry = {"row": row, "answer": answer.text, "seconds": round(each, 6)}
+                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
             file.flush()
-            done = start + len(part)
-            left = (time.monotonic() - began) * (len(mine) - done) / done
+            done += len(part)
+            took = time.monotonic() - began
+            left = min(limit - took, took * (len(mine) - done) / done)
+            if limit < math.inf:
+                size = int(min(AT_ONCE, max(1, done / max(took, 1e-9) * min(PART_SECONDS, left))))
             if distributed.RANK == 0:
                 print(f"teachers: {done:,} of {len(mine):,} answers, {left:.0f} s left", file=sys.stderr)
 
 
 def read_answers(folder: Path, count: int) -> dict[int, str]:
     """The answers that are in a run's folder, by row; lines that are not whole are left out."""
-    answers = {}
-    for path in sorted(folder.glob(ANSWERS)):
-        for line in path.read_text("utf-8", errors="replace").splitlines():
-            try:
-                entry = json.loads(line)
-                row, answer = entry["row"], entry["answer"]
-            except (ValueError, KeyError, TypeError):
-                continue
-            if isinstance(answer, str) and type(row) is int and 0 <= row < count:
-                answers[row] = answer
-    return answers
+    return {
+        entry["row"]: entry["answer"]
+        for path in sorted(folder.glob(ANSWERS))
+        for entry in read_entries(path)
+        if entry["row"] < count
+    }
+
+
+def read_seconds(folder: Path) -> float:
+    """How long the teachers have answered; processes do so at the same time."""
+    return max((sum(e["seconds"] for e in read_entries(path)) for path in folder.glob(ANSWERS)), default=0.0)
+
+
+def read_entries(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text("utf-8", errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+            row, answer, seconds = entry["row"], entry["answer"], entry.get("seconds", 0.0)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        if isinstance(answer, str) and type(row) is int and row >= 0 and isinstance(seconds, int | float):
+            yield {"row": row, "answer": answer, "seconds": seconds}

@@ -1,6 +1,5 @@
 """From a job to its plan, and from the plan to the job's settings."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +8,6 @@ from regard.data.files import read_together
 from regard.models import MODELS
 from regard.runs.model import Model
 from regard.tasks import TASKS
-from regard.tasks.heads import without_head
 from regard.training import distributed
 from regard.training.job import Job
 from regard.training.plan.facts import read_facts
@@ -19,7 +17,8 @@ from regard.training.plan.report import comments, describe
 from regard.training.plan.rules import DEFAULT_MINUTES
 from regard.training.plan.sizes import Request
 from regard.training.plan.speed import Machine, step_seconds, this_machine
-from regard.training.settings import FROM_DATA
+from regard.training.plan.teaching import plan_with, with_teachers
+from regard.training.teacher import load_teachers
 
 
 def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device) -> None:
@@ -64,10 +63,26 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
         default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
         facts = facts.training_part(1 - sections["data"].get("holdout", default))
     request = Request(task, kind, by_hand, facts, machine, job.own_kind)
+    if job.teachers:
+        return plan_student(request, load_teachers(job.teachers, task, torch.device("cpu")), parent, job)
+    return plan_request(request, parent, bool(job.valid))
+
+
+def plan_student(request: Request, teachers: list[Model], parent: Model | None, job: Job) -> Plan:
+    """The plan for a model that learns from others; where it learns their probabilities, it reads no more at
+    once than they can."""
+    plan = plan_request(with_teachers(request, teachers), parent, bool(job.valid))
+    context = min(teacher.task.context for teacher in teachers)
+    if plan.request.teaching.flops and plan.settings.get("model.context", 0) > context:
+        plan.settings["model.context"], plan.reasons["model.context"] = context, "that of a teacher"
+    return plan
+
+
+def plan_request(request: Request, parent: Model | None, validated: bool) -> Plan:
     if parent is None:
         return make_plan(request)
-    if task != "words":
-        return plan_from_base(request, parent, bool(job.valid))
+    if request.task != "words":
+        return plan_from_base(request, parent, validated)
     plan = make_plan(request)  # vectors are trained on as they are trained
     for key in [key for key in plan.settings if key.startswith("model.")]:  # which the base has
         del plan.settings[key], plan.reasons[key]
@@ -76,19 +91,15 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
 
 def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
     """The plan for a model that is trained further: its sizes and tokenizers are known."""
-    config: Any = without_head(parent.model).config
-    sizes = {f"model.{k}": v for k, v in vars(config).items() if k not in FROM_DATA and v is not None}
-    vocab = parent.tokenizers[0].vocab if parent.tokenizers else 0
-    facts = replace(request.facts, vocab=vocab)
-    plan = Plan(replace(request, by_hand={**sizes, **request.by_hand}, facts=facts))
-    get, affordable = request.by_hand.get, None
+    plan = plan_with(request, parent)
+    facts, get, affordable = plan.request.facts, request.by_hand.get, None
     if request.machine is not None:
         rows = float(get("train.batch") or choose_batch(request.task, facts.rows))
         units = rows * rows_of(plan)[1].units
         affordable = max(10, int(seconds_to_train(plan) / step_seconds(request.machine, plan.cost, units)))
     choices = finetune_settings(
         request.task,
-        Base(task=str(parent.task.config.name), dim=config.dim),
+        Base(task=str(parent.task.config.name), dim=plan.cost.width),
         facts.rows,
         facts.classes,
         facts.balance,

@@ -66,8 +66,12 @@ class Plan:
 
     @cached_property
     def cost(self) -> Cost:
-        _, row, fixed = rows_of(self)
-        return cost_of(self.request.kind, self.model_settings(), fixed, row, self.by_muon)
+        return self.request.teaching.added_to(self.cost_of({}, self.model_settings()))
+
+    def cost_of(self, size: dict[str, Any], model: dict[str, Any]) -> Cost:
+        """What a model of these settings costs, without teachers."""
+        _, row, fixed = rows_of(self, size)
+        return cost_of(self.request.kind, model, fixed, row, self.by_muon)
 
     @property
     def by_muon(self) -> bool:
@@ -94,7 +98,9 @@ class Plan:
         compiled, twice = self.is_compiled(), 2 if self.get("task.r_drop") else 1
         seconds = twice * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
         seconds = (1 + int(self.get("train.folds") or 0)) * (seconds + startup(machine, compiled))
-        return seconds if minutes is None else min(seconds, 60 * minutes)
+        if minutes is None:
+            return seconds + self.request.teaching.seconds
+        return min(seconds + self.request.teaching.seconds_of(minutes), 60 * minutes)
 
     def is_compiled(self) -> bool:
         """Whether training compiles its steps, as compilation.pays says."""
@@ -167,9 +173,8 @@ def choose_size(plan: Plan) -> Candidate:
     for size, settings in sizes(request):
         settings = settings | shape_settings(plan, settings)
         if like is None and request.steps is None:
-            _, row, fixed = rows_of(plan, settings)
-            like = cost_of(request.kind, complete_settings(settings), fixed, row, plan.by_muon), size
-        cost = None if like is None else scale_cost(*like, size, request.kind)
+            like = plan.cost_of(settings, complete_settings(settings)), size
+        cost = None if like is None else request.teaching.added_to(scale_cost(*like, size, request.kind))
         candidate = measure(plan, settings, size, cost)
         fits = rules.fits(advice, size.weights(request.kind), candidate.units, candidate.readable)
         if size.dim <= advice.dim:  # enough for most data, if there is some time
@@ -186,9 +191,8 @@ def choose_size(plan: Plan) -> Candidate:
     assert best is not None
     if request.steps is not None:
         return best
-    _, row, fixed = rows_of(plan, best.settings)
-    exact = cost_of(request.kind, complete_settings(best.settings), fixed, row, plan.by_muon)
-    return measure(plan, best.settings, best.size, exact)
+    exact = plan.cost_of(best.settings, complete_settings(best.settings))
+    return measure(plan, best.settings, best.size, request.teaching.added_to(exact))
 
 
 def shape_settings(plan: Plan, size: dict[str, Any]) -> dict[str, Any]:
@@ -231,7 +235,8 @@ def seconds_to_train(plan: Plan) -> float:
     """The time that is left for steps."""
     minutes = plan.request.minutes or rules.DEFAULT_MINUTES
     assert plan.request.machine is not None
-    return SHARE * max(18 * minutes, 60 * minutes - startup(plan.request.machine, minutes >= COMPILED))
+    before = startup(plan.request.machine, minutes >= COMPILED) + plan.request.teaching.seconds_of(minutes)
+    return SHARE * max(18 * minutes, 60 * minutes - before)
 
 
 def startup(machine: Machine, compiled: bool) -> float:
@@ -348,6 +353,8 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     best, often = "best measured for this task", f"for {passes:.2g} passes over the data"
     pressure = rules.pressure_to_memorise(passes, candidate.size.weights(request.kind) / candidate.units)
     fields = MODELS[request.kind][1].__dataclass_fields__
+    if task == "fill" and plan.get("task.replaced"):
+        plan.choose("model.pre", False, "as published, and as transformers has it (Clark et al. 2020)")
     tuned = plan.get("model.encoder") == "efficientnet"
     for key, value in rules.other_settings(task, request.facts, passes, request.gpu, tuned).items():
         if not key.startswith("model.") or key.removeprefix("model.") in fields:

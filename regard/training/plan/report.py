@@ -18,6 +18,8 @@ def describe(plan: Plan) -> list[str]:
         f"  {read}; {limit_words(plan)}",
         f"  {rate_words(plan)}",
     ]
+    if request.teaching.teachers:
+        lines.append(f"  {teacher_words(plan)}")
     if request.machine is not None:
         machine = machine_words(request.machine)
         lines.append(f"  about {duration(plan.seconds())} and {plan.memory() / 1e9:.2g} GB on {machine}")
@@ -68,6 +70,21 @@ def limit_words(plan: Plan) -> str:
     if folds := plan.get("train.folds"):
         words += f"; the best number of steps up to that by {folds} folds first"
     return words + (f"; stops after {patience} evaluations without progress" if patience else "")
+
+
+def teacher_words(plan: Plan) -> str:
+    """What the teachers do, and how much of the time it takes."""
+    teaching, minutes = plan.request.teaching, plan.get("train.minutes")
+    who, s = ("the teacher", "s") if teaching.teachers == 1 else (f"{teaching.teachers} teachers", "")
+    if teaching.flops:
+        return f"{who} read{s} every step: {teaching.flops / plan.cost.flops:.0%} of its work"
+    words = f"{who} answer{s} {plan.request.facts.rows:,} sources first"
+    if not teaching.seconds:
+        return words
+    words += f", in about {duration(teaching.seconds)}"
+    if minutes is not None and teaching.seconds > teaching.seconds_of(minutes):
+        words += f", or as many as they can in {duration(teaching.seconds_of(minutes))}"
+    return words
 
 
 def rate_words(plan: Plan) -> str:

@@ -9,8 +9,25 @@ from regard.training.plan import rules
 from regard.training.plan.facts import Facts
 from regard.training.plan.rules import Size
 from regard.training.plan.speed import Cost, Machine
+from regard.training.teacher import TEACHERS_SHARE
 
 SHARE = 0.93  # of the time that is left for training; the rest are evaluations and checkpoints
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What teachers cost."""
+
+    teachers: int = 0
+    seconds: float = 0.0  # before the first step, in which they answer all sources
+    flops: float = 0.0  # for a unit of each step, where their probabilities are learned
+
+    def added_to(self, cost: Cost) -> Cost:
+        return replace(cost, body=cost.body + self.flops)
+
+    def seconds_of(self, minutes: float) -> float:
+        """The time of a run that they take: part of it at most."""
+        return min(self.seconds, TEACHERS_SHARE * 60 * minutes)
 
 
 @dataclass(frozen=True)
@@ -23,6 +40,7 @@ class Request:
     facts: Facts  # of what is trained on
     machine: Machine | None = None  # not needed where the steps are given
     own_kind: bool = True  # the recipe's own kind of model, not another one
+    teaching: Teaching = Teaching()
 
     @property
     def gpu(self) -> bool:

@@ -254,11 +254,14 @@ def pass_over(model: nn.Module, row: Sequence[tuple[int, ...]]) -> tuple[float, 
 
 def step_seconds(machine: Machine, cost: Cost, units: float, compiled: bool = True) -> float:
     """The time of a step that reads so many units."""
-    half = machine.half if compiled else machine.plain_half
-    speed = machine.peak * cost.width / (cost.width + half)
     work = units / machine.processes * cost.flops + cost.muon
     wait = machine.step_seconds + machine.layer_seconds * cost.layers
-    return work / speed + wait * (1 if machine.processes == 1 else 1.2)
+    return work / working_speed(machine, cost, compiled) + wait * (1 if machine.processes == 1 else 1.2)
+
+
+def working_speed(machine: Machine, cost: Cost, compiled: bool) -> float:
+    """Operations per second of a model of this width."""
+    return machine.peak * cost.width / (cost.width + (machine.half if compiled else machine.plain_half))
 
 
 def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool) -> float:
