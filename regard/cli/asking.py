@@ -198,7 +198,7 @@ def read_terminal() -> Iterator[str]:
 
 
 def score(options: argparse.Namespace) -> None:
-    from regard.data.files import read_together
+    from regard.data.reading import read_together
     from regard.draw.heat import confusion_matrix
     from regard.draw.picture import check_suffix, draw
     from regard.draw.plots import position_curves

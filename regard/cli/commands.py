@@ -21,12 +21,12 @@ def reading_settings(options: argparse.Namespace) -> Iterator[None]:
     if options.command not in READING or not options.set:
         yield
         return
-    from regard.data import files
+    from regard.data.reading import ReadConfig, read_together
     from regard.runs import recipe
 
     sections = recipe.change({"data": {}}, recipe.assignments(options.set))
-    config = recipe.fill("data", sections["data"], files.ReadConfig)
-    with files.read_together(config.max_bytes, config.version):
+    config = recipe.fill("data", sections["data"], ReadConfig)
+    with read_together(config.max_bytes, config.version):
         yield
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from regard.data.documents import Chunk, Reiterable
-from regard.data.files import ReadConfig, reading_fold
+from regard.data.reading import ReadConfig, reading_fold
 from regard.data.splitting import first_held_out, number_groups
 from regard.errors import UserError, suggest
 from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks

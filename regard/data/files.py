@@ -11,11 +11,10 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from regard.data.reading import current_reading, reading_version, record_file, record_note
 from regard.errors import UserError, first_line, os_reason
 from regard.files.regular import regular_stat
 
@@ -30,93 +29,6 @@ CONVERT = (
     | dict.fromkeys((".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".wma"), " (convert to .wav)")
     | dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".html", ".epub"), " (convert to .txt)")
 )  # files that people have, and what to do with them
-# How files are read and split. In version 1, Windows' line ends stay, a header is a pair, CoNLL-U is not
-# known, of images only PNG, JPEG and WebP are read, folders named train and val are like any others, and rows
-# are held out one by one, also where they share a source. A run goes on with the version that it began with.
-VERSION = 2
-
-
-# What a run reads
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadConfig:
-    """The settings in [data] of all that read files, also without a recipe."""
-
-    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
-    version: int = VERSION  # how files are read and split; that with which a run began
-    fold: int = 0  # which part of the data is held out, counted from the last one, for train.folds
-
-    def __post_init__(self) -> None:
-        if self.max_bytes is not None and not self.max_bytes > 0:
-            raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
-        if not 1 <= self.version <= VERSION:
-            raise ValueError(f"version={self.version} must be from 1 to {VERSION}")
-        if self.fold < 0:
-            raise ValueError(f"fold={self.fold} must not be negative")
-
-
-@dataclass
-class Reading:
-    """What holds for all files that are read together, and which these are."""
-
-    max_bytes: int | None = None  # as in ReadConfig
-    version: int = VERSION
-    fold: int = 0
-    notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
-    files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
-
-
-_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
-
-
-@contextlib.contextmanager
-def read_together(
-    max_bytes: int | None = None, version: int | None = None, fold: int | None = None
-) -> Iterator[Reading]:
-    """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
-
-    What is None is as in the context around it.
-    """
-    around = _reading.get() or Reading()
-    reading = Reading(
-        around.max_bytes if max_bytes is None else max_bytes,
-        around.version if version is None else version,
-        around.fold if fold is None else fold,
-    )
-    token = _reading.set(reading)
-    try:
-        yield reading
-    finally:
-        _reading.reset(token)
-
-
-def record_file(path: str) -> None:
-    """Record that a file is opened; called by everything that reads data."""
-    reading = _reading.get()
-    if reading is not None:
-        reading.files.setdefault(path)
-
-
-def record_note(note: str) -> None:
-    """Record what the user should know about the data."""
-    reading = _reading.get()
-    if reading is not None:
-        reading.notes.setdefault(note)
-
-
-def reading_version() -> int:
-    """Return how files are read, see VERSION."""
-    reading = _reading.get()
-    return VERSION if reading is None else reading.version
-
-
-def reading_fold() -> int:
-    """Return which part of the data is held out, counted from the last one."""
-    reading = _reading.get()
-    return 0 if reading is None else reading.fold
-
-
 # Paths
 
 
@@ -218,15 +130,27 @@ class _ZstdReader(io.RawIOBase):
         return len(data)
 
 
+def expansion_limit(size: int) -> int | None:
+    """Return how many bytes a compressed file of this size may expand to; None: any number, of a pipe."""
+    limit = current_reading().max_bytes
+    return max(SMALL, MAX_EXPANSION * size) if limit is None and size else limit
+
+
+def check_expansion(path: str, count: int, limit: int | None) -> None:
+    """Raise UserError if a file has expanded to more bytes than it may."""
+    if limit is not None and count > limit:
+        raise UserError(
+            f"{path}: expands to more than {limit:,} bytes; if that is right, "
+            f"raise the limit with --set data.max_bytes=N, or decompress the file"
+        )
+
+
 class _LimitedReader(io.RawIOBase):
     """What a decompressor returns, up to a limit: a small file may expand to fill any memory or disk."""
 
     def __init__(self, file: Any, path: str, size: int) -> None:
-        reading = _reading.get()
         self.file, self.path, self.count = file, path, 0
-        self.limit = reading.max_bytes if reading else None
-        if self.limit is None and size:  # a pipe has none
-            self.limit = max(SMALL, MAX_EXPANSION * size)
+        self.limit = expansion_limit(size)
 
     def readable(self) -> bool:
         return True
@@ -234,11 +158,7 @@ class _LimitedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         count: int = self.file.readinto(buffer)
         self.count += count
-        if self.limit is not None and self.count > self.limit:
-            raise UserError(
-                f"{self.path}: expands to more than {self.limit:,} bytes; if that is right, "
-                f"raise the limit with --set data.max_bytes=N, or decompress the file"
-            )
+        check_expansion(self.path, self.count, self.limit)
         return count
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence, Set
 
-from regard.data.files import reading_version, record_note
+from regard.data.reading import reading_version, record_note
 
 WORD_NAMES = {"word", "words", "token", "tokens", "form"}
 TAG_NAMES = {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "upos", "entity"}

@@ -17,9 +17,9 @@ from regard.data.files import (
     missing_file,
     open_file,
     read_tsv,
-    reading_version,
 )
 from regard.data.images import DEFAULT_WIDTH, ImageDataset, default_size, load_images
+from regard.data.reading import reading_version
 from regard.errors import UserError, first_line
 from regard.files.regular import check_name
 from regard.vision.decoding import ImageSource, readable_suffixes, resize_image

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.data.decoders import Decoders, decoders, processors
 from regard.data.digests import file_sha256
-from regard.data.files import record_file
+from regard.data.reading import record_file
 from regard.draw.terminal import progress
 from regard.errors import UserError
 from regard.vision.decoding import (

@@ -1,37 +1,65 @@
 """Read texts, or pairs of texts, that have a class or a score each."""
 
-import csv
-import os
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, TypeVar
 
-from regard.data.files import (
-    check_surrogates,
-    content_suffix,
-    decode_utf8,
-    display_name,
-    empty_file,
-    expand_folders,
-    load_hub_dataset,
-    missing_file,
-    normalize_newlines,
-    read_jsonl,
-    read_lines,
-    read_tsv,
-)
+from regard.data.columns import Field, Layout, guess_label, quote_name, quote_names, read_records
+from regard.data.files import display_name, expand_folders
 from regard.data.splitting import first_held_out, number_groups
-from regard.errors import UserError, first_line
+from regard.data.tables import SUFFIXES
+from regard.errors import UserError
 
 T = TypeVar("T")
-Row = tuple[str, list[Any]]  # its location, and its cells
 
-SUFFIXES = {".tsv", ".csv", ".jsonl"}
 COLUMNS = ["text", "other", "label", "score"]
 EXPECTED = "text, then other if the label is about two texts, and label or score"
+FIRST = ("text1", "text_a", "sentence1", "sentence_a", "premise", "question1", "query")
+SECOND = ("text2", "text_b", "sentence2", "sentence_b", "hypothesis", "question2", "passage")
+LAYOUT = Layout(
+    (
+        Field(
+            "text",
+            (
+                "sentence",
+                "review",
+                "comment",
+                "content",
+                "document",
+                "body",
+                "tweet",
+                "message",
+                "utterance",
+                *FIRST,
+            ),
+        ),
+        Field("other", SECOND, required=False),
+        Field(
+            "label",
+            (
+                "labels",
+                "class",
+                "category",
+                "target",
+                "sentiment",
+                "intent",
+                "topic",
+                "emotion",
+                "stars",
+                "rating",
+            ),
+            "label",
+            group="label or score",
+        ),
+        Field(
+            "score", ("similarity", "similarity_score", "relatedness_score"), "score", group="label or score"
+        ),
+    ),
+    EXPECTED,
+    guess_label,
+)
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
@@ -77,167 +105,30 @@ class LabelledTexts:
 
 
 def read_labels(paths: Sequence[str]) -> LabelledTexts:
-    """Read .tsv, .csv and .jsonl files, folders of them, standard input ("-", as .tsv) and datasets on the
-    hub ("hf:...").
+    """Read tables, folders of them, standard input ("-", as .tsv) and datasets on the hub ("hf:...").
 
-    All have the same columns, in any order: text, perhaps other, and label or score; others are ignored.
+    All have the same fields: text, perhaps other, and label or score.
     """
     cells: dict[str, list[Any]] = {}
     where: list[str] = []
     first_file = ""
     for file in list(expand_folders(paths, SUFFIXES)):
-        rows = table_rows(file)
-        header_row = next(rows, None)
-        if header_row is None:
-            raise empty_file(file)
-        location, header = header_row
-        names = _check_header(location, header)
-        first_file = first_file or file
-        cells = cells or {name: [] for name in names}
-        if names != list(cells):
-            raise UserError(
-                f"{display_name(file)}: columns {' '.join(names)}, but {display_name(first_file)} has "
-                f"{' '.join(cells)}; give files with the same columns"
-            )
-        columns = [(name, header.index(name), cells[name]) for name in names]
-        count = len(where)
-        for location, row in rows:
-            if len(row) != len(header):
-                raise UserError(
-                    f"{location}: {count_columns(row)}, but the header has {len(header)}; give one for each"
-                )
-            for name, index, column in columns:
-                column.append(_parse_cell(location, name, row[index]))
+        names: list[str] = []
+        for location, record in read_records(file, LAYOUT):
+            if not names:
+                names = list(record)
+                first_file, cells = first_file or file, cells or {name: [] for name in names}
+                if names != list(cells):
+                    raise UserError(
+                        f"{display_name(file)}: columns {' '.join(names)}, but {display_name(first_file)} "
+                        f"has {' '.join(cells)}; give files with the same columns"
+                    )
+            for name, value in record.items():
+                cells[name].append(value)
             where.append(location)
-        if len(where) == count:
-            raise UserError(f"{display_name(file)}: a header, but no row below it; add rows")
     if not cells:
-        raise UserError(f"no file of labelled texts; give a .tsv, .csv or .jsonl with {EXPECTED}")
+        raise UserError(f"no file of labelled texts; give a table with {EXPECTED}")
     return LabelledTexts(cells["text"], cells.get("other"), cells.get("label"), cells.get("score"), where)
-
-
-def table_rows(file: str) -> Iterator[Row]:
-    """Yield the header of a file, then its rows."""
-    if file.startswith("hf:"):
-        return _hub(file)
-    suffix = ".tsv" if file == "-" else content_suffix(file)
-    if suffix not in SUFFIXES:
-        if not os.path.exists(file):
-            raise missing_file(file)
-        raise UserError(f"{file}: not a .tsv, .csv or .jsonl; convert it to one of them, or rename it")
-    if suffix == ".jsonl":
-        return _jsonl(file)
-    return _without_blanks(_csv(file) if suffix == ".csv" else read_tsv(file))
-
-
-def _without_blanks(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows that are not blank, the first of them, which is the header, with its cells stripped."""
-    is_header = True
-    for where, cells in rows:
-        if len(cells) > 1 or "".join(cells).strip():
-            yield where, [cell.strip() for cell in cells] if is_header else cells
-            is_header = False
-
-
-def _csv(path: str) -> Iterator[Row]:
-    lines = (decode_utf8(line, path, number) for number, line in enumerate(read_lines(path), 1))
-    rows = csv.reader(lines, strict=True)
-    while True:
-        where = f"{display_name(path)}:{rows.line_num + 1}"  # where the row begins; it may have more lines
-        try:
-            cells = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise UserError(
-                f"{where}: not CSV ({first_line(error)}); put a text with commas, quotes or newlines in "
-                'quotes, and double the quotes in it: "so ""to"" say"'
-            ) from None
-        yield where, cells
-
-
-def _jsonl(path: str) -> Iterator[Row]:
-    header: list[str] | None = None
-    for where, row in read_jsonl(path):
-        if not isinstance(row, dict):
-            raise UserError(f'{where}: not an object; write each line as {{"text": "...", "label": "..."}}')
-        if header is None:
-            header = _check_header(where, list(row))
-            yield where, header
-        names = [name for name in COLUMNS if name in row]
-        if names != header:
-            raise UserError(
-                f"{where}: it has {' '.join(names) or 'no text'}, but the first line has {' '.join(header)}; "
-                "give every line the same keys"
-            )
-        yield where, [row[name] for name in header]
-
-
-def _hub(path: str) -> Iterator[Row]:
-    dataset, header = load_hub_dataset(path)
-    yield path, header
-    names = getattr((getattr(dataset, "features", None) or {}).get("label"), "names", None)  # of a ClassLabel
-    for number, row in enumerate(dataset, 1):
-        where = f"{path} row {number}"
-        if names and isinstance(row.get("label"), int):
-            if not 0 <= row["label"] < len(names):
-                raise UserError(f"{where}: the label {row['label']} has no name; choose a split with labels")
-            row = {**row, "label": names[row["label"]]}
-        yield where, [row[name] for name in header]
-
-
-# Checks
-
-
-def _check_header(where: str, header: Sequence[str]) -> list[str]:
-    """Return the columns of a header that are used, in the order of COLUMNS."""
-    names = [name for name in COLUMNS if name in header]
-    columns = f"{where}: the columns are named {quote_names(header)}"
-    if "text" not in names or not {"label", "score"} & set(names):
-        raise UserError(f"{columns}; needed are {EXPECTED}")
-    if {"label", "score"} <= set(names):
-        raise UserError(f"{columns}; rename label or score, whichever is not to be learned")
-    for name in names:
-        if list(header).count(name) > 1:
-            raise UserError(f"{columns}; {name} may be there only once")
-    return names
-
-
-def _parse_cell(where: str, name: str, value: Any) -> str | float:
-    if name == "score":
-        return _parse_score(where, value)
-    if name == "label" and isinstance(value, int):
-        value = str(value).lower()  # 1, or JSON's true
-    if not isinstance(value, str):
-        raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
-    value = normalize_newlines(check_surrogates(value, where)).strip()
-    if not value:
-        raise UserError(f"{where}: an empty {name}; fill it in or remove the row")
-    return value
-
-
-def _parse_score(where: str, value: Any) -> float:
-    try:
-        score = float("nan" if isinstance(value, bool) else value)
-    except (TypeError, ValueError, OverflowError):
-        score = float("nan")
-    if not isfinite(score):
-        raise UserError(f"{where}: the score {quote_name(str(value))} is not a number; write it like 3.5")
-    return score
-
-
-def quote_name(name: str) -> str:
-    """Quote a name for an error message, shortened because anything may be in its place."""
-    name = " ".join(name.split())
-    return f'"{name[:40]}…"' if len(name) > 40 else f'"{name}"'
-
-
-def quote_names(names: Sequence[str]) -> str:
-    return ", ".join([quote_name(name) for name in names[:20]] + ["…"] * (len(names) > 20))
-
-
-def count_columns(row: Sequence[Any]) -> str:
-    return f"{len(row)} column{'s' * (len(row) != 1)}"
 
 
 # Classes

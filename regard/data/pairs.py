@@ -20,9 +20,9 @@ from regard.data.files import (
     read_jsonl,
     read_lines,
     read_tsv,
-    reading_fold,
 )
 from regard.data.headers import is_pair_header, record_header
+from regard.data.reading import reading_fold
 from regard.data.splitting import first_held_out, number_groups
 from regard.errors import UserError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from regard.data.digests import file_sha256
-from regard.data.files import record_file
+from regard.data.reading import record_file
 from regard.errors import UserError, first_line
 from regard.files.regular import regular_stat
 

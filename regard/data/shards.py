@@ -23,7 +23,7 @@ from regard.data.encoding import (
     texts_to_learn_from,
     tokenizer_for,
 )
-from regard.data.files import read_together
+from regard.data.reading import read_together
 from regard.data.shard import Shard
 from regard.data.splitting import use_splits
 from regard.data.streams import Stream

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.audio.mel import FRAMES, HOP, RATE, resample, spectrogram
-from regard.data.files import record_file
 from regard.data.images import MAX_MEMORY, ImageDataset, PixelCache, decode_images
+from regard.data.reading import record_file
 from regard.draw.terminal import progress
 from regard.errors import UserError, os_reason
 from regard.files.regular import regular_stat

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regard.data.columns import quote_name
 from regard.data.files import (
     check_surrogates,
     content_suffix,
@@ -13,7 +14,6 @@ from regard.data.files import (
     missing_file,
     read_jsonl,
 )
-from regard.data.labels import quote_name
 from regard.errors import UserError
 
 

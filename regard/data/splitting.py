@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.data.files import COMPRESSED, reading_fold, reading_version, record_note
+from regard.data.files import COMPRESSED
+from regard.data.reading import reading_fold, reading_version, record_note
 
 TRAIN = ("train", "training")
 VALID = ("valid", "val", "validation", "dev")

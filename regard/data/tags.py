@@ -3,16 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from regard.data.files import (
-    decode_utf8,
-    display_name,
-    expand_folders,
-    read_lines,
-    reading_version,
-    record_note,
-)
+from regard.data.columns import count_columns
+from regard.data.files import decode_utf8, display_name, expand_folders, read_lines
 from regard.data.headers import TAG_NAMES, WORD_NAMES, is_header, record_header
-from regard.data.labels import count_columns
+from regard.data.reading import reading_version, record_note
 from regard.errors import UserError
 
 TaggedSentence = tuple[list[str], list[str]]  # the words, and the tag of each

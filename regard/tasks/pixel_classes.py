@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.files import ReadConfig
 from regard.data.images import ImageDataset
 from regard.data.labels import LabelledTexts, class_ids
+from regard.data.reading import ReadConfig
 from regard.describe.images import IMAGE
 from regard.describe.texts import Text
 from regard.describe.values import Description

@@ -14,9 +14,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import read_pairs
-from regard.data.files import content_suffix, decode_utf8, empty_file, list_files, read_jsonl, read_lines
-from regard.data.labels import SUFFIXES, LabelledTexts, read_labels, split_labels
+from regard.data.files import (
+    content_suffix,
+    decode_utf8,
+    empty_file,
+    list_files,
+    read_jsonl,
+    read_lines,
+)
+from regard.data.labels import LabelledTexts, read_labels, split_labels
 from regard.data.pairs import Pair, split_pairs
+from regard.data.tables import SUFFIXES
 from regard.draw.terminal import progress
 from regard.errors import UserError
 

@@ -20,7 +20,13 @@ from torch.nn import functional as F
 from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus
 from regard.data.documents import read_chunks
 from regard.data.encoding import encode_texts, split_parts, split_texts
-from regard.data.files import content_suffix, decode_utf8, empty_file, list_files, read_lines
+from regard.data.files import (
+    content_suffix,
+    decode_utf8,
+    empty_file,
+    list_files,
+    read_lines,
+)
 from regard.data.shards import is_prepared
 from regard.data.shuffling import GOLDEN, mix64, random_keys
 from regard.decode.sampling import Sampling

@@ -13,7 +13,7 @@ from torch import nn
 
 from regard import errors
 from regard.data import Corpus
-from regard.data.files import ReadConfig, read_together
+from regard.data.reading import ReadConfig, read_together
 from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic

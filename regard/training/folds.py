@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from regard.data.files import ReadConfig
+from regard.data.reading import ReadConfig
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.untrusted import read_json

@@ -15,7 +15,7 @@ from helpers.corpora import COMPRESS, standard_input
 from helpers.errors import user_error
 from regard.data import files
 from regard.data.documents import read_documents, reiterable_chunks, text_size
-from regard.data.files import read_together
+from regard.data.reading import read_together
 
 
 def read(*paths):

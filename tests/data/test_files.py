@@ -15,8 +15,9 @@ from helpers.images import noise, save
 from helpers.runs import TINY, tiny, unmeasured, write_text
 from regard.data import DataConfig, files, load_corpus, prepare
 from regard.data.documents import read_chunks, read_documents
-from regard.data.files import read_lines, read_together
+from regard.data.files import read_lines
 from regard.data.image_readers import read_image_classes
+from regard.data.reading import read_together
 from regard.training.build import train
 
 BOMBS = {".gz": gzip.compress, ".xz": lambda data: lzma.compress(data, preset=0), ".zst": zstandard.compress}

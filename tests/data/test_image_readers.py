@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 from helpers.errors import user_error
 from helpers.images import RNG, noise, save
 from regard.data import images
-from regard.data.files import read_together
 from regard.data.image_readers import read_captions, read_image_classes
+from regard.data.reading import read_together
 
 
 def idx(path, pixels, labels=None):

@@ -11,6 +11,7 @@ from helpers.corpora import COMPRESS, standard_input, write_file
 from helpers.errors import user_error
 from regard.data import files
 from regard.data.pairs import build_histories, conversation_ids, read_pairs, split_pairs
+from regard.data.reading import read_together
 
 
 def read(*paths):
@@ -184,12 +185,12 @@ def test_whole_conversations_are_held_out(count, holdout, held):
 def test_a_header_is_no_pair(tmp_path, header):
     path = write_file(tmp_path / "a.tsv", f"{header}\na\tb\n{header}\n")
     words = tuple(cell.strip() for cell in header.split("\t"))
-    with files.read_together() as reading:
+    with read_together() as reading:
         assert read(path) == [("a", "b"), words]
     (note,) = reading.notes
     assert f"{path}:1" in note
     assert words[0] in note
-    with files.read_together(version=1):
+    with read_together(version=1):
         assert read(path) == [words, ("a", "b"), words]
     assert read(write_file(tmp_path / "b.tsv", f"\n{header}\n")) == [words]  # as the note says
 
@@ -207,5 +208,5 @@ def test_pairs_with_one_source_stay_together():
     assert {source for source, _ in valid} == {"s9", "s19"}
     assert sorted(train + valid) == sorted(pairs)
     assert not {source for source, _ in train} & {source for source, _ in valid}
-    with files.read_together(version=1):
+    with read_together(version=1):
         assert split_pairs(pairs, None, 0.1)[1] == pairs[9::10]

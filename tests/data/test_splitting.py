@@ -9,7 +9,7 @@ import pytest
 
 from helpers.runs import FILES, RUNS, settings_of, tiny, write_data
 from regard.data.encoding import split_texts
-from regard.data.files import read_together
+from regard.data.reading import read_together
 from regard.data.splitting import choose_test, find_splits, hold_out_groups, number_groups, use_splits
 from regard.runs import recipe
 from regard.tasks import TASKS, DataRequest

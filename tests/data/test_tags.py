@@ -4,7 +4,7 @@ import pytest
 
 from helpers.corpora import COMPRESS, standard_input, write_file
 from helpers.errors import user_error
-from regard.data.files import read_together
+from regard.data.reading import read_together
 from regard.data.tags import read_tags
 
 CONLL = """-DOCSTART- -X- -X- O

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from helpers.errors import user_error
-from regard.data.files import read_together
 from regard.data.labels import split_by_class
 from regard.data.pairs import split_pairs
+from regard.data.reading import read_together
 from regard.data.sound_readers import LabelledSound, split_by_voice
 from regard.data.splitting import hold_out_groups
 from regard.runs import recipe

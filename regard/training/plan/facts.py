@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 
 from regard.convert import efficientnet
+from regard.data.columns import read_records
 from regard.data.documents import read_chunks, text_size
-from regard.data.files import COMPRESSED, expand_folders, missing_file, read_together
+from regard.data.files import COMPRESSED, expand_folders, missing_file
 from regard.data.image_readers import idx_labels_path, is_idx, read_class_folders, read_idx, read_table
 from regard.data.images import default_size
-from regard.data.labels import SUFFIXES, table_rows
+from regard.data.labels import LAYOUT
 from regard.data.pairs import build_histories, read_pairs
+from regard.data.reading import read_together
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.sound_readers import read_sound_classes
 from regard.data.sounds import frames_of, open_sound, read_header
 from regard.data.spans import read_spans
+from regard.data.tables import SUFFIXES
 from regard.data.tags import read_tags
 from regard.tasks.hear import SPOKEN_SECONDS
 from regard.tasks.see import WIDEST
@@ -175,16 +178,13 @@ def read_label_facts(paths: Sequence[str]) -> Facts:
     texts, labels, has_scores = Texts(), Counter[str](), False
     read, scale = 0, 1.0
     for file in expand_folders(paths, SUFFIXES):
-        rows = table_rows(file)
-        header = next(rows, ("", []))[1]
-        columns = {name: index for index, name in enumerate(header)}
-        has_scores = has_scores or "score" in columns
-        for _, cells in islice(rows, ROWS):
-            row = {name: str(cells[i]) for name, i in columns.items() if i < len(cells)}
-            texts.add(" ".join(row[name] for name in ("text", "other") if name in row))
-            labels[row.get("label", "")] += 1
-            read += sum(len(str(cell)) + 1 for cell in cells)
-        scale = max(scale, count_rest(rows, paths, read))
+        records = read_records(file, LAYOUT)
+        for _, record in islice(records, ROWS):
+            texts.add(" ".join(record[name] for name in ("text", "other") if name in record))
+            has_scores = has_scores or "score" in record
+            labels[record.get("label", "")] += 1
+            read += sum(len(str(value)) + 1 for value in record.values())
+        scale = max(scale, count_rest(records, paths, read))
     classes = {} if has_scores else labels
     most = max(classes.values(), default=0) / max(1, texts.rows)
     return Facts(

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from regard.data.files import read_together
+from regard.data.reading import read_together
 from regard.models import MODELS
 from regard.runs.model import Model
 from regard.tasks import TASKS

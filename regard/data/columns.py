@@ -1,0 +1,442 @@
+"""Decide which columns of a table hold the fields of a recipe's rows, and read these.
+
+A column is chosen by the user, or has the name of the field or another one known for it, or is obvious from
+the first rows. What is not obvious is an error that lists the columns.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+from regard.data.files import check_surrogates, display_name, normalize_newlines
+from regard.data.reading import Source, current_reading, reading_version, record_source
+from regard.data.tables import Row, Table, read_table
+from regard.errors import UserError
+
+FEW = 20  # of so many rows, one may have an empty cell and is left out; if there are more, the file is wrong
+NAME = re.compile(r"[^\W\d][\w .:/()#-]{0,39}")  # what may be the name of a column
+IDENTIFIER = re.compile(r"[A-Za-z]+[0-9]*(_[A-Za-z0-9]+)+")  # what is no word of a text: sentence_en
+NUMBERS = {"", "id", "idx", "index", "row", "number", "unnamed: 0"}  # columns that count rows
+MOST_CLASSES, LONGEST_CLASS = 50, 40  # of a column that is taken for labels without their name
+
+Kind = Literal["text", "label", "score", "words", "texts", "any"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One of the values that each row of a recipe's data has."""
+
+    name: str  # also of its option: --text
+    synonyms: Sequence[str] = ()  # other names of its column, in lower case
+    kind: Kind = (
+        "text"  # text; label: text or number; words: a list, or separated by spaces; texts: one or a list
+    )
+    required: bool = True
+    group: str = ""  # exactly one field of a group is needed
+
+
+Guess = Callable[[list[str], list[Row], dict[str, int]], dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The fields of a recipe's rows, and how to find them without their names."""
+
+    fields: Sequence[Field]
+    expected: str  # what a table needs, for messages
+    guess: Guess = (
+        lambda names, rows, known: {}
+    )  # columns of other fields: from all names, rows, and known columns
+    in_order: bool = False  # a table without names has the columns of the first fields, in their order
+
+    def __getitem__(self, name: str) -> Field:
+        return next(field for field in self.fields if field.name == name)
+
+    @property
+    def options(self) -> str:
+        """The options that choose its columns."""
+        return " ".join(f"--{field.name}" for field in self.fields)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, or what its objects have under a key."""
+
+    index: int
+    name: str
+    key: str | None = None
+
+    def value(self, cells: Sequence[Any]) -> Any:
+        cell = cells[self.index]
+        if self.key is None:
+            return cell
+        return cell.get(self.key) if isinstance(cell, dict) else None
+
+
+Record = tuple[str, dict[str, Any]]  # where it is, and its fields
+
+
+# Reading
+
+
+def read_records(path: str, layout: Layout) -> Iterator[Record]:
+    """Yield where each row of a table is, and its fields, of which required ones are not empty.
+
+    Rows with an empty cell are left out and counted; of more than one in twenty, they are an error.
+    """
+    yield from table_records(read_table(path), layout)
+
+
+def table_records(table: Table, layout: Layout) -> Iterator[Record]:
+    source = record_source(display_name(table.path))
+    columns = match_columns(table, layout, source)
+    width = "the header" if table.header else "the first row"
+    count = len(table.header or ()) or len(table.sample()[0][1])
+    rows = 0
+    for where, cells in table.rows:
+        rows += 1
+        if len(cells) != count:
+            raise UserError(f"{where}: {count_columns(cells)}, but {width} has {count}; give one for each")
+        record = {
+            name: parse_cell(where, layout[name], column.value(cells)) for name, column in columns.items()
+        }
+        if (empty := next((name for name, value in record.items() if value is None), None)) is not None:
+            source.leave_out(where, f"an empty {empty}")
+            continue
+        source.add(record)
+        yield where, record
+    finish_source(table, layout, source, rows, columns)
+
+
+def finish_source(
+    table: Table, layout: Layout, source: Source, rows: int, columns: Mapping[str, Column]
+) -> None:
+    """Raise UserError if there was nothing to read, or too much was left out."""
+    name = display_name(table.path)
+    if not rows:
+        raise UserError(f"{name}: a header, but no row below it; add rows")
+    missing = sum(count for count, _ in source.left_out.values())
+    if missing * FEW > rows:
+        reason, (_, where) = next(iter(source.left_out.items()))
+        more = f" ({missing:,} of {rows:,} rows have such cells)" if missing > 1 else ""
+        raise UserError(f"{where}: {reason}{more}; fill it in or remove the row")
+    for field in layout.fields:
+        if field.name in table.late and field.name not in columns:
+            raise UserError(
+                f"{table.late[field.name]}: it has {field.name}, which the rows before do not have; "
+                "give every row the same keys"
+            )
+
+
+# Which column is which
+
+
+def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Column]:
+    """Return the column of each field that the table has, and record them; decide if it has a header."""
+    reading = current_reading()
+    names = {field.name for field in layout.fields}
+    chosen = {name: column for name, column in reading.columns.items() if name in names}
+    rows = table.sample()
+    if table.header is None and rows and has_header(rows, layout, {**reading.usual_columns, **chosen}):
+        table.take_header()
+        rows = rows[1:]
+    columns = list_columns(table, rows)
+    matched = {name: choose_column(table, columns, name, wanted) for name, wanted in chosen.items()}
+    for name, wanted in reading.usual_columns.items():
+        if name in names and name not in matched and (column := find_column(columns, wanted)) is not None:
+            matched[name] = column
+    by_name = match_names(table, columns, layout, matched)
+    matched = by_name
+    if missing := missing_fields(layout, matched):
+        plain = {name: column.index for name, column in matched.items() if column.key is None}
+        every = [column.name for column in columns]
+        for name, index in layout.guess(every, expand_rows(columns, rows), plain).items():
+            matched[name] = columns[index]
+            source.is_guess = True
+        if layout.in_order and not matched and len(columns) == len(missing):
+            matched = dict(zip(missing, columns, strict=True))
+            source.is_guess = table.header is not None
+        missing = missing_fields(layout, matched)
+    if missing:
+        cells = quote_names([str(cell) for cell in (rows[0][1] if rows else ())])
+        listed = (
+            f"the columns are named {quote_names(table.header)}"
+            if table.header
+            else f"{count_columns(columns)} without names, {cells} first"
+        )
+        raise UserError(
+            f"{table.where}: {listed}; needed are {layout.expected}; choose them with "
+            f"{' '.join(f'--{name} NAME' for name in missing)}, or by number"
+        )
+    source.columns = {name: column.name for name, column in matched.items()}
+    source.is_guess |= any(
+        column.name.lower() != name and name not in chosen for name, column in matched.items() if table.header
+    )
+    return {field.name: matched[field.name] for field in layout.fields if field.name in matched}
+
+
+def missing_fields(layout: Layout, matched: Mapping[str, Column]) -> list[str]:
+    """Return the names of fields that are needed and not there; of a group, of the first one."""
+    groups = {layout[name].group for name in matched}
+    missing: dict[str, str] = {}
+    for field in layout.fields:
+        needed = field.group not in groups if field.group else field.required and field.name not in matched
+        if needed:
+            missing.setdefault(field.group or field.name, field.name)
+    return list(missing.values())
+
+
+def match_names(
+    table: Table, columns: list[Column], layout: Layout, matched: Mapping[str, Column]
+) -> dict[str, Column]:
+    """Return the columns that are chosen, and those that have the name of another field or a synonym."""
+    result = dict(matched)
+    groups = {layout[name].group for name in matched} - {""}
+    if table.header is None:
+        return result
+    open_fields = [field for field in layout.fields if field.name not in result and field.group not in groups]
+    for exact in (True, False):
+        for field in open_fields:
+            if field.name in result or (
+                not exact and field.group and field.group in {layout[n].group for n in result}
+            ):
+                continue
+            names = {field.name} if exact else set(field.synonyms)
+            used = set(result.values())
+            fitting = [column for column in columns if column not in used and normalize(column.name) in names]
+            fitting = fitting or [
+                column
+                for column in columns
+                if column not in used and column.key is not None and normalize(column.key) in names
+            ]
+            if len(fitting) > 1:
+                raise UserError(
+                    f"{table.where}: {' and '.join(quote_name(column.name) for column in fitting[:4])} may "
+                    f"be the {field.name}, which may be there only once; choose with --{field.name} NAME, or "
+                    "by number"
+                )
+            if fitting:
+                result[field.name] = fitting[0]
+    for group in {field.group for field in open_fields if field.group}:
+        both = [field.name for field in layout.fields if field.group == group and field.name in result]
+        if len(both) > 1:
+            raise UserError(
+                f"{table.where}: the columns are named {quote_names(table.header)}; choose "
+                f"{' or '.join(both)}, whichever is to be learned, with {' or '.join(f'--{name} NAME' for name in both)}"
+            )
+    return result
+
+
+def list_columns(table: Table, rows: Sequence[Row]) -> list[Column]:
+    """Return all columns of a table, and the keys of those that hold objects."""
+    names = table.header or [str(number) for number in range(1, len(rows[0][1]) + 1 if rows else 1)]
+    columns = [Column(index, name) for index, name in enumerate(names)]
+    for column in list(columns):
+        objects = [
+            cell for _, cells in rows if isinstance(cell := (cells + [None] * len(names))[column.index], dict)
+        ]
+        keys = dict.fromkeys(key for each in objects for key in each)
+        columns += [Column(column.index, f"{column.name}.{key}", key) for key in keys]
+    return columns
+
+
+def expand_rows(columns: Sequence[Column], rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are complete, with a cell for each of the columns."""
+    width = max((column.index for column in columns), default=-1) + 1
+    return [
+        (where, [column.value(cells) for column in columns]) for where, cells in rows if len(cells) == width
+    ]
+
+
+def choose_column(table: Table, columns: Sequence[Column], field: str, wanted: str) -> Column:
+    """Return the column that the user has chosen, by its name or its number."""
+    column = find_column(columns, wanted)
+    if column is None:
+        raise UserError(
+            f"{table.where}: no column {quote_name(wanted)} (--{field}); there are "
+            + (quote_names(table.header) if table.header else f"{count_columns(columns)} without names")
+        )
+    return column
+
+
+def find_column(columns: Sequence[Column], wanted: str) -> Column | None:
+    """Return the column of a name, or under a key, or with a number from 1."""
+    tests: list[Callable[[Column], bool]] = [
+        lambda column: column.name == wanted,
+        lambda column: normalize(column.name) == normalize(wanted),
+        lambda column: column.key is not None and normalize(column.key) == normalize(wanted),
+        lambda column: column.key is None and str(column.index + 1) == wanted.strip(),
+    ]
+    for test in tests:
+        if (column := next(filter(test, columns), None)) is not None:
+            return column
+    return None
+
+
+def normalize(name: str) -> str:
+    return name.strip().lower()
+
+
+# Headers
+
+
+def has_header(rows: Sequence[Row], layout: Layout, chosen: Mapping[str, str]) -> bool:
+    """Whether the first row of a file has the names of its columns."""
+    where, cells = rows[0]
+    names = [normalize(str(cell)) for cell in cells]
+    if layout.in_order and not where.endswith(":1"):  # a blank line before it says that it has none
+        return False
+    known = [
+        [field for field in layout.fields if name == field.name or name in field.synonyms] for name in names
+    ]
+    if len(set(names)) < len(names) and not all(known):
+        return False
+    if any(normalize(wanted) in names and not wanted.isdecimal() for wanted in chosen.values()):
+        return True
+    fields = {field.name: Column(0, "") for several in known for field in several}
+    if not missing_fields(layout, fields) and sum(map(bool, known)) > 1:
+        return True
+    if layout.in_order:
+        return reading_version() > 2 and all(IDENTIFIER.fullmatch(str(cell).strip()) for cell in cells)
+    exact = any(name in {field.name for field in layout.fields} for name in names)
+    return all(NAME.fullmatch(name) or not name for name in names) and (exact or stands_out(rows))
+
+
+def stands_out(rows: Sequence[Row]) -> bool:
+    """Whether the first row differs in kind from those below it, in any column."""
+    names, below = rows[0][1], [cells for _, cells in rows[1:] if len(cells) == len(rows[0][1])]
+    if len(below) < 2:
+        return False
+    for index, name in enumerate(names):
+        values = [str(cells[index]).strip() for cells in below]
+        if all(map(is_number, values)) and not is_number(name):
+            return True
+        if is_class_column(values) and name.strip() not in values:
+            return True
+    return False
+
+
+def is_number(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
+
+
+# Labels without a name
+
+
+def is_class_column(values: Sequence[Any]) -> bool:
+    """Whether values look like names of classes: short, few, and coming again."""
+    texts = [
+        str(value).strip() for value in values if value is not None and not isinstance(value, list | dict)
+    ]
+    distinct = set(texts) - {""}
+    return (
+        2 <= len(distinct) <= min(MOST_CLASSES, len(texts) // 2)
+        and max(map(len, distinct)) <= LONGEST_CLASS
+        and not any(is_number(text) and not text.lstrip("+-").isdecimal() for text in distinct)
+    )
+
+
+def guess_label(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
+    """Of two columns besides numbers of rows, take the one with few short values for the label, and the other
+    for the text."""
+    others = [index for index, name in enumerate(names) if normalize(name) not in NUMBERS and "." not in name]
+    if len(others) != 2 or not rows:
+        return {}
+    columns = {index: [cells[index] for _, cells in rows] for index in others}
+    classes = [index for index in others if is_class_column(columns[index]) and known.get("text") != index]
+    texts = [
+        index
+        for index in others
+        if index not in classes and not all(map(is_number, map(str, columns[index])))
+    ]
+    if len(classes) != 1 or len(texts) != 1 or known.get("label", classes[0]) != classes[0]:
+        return {}
+    return {"text": texts[0], "label": classes[0]}
+
+
+# Cells
+
+
+def parse_cell(where: str, field: Field, value: Any) -> Any:
+    """Return the value of a cell; None if it is empty."""
+    if isinstance(value, float) and value != value:  # how pandas spells that there is none
+        value = None
+    match field.kind:
+        case "any":
+            return value
+        case "score":
+            return None if value is None else parse_score(where, value)
+        case "words":
+            return parse_words(where, field.name, value)
+        case "texts":
+            several = value if isinstance(value, list) else [value]
+            texts = [parse_text(where, field.name, each) for each in several]
+            return [text for text in texts if text] or None
+        case "label":
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if isinstance(value, int):
+                value = str(value).lower()  # 1, or JSON's true
+    return parse_text(where, field.name, value)
+
+
+def parse_text(where: str, name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
+    return normalize_newlines(check_surrogates(value, where)).strip() or None
+
+
+def parse_score(where: str, value: Any) -> float | None:
+    if isinstance(value, str) and not value.strip():
+        return None
+    try:
+        score = float("nan" if isinstance(value, bool) else value)
+    except (TypeError, ValueError, OverflowError):
+        score = float("nan")
+    if not isfinite(score):
+        raise UserError(f"{where}: the score {quote_name(str(value))} is not a number; write it like 3.5")
+    return score
+
+
+def parse_words(where: str, name: str, value: Any) -> list[str] | None:
+    """Return a list of texts, also if it is written as JSON or Python writes it, or with spaces between."""
+    if isinstance(value, str) and value.lstrip().startswith("[") and value.rstrip().endswith("]"):
+        for parse in (json.loads, ast.literal_eval):
+            try:
+                value = parse(value)
+                break
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+    if isinstance(value, str):
+        value = value.split()
+    if not value:
+        return None
+    if not isinstance(value, list) or any(isinstance(each, list | dict | None) for each in value):
+        raise UserError(f'{where}: no list of words under "{name}", but {quote_name(repr(value))}; give one')
+    return [check_surrogates(str(each), where) for each in value]
+
+
+# Messages
+
+
+def quote_name(name: str) -> str:
+    """Quote a name for an error message, shortened because anything may be in its place."""
+    name = " ".join(name.split())
+    return f'"{name[:40]}…"' if len(name) > 40 else f'"{name}"'
+
+
+def quote_names(names: Sequence[str]) -> str:
+    return ", ".join([quote_name(name) for name in names[:20]] + ["…"] * (len(names) > 20))
+
+
+def count_columns(row: Sequence[Any]) -> str:
+    return f"{len(row)} column{'s' * (len(row) != 1)}"

@@ -1,0 +1,135 @@
+"""What holds for all files that are read together, and what was read: files, rows, columns, notes."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+# How files are read and split. In version 1, Windows' line ends stay, a header is a pair, CoNLL-U is not
+# known, of images only PNG, JPEG and WebP are read, folders named train and val are like any others, and rows
+# are held out one by one, also where they share a source. In versions 1 and 2, the first line of a .tsv of
+# pairs is a header only if its names are known. A run goes on with the version that it began with.
+VERSION = 3
+EXAMPLES = 2  # that are shown of what was read
+
+
+# What a run reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadConfig:
+    """The settings in [data] of all that read files, also without a recipe."""
+
+    max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
+    version: int = VERSION  # how files are read and split; that with which a run began
+    fold: int = 0  # which part of the data is held out, counted from the last one, for train.folds
+    columns: dict[str, str] | None = (
+        None  # of tables: text = "review", by name or number; None: as they are named
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None and not self.max_bytes > 0:
+            raise ValueError(f"max_bytes={self.max_bytes} must be more than 0")
+        if not 1 <= self.version <= VERSION:
+            raise ValueError(f"version={self.version} must be from 1 to {VERSION}")
+        if self.fold < 0:
+            raise ValueError(f"fold={self.fold} must not be negative")
+
+
+@dataclass
+class Source:
+    """What was read of a file, folder or dataset."""
+
+    name: str
+    rows: int = 0  # that are used
+    columns: dict[str, str] = field(default_factory=dict)  # of a table: which column each field is read from
+    is_guess: bool = False  # the columns are not named as the fields are
+    left_out: dict[str, tuple[int, str]] = field(
+        default_factory=dict
+    )  # rows by reason, and where the first is
+    examples: list[dict[str, str]] = field(default_factory=list)  # the first rows, by field
+
+    def leave_out(self, where: str, reason: str) -> None:
+        count, first = self.left_out.get(reason, (0, where))
+        self.left_out[reason] = count + 1, first
+
+    def add(self, example: Mapping[str, object]) -> None:
+        """Count a row, and keep the first few."""
+        self.rows += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append({name: str(value) for name, value in example.items()})
+
+
+@dataclass
+class Reading:
+    """What holds for all files that are read together, and which these are."""
+
+    max_bytes: int | None = None  # as in ReadConfig
+    version: int = VERSION
+    fold: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)  # as in ReadConfig: tables must have them
+    usual_columns: Mapping[str, str] = field(default_factory=dict)  # those of a run, that tables may have
+    notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
+    files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
+    sources: dict[str, Source] = field(default_factory=dict)  # what was read of each
+
+
+_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
+
+
+@contextlib.contextmanager
+def read_together(
+    max_bytes: int | None = None,
+    version: int | None = None,
+    fold: int | None = None,
+    columns: Mapping[str, str] | None = None,
+    usual_columns: Mapping[str, str] | None = None,
+) -> Iterator[Reading]:
+    """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
+
+    What is None is as in the context around it.
+    """
+    around = current_reading()
+    reading = Reading(
+        around.max_bytes if max_bytes is None else max_bytes,
+        around.version if version is None else version,
+        around.fold if fold is None else fold,
+        around.columns if columns is None else columns,
+        around.usual_columns if usual_columns is None else usual_columns,
+    )
+    token = _reading.set(reading)
+    try:
+        yield reading
+    finally:
+        _reading.reset(token)
+
+
+def current_reading() -> Reading:
+    """Return what holds here; without `read_together`, the defaults, of which no record is kept."""
+    return _reading.get() or Reading()
+
+
+def record_source(name: str) -> Source:
+    """Return the record of what is read of a file, folder or dataset, begun anew."""
+    source = current_reading().sources[name] = Source(name)
+    return source
+
+
+def record_file(path: str) -> None:
+    """Record that a file is opened; called by everything that reads data."""
+    current_reading().files.setdefault(path)
+
+
+def record_note(note: str) -> None:
+    """Record what the user should know about the data."""
+    current_reading().notes.setdefault(note)
+
+
+def reading_version() -> int:
+    """Return how files are read, see VERSION."""
+    return current_reading().version
+
+
+def reading_fold() -> int:
+    """Return which part of the data is held out, counted from the last one."""
+    return current_reading().fold

@@ -1,0 +1,269 @@
+"""Read tables: rows of cells in columns, from text files, and from datasets on the hub.
+
+A new format is a function from a path to a `Table`, and its line in READERS.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+from regard.data.files import (
+    content_suffix,
+    decode_utf8,
+    display_name,
+    empty_file,
+    load_hub_dataset,
+    missing_file,
+    open_file,
+    read_jsonl,
+    read_lines,
+    read_tsv,
+)
+from regard.errors import UserError, first_line
+
+Row = tuple[str, list[Any]]  # where it is, for messages, and its cells
+
+SAMPLE = 200  # rows from which columns are guessed
+DELIMITERS = ",;|\t"  # of .csv files
+
+
+@dataclass
+class Table:
+    """Rows of cells; all have as many as the first one."""
+
+    path: str
+    header: list[str] | None  # the names of the columns; None: if it has any, they are the first row
+    rows: Iterator[Row]
+    where: str  # of the header
+    late: dict[str, str] = field(
+        default_factory=dict
+    )  # columns that only rows after the sample have, and where
+
+    def sample(self) -> list[Row]:
+        """Return the first rows, which remain to be read."""
+        first = list(islice(self.rows, SAMPLE))
+        self.rows = chain(first, self.rows)
+        return first
+
+    def take_header(self) -> None:
+        """Take the first row for the names of the columns."""
+        self.where, cells = next(self.rows)
+        self.header = [str(cell).strip() for cell in cells]
+
+
+def read_table(path: str) -> Table:
+    """Open a table by its suffix; standard input ("-") is a .tsv. Raise UserError if it has no row."""
+    if path.startswith("hf:"):
+        return _read_hub(path)
+    suffix = ".tsv" if path == "-" else content_suffix(path)
+    if suffix not in READERS:
+        if not os.path.exists(path):
+            raise missing_file(path)
+        raise UserError(f"{path}: not a table; give {' '.join(READERS)}, or rename it")
+    table = READERS[suffix](path)
+    if not table.sample() and not table.header:
+        raise empty_file(path)
+    return table
+
+
+# Text
+
+
+def _read_tsv(path: str) -> Table:
+    return Table(path, None, _without_blanks(read_tsv(path)), f"{display_name(path)}:1")
+
+
+def _read_csv(path: str) -> Table:
+    lines = (decode_utf8(line, path, number) for number, line in enumerate(read_lines(path), 1))
+    first = list(islice(lines, SAMPLE))
+    rows = _parse_csv(path, chain(first, lines), find_delimiter(first))
+    return Table(path, None, _without_blanks(rows), f"{display_name(path)}:1")
+
+
+def _parse_csv(path: str, lines: Iterable[str], delimiter: str) -> Iterator[Row]:
+    rows = csv.reader(lines, strict=True, delimiter=delimiter)
+    while True:
+        where = f"{display_name(path)}:{rows.line_num + 1}"  # where the row begins; it may have more lines
+        try:
+            cells = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise UserError(
+                f"{where}: not CSV ({first_line(error)}); put a text with commas, quotes or newlines in "
+                'quotes, and double the quotes in it: "so ""to"" say"'
+            ) from None
+        yield where, cells
+
+
+def find_delimiter(lines: Sequence[str]) -> str:
+    """Return what separates the cells of CSV: that which gives all rows the same number of them; a comma, if
+    several do or none does."""
+    lines = [line for line in lines if line.strip()]
+    counts = {delimiter: _count_cells(lines, delimiter) for delimiter in DELIMITERS}
+    even = [delimiter for delimiter, count in counts.items() if len(count) == 1 and max(count) > 1]
+    first = [delimiter for delimiter in DELIMITERS if max(_count_cells(lines[:1], delimiter), default=1) > 1]
+    return next(iter([d for d in even if d in first] or first), ",")
+
+
+def _count_cells(lines: Sequence[str], delimiter: str) -> set[int]:
+    """Return the numbers of cells that rows have; the last one may be incomplete."""
+    try:
+        rows = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+    except csv.Error:
+        return set()
+    return set(rows[:-1] if len(rows) > 1 else rows)
+
+
+def _without_blanks(rows: Iterable[Row]) -> Iterator[Row]:
+    return ((where, cells) for where, cells in rows if len(cells) > 1 or "".join(cells).strip())
+
+
+def _read_jsonl(path: str) -> Table:
+    return _objects(path, read_jsonl(path))
+
+
+def _objects(path: str, objects: Iterator[tuple[str, Any]]) -> Table:
+    """Return the table of objects, whose keys are the columns; a missing one is an empty cell."""
+    first = list(islice(objects, SAMPLE))
+    for where, value in first:
+        _check_object(where, value)
+    header = list(dict.fromkeys(key for _, value in first for key in value))
+    late: dict[str, str] = {}
+
+    def rows() -> Iterator[Row]:
+        for where, value in chain(first, objects):
+            _check_object(where, value)
+            if len(value) > len(header) or any(key not in header for key in value):
+                for key in value:
+                    if key not in header:
+                        late.setdefault(key, where)
+            yield where, [value.get(key) for key in header]
+
+    return Table(path, header, rows(), first[0][0] if first else path, late)
+
+
+def _check_object(where: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise UserError(f'{where}: not an object; write each as {{"text": "...", "label": "..."}}')
+
+
+def _read_json(path: str) -> Table:
+    with open_file(path) as file:
+        text = decode_utf8(file.read(), path).removeprefix("\ufeff")
+    if not text.strip():
+        raise empty_file(path)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if str(error).startswith("Extra data"):  # one object on each line, as some write it
+            return _read_jsonl(path)
+        raise UserError(
+            f"{display_name(path)}: not JSON ({first_line(error)}); write a list of objects"
+        ) from None
+    return table_of_json(path, value)
+
+
+def table_of_json(path: str, value: Any) -> Table:
+    """Return the table that a JSON value is: a list of objects or of lists, or an object of columns; also
+    under a key such as "data", with the names of the columns beside it or not."""
+    name = display_name(path)
+
+    def number(rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+        return ((f"{name} row {n}", row) for n, row in enumerate(rows, 1))
+
+    header = None
+    while isinstance(value, dict):
+        if (columns := json_columns(value)) is not None:
+            return Table(path, list(value), number(map(list, zip(*columns, strict=True))), name)
+        lists = [key for key, column in value.items() if isinstance(column, list) and column]
+        key = "data" if "data" in lists else lists[0] if len(lists) == 1 else None
+        if key is None:
+            raise UserError(
+                f'{name}: no list of rows; write it as [{{"text": "..."}}, ...] or {{"data": [...]}}, or as '
+                'columns: {"text": [...], "label": [...]}'
+            )
+        if isinstance(value.get("columns"), list):
+            header = [str(column) for column in value["columns"]]
+        value = value[key]
+    if not isinstance(value, list):
+        raise UserError(f'{name}: no list of rows; write it as [{{"text": "...", "label": "..."}}, ...]')
+    if not value:
+        raise empty_file(path)
+    if isinstance(value[0], list):
+        for where, row in number(value):
+            if not isinstance(row, list):
+                raise UserError(f"{where}: not a list, as the rows before are; give all rows one form")
+        return Table(path, header, number(value), name)
+    return _objects(path, number(value))
+
+
+def json_columns(value: dict[str, Any]) -> list[list[Any]] | None:
+    """Return the columns of an object of lists of equal length, or of objects by the row's number, as pandas
+    writes them; None of any other object."""
+    columns = list(value.values())
+    if columns and all(isinstance(column, dict) for column in columns):
+        keys = [list(column) for column in columns]
+        if all(each == keys[0] for each in keys) and all(key.isdecimal() for key in keys[0]):
+            return [list(column.values()) for column in columns]
+    if not all(isinstance(column, list) for column in columns) or len(set(map(len, columns))) != 1:
+        return None
+    is_list_of_rows = len(columns) == 1 and columns[0] and isinstance(columns[0][0], dict)
+    return None if is_list_of_rows else columns
+
+
+# The hub
+
+
+def _read_hub(path: str) -> Table:
+    dataset, header = load_hub_dataset(path)
+    features = getattr(dataset, "features", None) or {}
+    names = {name: class_names_of(features.get(name)) for name in header}
+    rows = ((f"{path} row {n}", [row[name] for name in header]) for n, row in enumerate(dataset, 1))
+    return Table(path, header, name_classes(rows, [names[name] for name in header]), path)
+
+
+def class_names_of(feature: Any) -> list[str] | None:
+    """Return the names of the classes that the numbers in a column of the package datasets stand for."""
+    while feature is not None:
+        names = feature.get("names") if isinstance(feature, dict) else getattr(feature, "names", None)
+        if names:
+            return list(names)
+        inner = feature.get("feature") if isinstance(feature, dict) else getattr(feature, "feature", None)
+        feature = inner
+    return None
+
+
+def name_classes(rows: Iterable[Row], names: Sequence[list[str] | None]) -> Iterator[Row]:
+    """Yield the rows with names for numbers of classes, in cells or in lists."""
+
+    def name(where: str, value: Any, known: list[str]) -> Any:
+        if isinstance(value, list):
+            return [name(where, each, known) for each in value]
+        if not isinstance(value, int) or isinstance(value, bool):
+            return value
+        if not 0 <= value < len(known):
+            raise UserError(f"{where}: the label {value} has no name; choose a split with labels")
+        return known[value]
+
+    for where, cells in rows:
+        yield (
+            where,
+            [
+                cell if known is None else name(where, cell, known)
+                for cell, known in zip(cells, names, strict=True)
+            ],
+        )
+
+
+READERS: dict[str, Callable[[str], Table]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+}
+SUFFIXES = frozenset(READERS)
