@@ -29,6 +29,11 @@ from regard.errors import UserError
 Pair = tuple[str, str]
 History = tuple[list[str], str]  # the turns of the source, oldest first, and the reply
 
+
+class UserReply(tuple[str, str]):
+    """A pair whose target is what a user says: part of a conversation, but no reply to learn."""
+
+
 SUFFIXES = {".tsv", ".jsonl"}
 
 
@@ -141,9 +146,12 @@ def build_histories(pairs: Sequence[Pair], turns: int) -> list[History]:
     """Return each reply with up to `turns` turns of its conversation before it."""
     histories: list[History] = []
     begin, last = 0, -1
-    for row, ((_, reply), number) in enumerate(zip(pairs, conversation_ids(pairs), strict=True)):
+    for row, (pair, number) in enumerate(zip(pairs, conversation_ids(pairs), strict=True)):
         if number != last:
             begin, last = row, number
+        if isinstance(pair, UserReply):
+            continue
+        _, reply = pair
         histories.append(([source for source, _ in pairs[max(begin, row - turns + 1) : row + 1]], reply))
     return histories
 

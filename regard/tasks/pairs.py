@@ -3,7 +3,7 @@
 Shapes: B batch, S source tokens, T target tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -16,6 +16,7 @@ from regard.core.recurrent import CELLS
 from regard.data import Corpus, PairConfig, PairDataset, read_pairs
 from regard.data.bpe_dropout import TokenDropout
 from regard.data.bucketing import bucket_width
+from regard.data.conversations import read_chat_pairs
 from regard.data.encoding import tokenizer_for
 from regard.data.pair_dataset import encode_pairs, filter_pairs
 from regard.data.pairs import History, Pair, build_histories, split_pairs
@@ -96,8 +97,8 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
     @classmethod
     def read(cls, request: DataRequest[PairConfigT]) -> Corpus:
         data, context, turns = request.data, request.context, cls.turns(request.config)
-        held = list(read_pairs(request.valid)) if request.valid else None
-        train, held = split_pairs(list(read_pairs(request.paths)), held, data.holdout)
+        held = list(cls.read_texts(request.valid)) if request.valid else None
+        train, held = split_pairs(list(cls.read_texts(request.paths)), held, data.holdout)
         tokenizers = request.tokenizers or cls._train_tokenizers(train, held, data)
         task = cls(request.config, tokenizers[0], context, *tokenizers[1:])
 
@@ -121,6 +122,10 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         training.bpe_dropout, training.keep_targets = data.bpe_dropout, data.keep_targets
         settings = cls.settings_from(training)
         return Corpus(training, valid, tokenizers[0], task.target_tokenizer, settings, notes)
+
+    @classmethod
+    def read_texts(cls, paths: Sequence[str]) -> Iterator[Pair]:
+        return read_pairs(paths)
 
     @classmethod
     def _train_tokenizers(cls, train: list[Pair], held: list[Pair], data: PairConfig) -> list[Tokenizer]:
@@ -147,7 +152,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
     def held_out(self, paths: Sequence[str]) -> PairDataset:
         """What is too long for the model is still to be answered."""
-        return self.encode(build_histories(list(read_pairs(paths)), self.turns(self.config)))
+        return self.encode(build_histories(list(self.read_texts(paths)), self.turns(self.config)))
 
     def learn_answers(self, data: PairDataset, answers: Sequence[str]) -> tuple[PairDataset, int]:
         """An answer that is empty, or too long for the model, does not replace the target."""
@@ -264,6 +269,10 @@ class Chat(PairTask[ChatConfig]):
     cut_sources = converses = True
     generation: ClassVar = {"max_new_tokens": 100, "temperature": 0.0}
     example = "Hi how are you"
+
+    @classmethod
+    def read_texts(cls, paths: Sequence[str]) -> Iterator[Pair]:
+        return read_chat_pairs(paths)
 
     @classmethod
     def turns(cls, config: ChatConfig) -> int:

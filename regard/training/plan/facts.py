@@ -12,12 +12,13 @@ import numpy as np
 
 from regard.convert import efficientnet
 from regard.data.columns import read_records
+from regard.data.conversations import read_chat_pairs
 from regard.data.documents import read_chunks, text_size
 from regard.data.files import COMPRESSED, expand_folders, missing_file
 from regard.data.image_readers import idx_labels_path, is_idx, read_class_folders, read_idx, read_table
 from regard.data.images import default_size
 from regard.data.labels import LAYOUT
-from regard.data.pairs import build_histories, read_pairs
+from regard.data.pairs import Pair, build_histories, read_pairs
 from regard.data.reading import read_together
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.sound_readers import read_sound_classes
@@ -131,7 +132,7 @@ def read_facts(task: str, paths: Sequence[str], built_in: bool = False, turns: i
     if pipes:  # which can be read only once
         return Facts(rows=10_000, source=UNKNOWN, target=UNKNOWN, classes=2, size=32, channels=3, share=0.0)
     if task == "chat":
-        return read_pair_facts(paths, turns)
+        return read_pair_facts(paths, turns, read_chat_pairs)
     with read_together():  # its notes are for those who read all
         return replace(READERS[task](paths), built_in=built_in)
 
@@ -153,9 +154,13 @@ def read_text_facts(paths: Sequence[str]) -> Facts:
     return Facts(rows=int(documents * scale), source=texts.side(scale), share=1 / scale)
 
 
-def read_pair_facts(paths: Sequence[str], turns: int | None = 1) -> Facts:
+def read_pair_facts(
+    paths: Sequence[str],
+    turns: int | None = 1,
+    read: Callable[[Sequence[str]], Iterator[Pair]] = read_pairs,
+) -> Facts:
     """`turns` None: as many as are worth reading, where most rows go on with that before them."""
-    rows = read_pairs(paths)
+    rows = read(paths)
     pairs = list(islice(rows, ROWS))
     if turns is None:
         follow = sum(source == reply for (_, reply), (source, _) in pairwise(pairs))
@@ -166,7 +171,7 @@ def read_pair_facts(paths: Sequence[str], turns: int | None = 1) -> Facts:
         target.add(reply)
     scale = count_rest(rows, paths, sum(len(a) + len(b) + 2 for a, b in pairs))
     return Facts(
-        rows=int(len(pairs) * scale),
+        rows=int(target.rows * scale),
         source=source.side(scale),
         target=target.side(scale),
         turns=turns,

@@ -1,0 +1,215 @@
+"""Read conversations in the formats that people have them in: all become turns, each of a role and a text."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from regard.data.files import (
+    check_surrogates,
+    content_suffix,
+    decode_utf8,
+    display_name,
+    empty_file,
+    expand_folders,
+    load_hub_dataset,
+    normalize_newlines,
+    read_jsonl,
+    read_lines,
+)
+from regard.data.pairs import SUFFIXES, Pair, UserReply, read_pairs
+from regard.errors import UserError, first_line, shorten
+
+OBJECTS = {".jsonl", ".json"}  # files of objects
+USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
+ROLES = {  # the names that roles have elsewhere
+    **dict.fromkeys(("user", "human", "prompter", "question"), USER),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model", "ai", "answer"), ASSISTANT),
+    **dict.fromkeys(("system", "developer"), SYSTEM),
+}
+TURNS = ("messages", "conversations", "conversation", "turns", "dialog", "dialogue")  # columns of lists
+QUESTIONS = ("instruction", "prompt", "question", "source")  # columns of what is asked
+MORE = ("input", "context")  # columns of what an instruction is about
+ANSWERS = ("output", "completion", "response", "answer", "target")
+EXPECTED = (
+    '"messages" of role and content, "conversations" of from and value, "turns", "instruction" and "output", '
+    'or "prompt" and "completion"'
+)
+
+
+class Turn(NamedTuple):
+    """What one speaker says."""
+
+    role: str  # system, user, assistant; empty: one of two speakers in turn
+    text: str
+
+
+Conversation = list[Turn]
+
+
+def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation]]:
+    """Yield where each conversation is, and its turns.
+
+    Files are .jsonl and .json of objects, .tsv of pairs, and all else that `read_pairs` reads. A pair whose
+    source is the target before it continues that conversation.
+    """
+    files = list(expand_folders(paths, SUFFIXES))
+    if any(is_parallel(file) for file in files):
+        yield from link_pairs(files[0], read_pairs(files))
+        return
+    for file in files:
+        rows = read_objects(file)
+        found = None if rows is None else ((where, parse_row(row, where)) for where, row in rows)
+        is_empty = True
+        for where, turns in link_pairs(file, read_pairs([file])) if found is None else found:
+            is_empty = is_empty and not any(turn.text for turn in turns)
+            yield where, turns
+        if is_empty:
+            raise empty_file(file)
+
+
+def read_chat_pairs(paths: Sequence[str]) -> Iterator[Pair]:
+    """Yield each turn with the one before it; what a user says is a `UserReply`."""
+    files = list(expand_folders(paths, SUFFIXES))
+    if not any(is_parallel(file) for file in files):
+        for file in files:
+            yield from (
+                read_pairs([file])
+                if read_objects(file) is None
+                else pair_turns(turns for _, turns in read_conversations([file]))
+            )
+        return
+    yield from read_pairs(files)
+
+
+def pair_turns(conversations: Iterable[Conversation]) -> Iterator[Pair]:
+    for turns in conversations:
+        said = [turn for turn in turns if turn.role != SYSTEM]
+        for source, target in pairwise(said):
+            pair = source.text, target.text
+            yield UserReply(pair) if target.role == USER else pair
+
+
+def is_parallel(file: str) -> bool:
+    return not (file == "-" or file.startswith("hf:") or content_suffix(file) in SUFFIXES | OBJECTS)
+
+
+def link_pairs(file: str, pairs: Iterable[Pair]) -> Iterator[tuple[str, Conversation]]:
+    """Join pairs to conversations; the n-th one is named by its number."""
+    turns: list[str] = []
+    number = 0
+    for source, target in pairs:
+        if turns and source == turns[-1]:
+            turns.append(target)
+            continue
+        if turns:
+            yield f"{display_name(file)}: conversation {number}", [Turn("", text) for text in turns]
+        turns, number = [source, target], number + 1
+    if turns:
+        yield f"{display_name(file)}: conversation {number}", [Turn("", text) for text in turns]
+
+
+# Files
+
+
+def read_objects(file: str) -> Iterator[tuple[str, Any]] | None:
+    """Where each object of a file is, and the object; None if it is a file of pairs."""
+    if file.startswith("hf:"):
+        dataset, _ = load_hub_dataset(file)
+        return ((f"{file} row {number}", row) for number, row in enumerate(dataset, 1))
+    readers = {".jsonl": read_jsonl, ".json": read_json_list}
+    return readers[content_suffix(file)](file) if content_suffix(file) in readers else None
+
+
+def read_json_list(path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the location (file:line) and the value of every item of the list in a .json file."""
+    name = display_name(path)
+    text = decode_utf8(b"".join(read_lines(path)), path)
+    decoder = json.JSONDecoder()
+    at, line, counted = skip_blanks(text, 0), 1, 0
+    if text[at : at + 1] != "[":
+        raise UserError(f"{name}:1: not a list; write a .json file as [{{...}}, ...], or one object a line")
+    at = skip_blanks(text, at + 1)
+    while text[at : at + 1] != "]":
+        line, counted = line + text.count("\n", counted, at), at
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{name}:{line}: not JSON ({first_line(error)}); mend it there") from None
+        yield f"{name}:{line}", value
+        at = skip_blanks(text, at)
+        if text[at : at + 1] not in (",", "]"):
+            line += text.count("\n", counted, at)
+            raise UserError(f"{name}:{line}: the list goes on without a comma, or ends; mend it there")
+        at = skip_blanks(text, at + 1) if text[at] == "," else at
+
+
+def skip_blanks(text: str, at: int) -> int:
+    while text[at : at + 1] and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+# Objects
+
+
+def parse_row(row: Any, where: str) -> Conversation:
+    """The conversation in an object of any of the formats."""
+    if isinstance(row, list):
+        return parse_turns(row, where)
+    if not isinstance(row, Mapping):
+        raise UserError(f"{where}: no conversation; write an object with {EXPECTED}")
+    system = [Turn(SYSTEM, clean(row["system"], where, "system"))] if row.get("system") else []
+    for name in TURNS:
+        if isinstance(row.get(name), list):
+            turns = parse_turns(row[name], where)
+            return turns if turns and turns[0].role == SYSTEM else system + turns
+    question = next((name for name in QUESTIONS if row.get(name) is not None), None)
+    answer = next((name for name in ANSWERS if row.get(name) is not None), None)
+    if question is None or answer is None:
+        names = ", ".join(map(str, row)) or "nothing"
+        raise UserError(f"{where}: no conversation, only {shorten(names)}; write {EXPECTED}")
+    if (question, answer) == ("source", "target"):
+        return [Turn("", clean(row[name], where, name)) for name in (question, answer)]
+    if isinstance(row[question], list):  # messages, of which the last ones are the answer
+        last = row[answer] if isinstance(row[answer], list) else [{"role": ASSISTANT, "content": row[answer]}]
+        return system + parse_turns([*row[question], *last], where)
+    earlier = [
+        Turn((USER, ASSISTANT)[n], clean(text, where, "history"))
+        for pair in row.get("history") or ()
+        for n, text in enumerate(pair[:2])
+    ]
+    about = [clean(row[name], where, name) for name in MORE if row.get(name)]
+    asked = "\n".join(text for text in [clean(row[question], where, question), *about] if text)
+    return [*system, *earlier, Turn(USER, asked), Turn(ASSISTANT, clean(row[answer], where, answer))]
+
+
+def parse_turns(items: list[Any], where: str) -> Conversation:
+    if len(items) < 2:
+        raise UserError(f"{where}: {len(items)} turns are no conversation; give at least two turns")
+    if all(isinstance(item, str) for item in items):
+        return [Turn("", clean(item, where, "a turn")) for item in items]
+    turns = []
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, Mapping):
+            raise UserError(f"{where}: turn {number} is {shorten(item)}; write it as role and content")
+        name = item.get("role", item.get("from"))
+        if str(name).lower() not in ROLES:
+            known = "system, user and assistant"
+            raise UserError(f"{where}: turn {number} has the role {shorten(name)}; known are {known}")
+        content = item.get("content", item.get("value"))
+        turns.append(Turn(ROLES[str(name).lower()], clean(content, where, f"turn {number}")))
+    return turns
+
+
+def clean(text: Any, where: str, name: str) -> str:
+    """A text, or the texts of its parts, with the line ends of Unix."""
+    if isinstance(text, list):
+        values = [part.get("text") if isinstance(part, Mapping) else part for part in text]
+        parts = [value for value in values if isinstance(value, str)]
+        if len(parts) < len(values):
+            raise UserError(f"{where}: {name} has parts that are no texts; leave images and others out")
+        text = "\n".join(parts)
+    if not isinstance(text, str):
+        raise UserError(f"{where}: {name} has no text but {shorten(text)}; give each turn a text")
+    return normalize_newlines(check_surrogates(text, where)).strip()
