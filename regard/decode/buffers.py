@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.decode.prompts import Source
-from regard.decode.sampling import GREEDY, LEVELS, Sampling
+from regard.decode.sampling import GREEDY, LEVELS, RowRules, Sampling
 
 SUPPRESSED = 16  # tokens that a text may suppress on the device
 DRAWS = 64  # steps for which random numbers are sent to the device at once
@@ -42,6 +42,7 @@ class Text:
     limit: int
     source: Source | None = None
     top_logprobs: int = 0
+    rules: RowRules | None = None
 
     pages: list[int] = field(default_factory=list)
     source_pages: list[int] = field(default_factory=list)
@@ -60,7 +61,7 @@ class Text:
         s = self.sampling
         by_text = s.repetition_penalty != 1 or s.no_repeat_ngram_size or len(s.suppress_tokens) > SUPPRESSED
         # Whether the next token depends on the text so far, or more than its probability is asked for
-        self.on_host = bool(by_text or self.top_logprobs)
+        self.on_host = bool(by_text or self.top_logprobs or self.rules is not None)
         self.sampled = s.temperature >= GREEDY
         filtered = self.sampled and bool(s.top_k or s.top_p < 1 or s.min_p)
         self.kind = Kind(filtered, bool(s.suppress_tokens))

@@ -21,7 +21,15 @@ from regard.decode.buffers import Text
 from regard.decode.prompts import Source, Writer, fit_context, read_rows, source_key
 from regard.decode.runner import Runner
 from regard.decode.runners import borrow_runner
-from regard.decode.sampling import NOT_FINITE, Sampling, choose, draw_uniform, row_generator
+from regard.decode.sampling import (
+    NOT_FINITE,
+    RowRules,
+    Sampling,
+    choose,
+    draw_uniform,
+    row_generator,
+    row_rules,
+)
 from regard.errors import UserError
 
 
@@ -64,6 +72,7 @@ class Job:
     ends: set[int]
     generators: list[np.random.Generator]
     max_steps: int
+    rules: list[RowRules | None]
 
 
 @torch.inference_mode()  # between the steps it is off
@@ -82,7 +91,8 @@ def _generate(
     max_steps = sampling.max_new_tokens
     if sources is not None:
         max_steps = min(max_steps, 1 + model.config.context - max(map(len, texts), default=0))
-    job = Job(texts, sources, sampling, ends, generators, max_steps)
+    rules = [row_rules(sampling, len(text), ends) for text in texts]
+    job = Job(texts, sources, sampling.without_rules(), ends, generators, max_steps, rules)
     with borrow_runner(model, len(texts)) if cached else nullcontext() as runner:
         if runner is None:
             yield from _generate_plainly(model, job, cached)
@@ -96,7 +106,7 @@ def _generate_by_runner(runner: Runner, job: Job) -> Iterator[list[int | None]]:
     rows: dict[Text, int] = {}
     for row, ids in enumerate(texts if job.max_steps > 0 else []):
         source = None if sources is None else sources[row]
-        text = Text(ids, sampling, job.generators[row], job.max_steps, source)
+        text = Text(ids, sampling, job.generators[row], job.max_steps, source, rules=job.rules[row])
         rows[text] = row
         runner.add(text)
     while not runner.idle:
@@ -143,7 +153,8 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
                 logits, state = model.step(last, state)
                 length += 1
             uniform = draw_uniform([generators[row] for row in live])
-            tokens = choose(logits, [texts[row] for row in live], sampling, uniform)
+            rules = [job.rules[row] for row in live]
+            tokens = choose(logits, [texts[row] for row in live], sampling, uniform, rules)
 
             going = [b for b, token in enumerate(tokens) if token not in ends]
             new: list[int | None] = [None] * len(texts)

@@ -289,9 +289,9 @@ class Runner:
             uniform = np.stack(
                 [texts[i].uniform(texts[i].steps - 1)[(texts[i].steps - 1) % DRAWS] for i in rows]
             )
-            for i, token in zip(
-                rows, choose(logits[rows], [texts[i].ids for i in rows], sampling, uniform), strict=True
-            ):
+            ids_of_rows, rules = [texts[i].ids for i in rows], [texts[i].rules for i in rows]
+            chosen_here = choose(logits[rows], ids_of_rows, sampling, uniform, rules)
+            for i, token in zip(rows, chosen_here, strict=True):
                 tokens[i] = token
         ids = np.array(tokens).clip(min=0)
         self.buffers.write(self.buffers.numbers[0], 0, slots, ids.astype(np.int32))

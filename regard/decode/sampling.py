@@ -5,8 +5,9 @@ Shapes: B rows, V vocabulary.
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +45,11 @@ class Sampling:
     length_penalty: float = 1.0  # of beam search: above 0 favours long answers, below 0 short ones
     suppress_tokens: Sequence[int] = ()  # tokens that are never generated
     prompt_lookup_num_tokens: int = 0  # on a GPU: guesses from the text so far, checked at once; 0 is off
+    # Rules of a row, see `RowRules`; not for beam search
+    frequency_penalty: float = 0.0  # OpenAI's: subtracted from a logit for each time the row has the token
+    presence_penalty: float = 0.0  # OpenAI's: subtracted once
+    logit_bias: Sequence[tuple[int, float]] = ()  # added to the logits of these tokens
+    min_new_tokens: int = 0  # no end before so many tokens
 
     def __post_init__(self) -> None:
         for name, fits, need in (
@@ -83,6 +89,22 @@ class Sampling:
             ),
             ("length_penalty", _is_number(self.length_penalty, -100, 100), "a number from -100 to 100"),
             (
+                "frequency_penalty",
+                _is_number(self.frequency_penalty, -100, 100),
+                "a number from -100 to 100; 0 is off",
+            ),
+            (
+                "presence_penalty",
+                _is_number(self.presence_penalty, -100, 100),
+                "a number from -100 to 100; 0 is off",
+            ),
+            ("min_new_tokens", _is_whole(self.min_new_tokens, 0), "a whole number from 0 (off) up"),
+            (
+                "logit_bias",
+                all(_is_whole(i, 0) and _is_number(bias, -1e4, 1e4) for i, bias in self.logit_bias),
+                "pairs of a token and a number from -10000 to 10000",
+            ),
+            (
                 "suppress_tokens",
                 isinstance(self.suppress_tokens, Sequence)
                 and all(_is_whole(i, 0) for i in self.suppress_tokens),
@@ -91,7 +113,27 @@ class Sampling:
         ):
             if not fits:
                 raise UserError(f"{name}={getattr(self, name)!r}: give {need}")
+        if self.num_beams > 1 and self.has_rules:
+            raise UserError(f"num_beams={self.num_beams}: give 1 with {', '.join(RULES)}")
         object.__setattr__(self, "suppress_tokens", tuple(self.suppress_tokens))  # a Sampling can be a key
+        object.__setattr__(self, "logit_bias", tuple(self.logit_bias))
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether a row has rules of its own."""
+        return any(getattr(self, name) != default for name, default in RULES.items())
+
+    def without_rules(self) -> "Sampling":
+        """The options that rows share."""
+        return replace(self, **RULES) if self.has_rules else self
+
+
+RULES: dict[str, Any] = {
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "logit_bias": (),
+    "min_new_tokens": 0,
+}
 
 
 # Logits processors: from logits (B, V) to logits, -inf for tokens that are ruled out
@@ -173,6 +215,37 @@ def process_logits(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) 
     return logits
 
 
+class RowRules:
+    """What the options say of one row by what it has written since its prompt of `begin` tokens.
+
+    `ends` are the tokens that end a text.
+    """
+
+    def __init__(self, s: Sampling, begin: int, ends: Collection[int]):
+        self.sampling, self.begin, self.ends = s, begin, list(ends)
+
+    def process(self, logits: Tensor, text: Sequence[int]) -> Tensor:
+        """The logits (V,) of the next token."""
+        s, written = self.sampling, torch.tensor(text[self.begin :], device=logits.device, dtype=torch.long)
+        if len(written) and (s.frequency_penalty or s.presence_penalty):
+            counts = torch.bincount(written, minlength=len(logits))
+            logits = logits - s.frequency_penalty * counts - s.presence_penalty * (counts > 0)
+        if s.logit_bias:
+            tokens, bias = zip(*s.logit_bias, strict=True)
+            if max(tokens) >= len(logits):
+                raise UserError(f"logit_bias: {max(tokens)} is no token of the {len(logits)}")
+            at = torch.tensor(tokens, device=logits.device)
+            logits = logits.index_add(0, at, torch.tensor(bias, dtype=logits.dtype, device=logits.device))
+        if len(written) < s.min_new_tokens and len(self.ends) < len(logits):
+            logits = logits.index_fill(0, torch.tensor(self.ends, device=logits.device).long(), -math.inf)
+        return logits
+
+
+def row_rules(s: Sampling, begin: int, ends: Collection[int]) -> RowRules | None:
+    """The rules of a row with a prompt of `begin` tokens; None if it has none."""
+    return RowRules(s, begin, ends) if s.has_rules else None
+
+
 # From logits to a token
 
 
@@ -245,11 +318,20 @@ def filter_by_row(logits: Tensor, options: RowOptions) -> Tensor:
     return min_p(logits.masked_fill(out, -math.inf), options.min_p[:, None])
 
 
-def choose(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling, uniform: np.ndarray) -> list[int]:
-    """The next token of each row, given its text so far and numbers from `draw_uniform`."""
+def choose(
+    logits: Tensor,
+    texts: Sequence[Sequence[int]],
+    s: Sampling,
+    uniform: np.ndarray,
+    rules: Sequence[RowRules | None] = (),
+) -> list[int]:
+    """The next token of each row, given its text so far, numbers from `draw_uniform` and its own rules."""
     logits = logits.float()
     finite = logits.amax(-1).isfinite()
     logits = process_logits(logits, texts, s)
+    if any(rules):
+        rows = zip(logits, texts, rules, strict=True)
+        logits = torch.stack([row if rule is None else rule.process(row, text) for row, text, rule in rows])
     if s.temperature < GREEDY:
         ids = logits.argmax(-1)
     else:

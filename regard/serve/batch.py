@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.decode.prompts import Source, fit_context, read_rows, source_key
-from regard.decode.sampling import Sampling, choose, draw_uniform, row_generator
+from regard.decode.sampling import Sampling, choose, draw_uniform, row_generator, row_rules
 from regard.decode.states import join, trim
 
 MAX_PREFILL_TOKENS = 1024  # prompt tokens read in one step, so that running requests don't wait for long
@@ -29,6 +29,7 @@ class TokenOutput:
     id: int
     logprob: float  # under the model's own distribution, before temperature and other sampling options
     top_logprobs: tuple[tuple[int, float], ...]  # (id, logprob) of the most likely tokens, if requested
+    ends: bool = False  # it ends the answer, and is no part of its text
 
 
 class EngineError(Exception):
@@ -60,15 +61,16 @@ class GenerationRequest:
         top_logprobs: int | None,
         context: int,
         dequeue: Callable[["GenerationRequest"], None],
+        ends: Collection[int] = (),
     ):
         self.ids, self.source, self.callback = list(prompt), source, callback
         self.context, self.dequeue = context, dequeue
         self.top_logprobs, self.remaining = top_logprobs, sampling.max_new_tokens
         if source is not None:
             self.remaining = min(self.remaining, 1 + context - len(prompt))
-        suppressed = tuple(sampling.suppress_tokens)
+        self.rules = row_rules(sampling, len(prompt), ends)
         # Requests with equal settings are sampled together: leave out what is particular to each of them.
-        self.sampling = replace(sampling, seed=None, max_new_tokens=1, suppress_tokens=suppressed)
+        self.sampling = replace(sampling.without_rules(), seed=None, max_new_tokens=1)
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.rng = row_generator(seed, sample, prompt if source is None else [*source_key(source), *prompt])
         self.cached = 0  # tokens in the batch's state
@@ -260,7 +262,8 @@ class Batch:
         for sampling, rows in groups.items():
             requests = [self.running[b] for b in rows]
             uniform = draw_uniform([request.rng for request in requests])
-            ids = choose(logits[rows], [request.ids for request in requests], sampling, uniform)
+            texts, rules = [request.ids for request in requests], [request.rules for request in requests]
+            ids = choose(logits[rows], texts, sampling, uniform, rules)
             scored = [i for i, request in enumerate(requests) if request.top_logprobs is not None]
             outputs: list[int | TokenOutput] = list(ids)
             if scored:
@@ -275,6 +278,8 @@ class Batch:
         """Add a token to its text and to the outputs of the step."""
         id = output if isinstance(output, int) else output.id
         if id in self.stop_ids:
+            if isinstance(output, TokenOutput):
+                self.outputs.append((request, replace(output, ends=True)))
             self._end(request, "stop")
             return
         request.ids.append(id)

@@ -18,8 +18,9 @@ from regard.serve.monitoring import CLIENT_CLOSED
 from regard.serve.protocol import Json, to_json
 from regard.serve.registry import ModelRegistry
 from regard.serve.requests import content_type, file_field, parse_object, read_body
-from regard.serve.schema import Schema, check
+from regard.serve.schema import IGNORED, Schema, check
 
+IGNORED_HEADER = "X-Regard-Ignored"  # the fields of a request that had no effect
 LAST_EVENT_TIMEOUT = 5.0  # seconds for a client to take the end of a stream
 DONE = b"data: [DONE]\n\n"
 Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
@@ -53,12 +54,16 @@ def json_endpoint(
         try:
             async with asyncio.timeout_at(deadline):
                 body = await read(request)
-                return await until_disconnect(request.receive, handle(request, body))
+                request.scope["ignored"] = [name for name in IGNORED if body.get(name) is not None]
+                response = await until_disconnect(request.receive, handle(request, body))
         except TimeoutError:
             raise timed_out(limits.timeout) from None
         except ClientDisconnect:
             registry.metrics.clients_gone += 1
             return Response(status_code=CLIENT_CLOSED)  # nobody receives it
+        if ignored := request.scope["ignored"]:
+            response.headers[IGNORED_HEADER] = ", ".join(ignored)
+        return response
 
     return endpoint
 

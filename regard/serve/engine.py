@@ -114,7 +114,15 @@ class Engine:
         `top_logprobs`, it has its log-probability and those of so many of the likeliest tokens."""
         self._check(prompt, sampling, source)
         request = GenerationRequest(
-            prompt, sampling, callback, source, sample, top_logprobs, self.context, self._dequeue
+            prompt,
+            sampling,
+            callback,
+            source,
+            sample,
+            top_logprobs,
+            self.context,
+            self._dequeue,
+            self.stop_ids,
         )
         with self._changed:
             if self._finish is not None:
@@ -151,6 +159,7 @@ class Engine:
             ("prompt", prompt, output_vocab),
             ("source", source_ids, c.vocab),
             ("suppress_tokens", sampling.suppress_tokens, output_vocab),
+            ("logit_bias", [token for token, _ in sampling.logit_bias], output_vocab),
         ):
             if not all(0 <= i < vocab for i in ids):
                 raise ValueError(f"{name} has tokens outside the vocabulary: give ids from 0 to {vocab - 1}")

@@ -7,7 +7,8 @@ from regard.serve.batch import TokenOutput
 from regard.serve.errors import APIError
 from regard.serve.generation import Chunk
 from regard.serve.protocol import ChatLogprobs, CompletionLogprobs, Json, Message, TokenLogprob, Turn, to_json
-from regard.text.tokenizer import BYTES, Tokenizer
+from regard.text.chat_template import Conversation
+from regard.text.tokenizer import BYTES, Decoder, Tokenizer
 
 MIN_LOGPROB = -9999.0  # JSON has no infinity
 
@@ -19,7 +20,9 @@ class CompletionFormat:
 
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, echo: Sequence[str] = ()):
         self.tokenizer, self.with_logprobs, self.echo = tokenizer, logprobs, echo
-        self.offsets: dict[int, int] = {}  # letters of each answer that were streamed
+        self.decoders: dict[int, Decoder] = {}  # of each answer, to know where its tokens begin
+        self.offsets: dict[int, int] = {}  # letters of each answer so far
+        self.prompts: list[CompletionLogprobs] = []  # with echo and logprobs: those of each answer's prompt
 
     def prefix(self, index: int) -> str:
         return self.echo[index] if self.echo else ""
@@ -29,15 +32,45 @@ class CompletionFormat:
         return {
             "index": answer.index,
             "text": self.prefix(answer.index) + answer.text,
-            "logprobs": self.logprobs(answer.tokens, 0) if self.with_logprobs else None,
+            "logprobs": self.all_logprobs(answer) if self.with_logprobs else None,
             "finish_reason": answer.finish_reason or "stop",
         }
+
+    def all_logprobs(self, answer: Chunk) -> CompletionLogprobs:
+        """Those of a complete answer, after those of its prompt."""
+        own = self.logprobs(answer.tokens, answer.index)
+        if not self.prompts:
+            return own
+        first = self.prompts[answer.index]
+        return {
+            "tokens": first["tokens"] + own["tokens"],
+            "token_logprobs": first["token_logprobs"] + own["token_logprobs"],
+            "top_logprobs": first["top_logprobs"] + own["top_logprobs"],
+            "text_offset": first["text_offset"] + own["text_offset"],
+        }
+
+    def add_prompts(self, prompts: Sequence[Sequence[int]], scores: Sequence[list[TokenOutput]]) -> None:
+        """Echo the log-probabilities of prompts, too; there is none of a first token."""
+        for ids, tokens in zip(prompts, scores, strict=True):
+            decoder, offset, offsets = self.tokenizer.decoder(), 0, []
+            for id in ids:
+                offsets.append(offset)
+                offset += len(decoder.push(id))
+            self.prompts.append(
+                {
+                    "tokens": [token_text(self.tokenizer, id)[0] for id in ids],
+                    "token_logprobs": [None, *(finite(token.logprob) for token in tokens)],
+                    "top_logprobs": [None, *map(self.top_logprobs, tokens)],
+                    "text_offset": offsets,
+                }
+            )
 
     def first_event(self, index: int) -> Json | None:
         """What a stream sends before the first token of an answer."""
         if not (text := self.prefix(index)):
             return None
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+        logprobs = self.prompts[index] if self.prompts else None
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
     def choices(self, chunk: Chunk) -> list[str]:
         """What a stream sends of a chunk, as JSON. Put together here: a general encoder takes much longer."""
@@ -45,24 +78,28 @@ class CompletionFormat:
             return []
         logprobs, reason = "null", "null" if chunk.finish_reason is None else to_json(chunk.finish_reason)
         if self.with_logprobs:
-            offset = self.offsets.get(chunk.index, 0)
-            logprobs = to_json(self.logprobs(chunk.tokens, offset))
-            self.offsets[chunk.index] = offset + len(chunk.text)
+            logprobs = to_json(self.logprobs(chunk.tokens, chunk.index))
         text = to_json(chunk.text)
         return [f'{{"index":{chunk.index},"text":{text},"logprobs":{logprobs},"finish_reason":{reason}}}']
 
-    def logprobs(self, tokens: list[TokenOutput], offset: int) -> CompletionLogprobs:
-        names = [token_text(self.tokenizer, token.id)[0] for token in tokens]
-        offsets = [offset + sum(map(len, names[:i])) for i in range(len(names))]
-        top = [
-            {token_text(self.tokenizer, id)[0]: finite(p) for id, p in token.top_logprobs} for token in tokens
-        ]
+    def logprobs(self, tokens: list[TokenOutput], index: int) -> CompletionLogprobs:
+        """Those of the next tokens of an answer."""
+        tokens = [token for token in tokens if self.prompts or not token.ends]
+        decoder = self.decoders.setdefault(index, self.tokenizer.decoder())
+        offset, offsets = self.offsets.get(index, len(self.prefix(index))), []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(decoder.push(token.id))
+        self.offsets[index] = offset
         return {
-            "tokens": names,
+            "tokens": [token_text(self.tokenizer, token.id)[0] for token in tokens],
             "token_logprobs": [finite(token.logprob) for token in tokens],
-            "top_logprobs": top,
+            "top_logprobs": [*map(self.top_logprobs, tokens)],
             "text_offset": offsets,
         }
+
+    def top_logprobs(self, token: TokenOutput) -> dict[str, float]:
+        return {token_text(self.tokenizer, id)[0]: finite(p) for id, p in token.top_logprobs}
 
 
 class ChatFormat:
@@ -111,6 +148,7 @@ class ChatFormat:
                 "top_logprobs": [describe(*top) for top in token.top_logprobs],
             }
             for token in tokens
+            if not token.ends
         ]
         return {"content": content, "refusal": None}
 
@@ -128,7 +166,7 @@ def token_text(tokenizer: Tokenizer, id: int) -> tuple[str, list[int]]:
     return name, list(name.encode())
 
 
-def read_conversation(model: Model, messages: list[Message]) -> str | list[Turn]:
+def read_conversation(model: Model, messages: list[Message]) -> str | Conversation:
     """The input of a chat model: messages for its template, or one text of all turns."""
     turns: list[Turn] = [{"role": message["role"], "content": message_text(message)} for message in messages]
     task = model.task
@@ -136,7 +174,7 @@ def read_conversation(model: Model, messages: list[Message]) -> str | list[Turn]
         message = "this model has no chat template and holds no conversations; use /v1/completions"
         raise APIError(400, message, "model", "no_chat_template")
     if task.takes_messages:
-        return turns
+        return Conversation(turns)
     expected = [("user", "assistant")[(len(turns) - n) % 2] for n in range(1, len(turns) + 1)]
     if [turn["role"] for turn in turns] != expected:
         message = "messages: this model takes user and assistant messages in turn, the last from the user"

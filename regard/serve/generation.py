@@ -85,6 +85,8 @@ class OutputStream:
         """Add the text of one token to a chunk, and the token itself when all its text is there."""
         if isinstance(output, TokenOutput):
             self.pending.append(output)
+            if output.ends:
+                return
             output = output.id
         self.ids.append(output)
         text = self.stopper.push(self.decoder.push(output))
@@ -237,6 +239,27 @@ class BlockingGeneration:
     def close(self) -> None: ...
 
 
+class EmptyGeneration:
+    """Answers of no tokens, to prompts that are only scored."""
+
+    completion_tokens = 0
+    first_token: float | None = None
+
+    def __init__(self, prompts: Sequence[EncodedPrompt | None], samples: int):
+        self.prompt_tokens = sum(prompt.tokens for prompt in prompts if prompt is not None)
+        self.count = len(prompts) * samples
+
+    async def wait(self) -> None: ...
+
+    async def chunks(self) -> AsyncIterator[list[Chunk]]:
+        yield [Chunk(i, "", [], "length") for i in range(self.count)]
+
+    def answers(self, chunks: list[Chunk], samples: int) -> list[list[ScoredText]]:
+        return [[{"text": "", "score": None}] * samples for _ in range(self.count // samples)]
+
+    def close(self) -> None: ...
+
+
 def start_generation(
     registry: ModelRegistry,
     served: ServedModel,
@@ -245,8 +268,11 @@ def start_generation(
     options: AnswerRequest,
     top_logprobs: int | None = None,
     text_at_end: bool = True,
+    empty: bool = False,
 ) -> Generation:
     """Use the engine if every input is one prompt and nothing is searched; else a thread."""
+    if empty:
+        return EmptyGeneration(prompts, options.samples)
     encoded = [prompt for prompt in prompts if prompt is not None]
     if options.sampling.num_beams == 1 and len(encoded) == len(inputs) and not options.options:
         return EngineGeneration(served, encoded, options, top_logprobs, text_at_end)

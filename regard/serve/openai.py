@@ -28,7 +28,6 @@ from regard.serve.protocol import (
     Json,
     ModelInfo,
     Prompt,
-    Turn,
     Usage,
     to_json,
 )
@@ -38,9 +37,12 @@ from regard.serve.registry import (
     check_ids,
     check_length,
 )
+from regard.serve.scoring import score_prompts
 from regard.tasks import Request as AnswerRequest
+from regard.text.chat_template import Conversation
 
 Format = CompletionFormat | ChatFormat
+RESERVED = {"messages", "tools", "documents", "add_generation_prompt"}  # variables of a chat template
 
 
 class OpenAIRoutes:
@@ -76,8 +78,10 @@ class OpenAIRoutes:
         served = self.find_generator(body.get("model"))
         prompts = as_batch(body["prompt"])
         top_logprobs, echo = body.get("logprobs"), body.get("echo") or False
-        if echo and top_logprobs is not None:
-            raise APIError(400, "echo: not supported together with logprobs; leave one out", "echo")
+        if echo and top_logprobs is not None and served.model.task.has_source:
+            raise APIError(
+                400, "echo: this model reads its prompt with an encoder, which scores none", "echo"
+            )
         options = generation_options(served, body, len(prompts))
         texts = [p if isinstance(p, str) else served.model.tokenizer.decode(p) for p in prompts if echo]
         repeated = [text for text in texts for _ in range(options.samples)]
@@ -92,9 +96,24 @@ class OpenAIRoutes:
         if top_logprobs is None and body.get("top_logprobs"):
             raise APIError(400, "top_logprobs: only together with logprobs", "top_logprobs")
         conversation = read_conversation(served.model, body["messages"])
+        if isinstance(conversation, Conversation):
+            conversation.variables = self.template_variables(request, served, body)
         options = generation_options(served, body, 1)
         format = ChatFormat(served.output_tokenizer, top_logprobs is not None)
         return await self.generate(request, body, served, [conversation], options, top_logprobs, format)
+
+    def template_variables(self, request: Request, served: ServedModel, body: ChatRequest) -> Json:
+        """Variables of the model's own chat template; those that it does not use are ignored."""
+        variables = body.get("chat_template_kwargs") or {}
+        if reserved := RESERVED & variables.keys():
+            name = f"chat_template_kwargs.{min(reserved)}"
+            raise APIError(400, f"{name}: this variable has its own field or meaning", "chat_template_kwargs")
+        if (effort := body.get("reasoning_effort")) is not None:
+            variables = variables | {"reasoning_effort": effort}
+        template = served.model.task.template
+        unused = [name for name in variables if template is None or not template.uses(name)]
+        request.scope["ignored"] += unused
+        return variables
 
     def find_generator(self, name: str | None) -> ServedModel:
         served = self.registry.find(name)
@@ -107,7 +126,7 @@ class OpenAIRoutes:
         request: Request,
         body: GenerateFields,
         served: ServedModel,
-        prompts: Sequence[Prompt | list[Turn]],
+        prompts: Sequence[Prompt | Conversation],
         options: AnswerRequest,
         top_logprobs: int | None,
         format: Format,
@@ -116,6 +135,13 @@ class OpenAIRoutes:
         streams, info = bool(body.get("stream")), request.scope["request_info"]
         size = sum(map(prompt_size, prompts))
         encoded = await self.registry.encode(served, prompts, size)
+        if isinstance(format, CompletionFormat) and format.echo and top_logprobs is not None:
+            rows, top = [prompt.ids for prompt in encoded if prompt is not None], top_logprobs
+            scores = await self.registry.run_in_thread(
+                lambda: score_prompts(served.cancellable.model, rows, top)
+            )
+            repeats = [i for i in range(len(rows)) for _ in range(options.samples)]
+            format.add_prompts([rows[i] for i in repeats], [scores[i] for i in repeats])
         generation = start_generation(
             self.registry,
             served,
@@ -124,6 +150,7 @@ class OpenAIRoutes:
             options,
             top_logprobs,
             text_at_end=not streams and top_logprobs is None,
+            empty=body.get("max_tokens") == 0,
         )
         if isinstance(generation, BlockingGeneration):
             check_blocking(served, prompts, top_logprobs)
@@ -154,8 +181,8 @@ class OpenAIRoutes:
         def embed() -> tuple[np.ndarray, int]:
             rows = [task.tokenizer.encode(x) if isinstance(x, str) else x for x in inputs]
             for ids in rows:
-                check_length(len(ids), task.text_limit)
-                check_ids(ids, served.vocab)
+                check_length(len(ids), task.text_limit, "input")
+                check_ids(ids, served.vocab, "input")
             return task.vectors(served.cancellable.model, inputs).numpy().astype("<f4"), sum(map(len, rows))
 
         vectors, tokens = await self.registry.run_in_thread(embed)
@@ -181,7 +208,16 @@ def as_batch(value: Prompt | list[Prompt]) -> list[Any]:
 
 def generation_options(served: ServedModel, body: GenerateFields, prompts: int) -> AnswerRequest:
     requested: Json = {name: body.get(name) for name in schema.SAMPLING}
-    requested |= {"max_new_tokens": body.get("max_tokens"), "num_return_sequences": body.get("n")}
+    # no tokens at all are no options of a model: `EmptyGeneration` gives them
+    requested |= {"max_new_tokens": body.get("max_tokens") or None, "num_return_sequences": body.get("n")}
+    requested["min_new_tokens"] = body.get("min_tokens")
+    if body.get("ignore_eos"):
+        requested["min_new_tokens"] = schema.MAX_TEXT  # more than any answer has
+    if (penalty := body.get("repeat_penalty")) is not None:
+        requested["repetition_penalty"] = penalty
+    if bias := body.get("logit_bias"):
+        requested["logit_bias"] = [(int(token), value) for token, value in bias.items()]
+        check_ids([int(token) for token in bias], served.output_vocab, "logit_bias")
     options = served.options(requested)
     if prompts * options.samples > schema.MAX_CHOICES:
         raise APIError(400, f"n: up to {schema.MAX_CHOICES} answers in one request", "n")
@@ -189,7 +225,7 @@ def generation_options(served: ServedModel, body: GenerateFields, prompts: int) 
 
 
 def check_blocking(
-    served: ServedModel, prompts: Sequence[Prompt | list[Turn]], top_logprobs: int | None
+    served: ServedModel, prompts: Sequence[Prompt | Conversation], top_logprobs: int | None
 ) -> None:
     """Refuse what works only with the engine."""
     if top_logprobs is not None:
@@ -221,8 +257,8 @@ def usage(counted: RequestInfo | Generation) -> Usage:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def prompt_size(prompt: Prompt | list[Turn]) -> int:
+def prompt_size(prompt: Prompt | Conversation) -> int:
     """How much there is to encode: letters or token ids."""
     if isinstance(prompt, str):
         return len(prompt)
-    return sum(len(item["content"]) if isinstance(item, dict) else 1 for item in prompt)
+    return sum(1 if isinstance(item, int) else len(item["content"]) for item in prompt)

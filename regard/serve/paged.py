@@ -57,7 +57,7 @@ class PagedBatch(Batch):
                 self._end(request, "length")
                 continue
             s = request
-            text = Text(list(s.ids), s.sampling, s.rng, s.remaining, s.source, s.top_logprobs or 0)
+            text = Text(list(s.ids), s.sampling, s.rng, s.remaining, s.source, s.top_logprobs or 0, s.rules)
             self.texts[request] = text
             runner.add(text)
         with self.lock:

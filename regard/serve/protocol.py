@@ -20,6 +20,8 @@ class SamplingFields(TypedDict, total=False):
     min_p: float | None
     repetition_penalty: float | None
     no_repeat_ngram_size: int | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
     num_beams: int | None
     length_penalty: float | None
     seed: int | None
@@ -38,6 +40,10 @@ class GenerateFields(SamplingFields, total=False):
     max_tokens: int | None
     n: int | None
     stream_options: StreamOptions | None
+    logit_bias: dict[str, float] | None
+    repeat_penalty: float | None
+    min_tokens: int | None
+    ignore_eos: bool | None
 
 
 class CompletionRequest(GenerateFields, total=False):
@@ -68,6 +74,8 @@ class ChatRequest(GenerateFields, total=False):
     max_completion_tokens: int | None
     logprobs: bool | None
     top_logprobs: int | None
+    chat_template_kwargs: Json | None
+    reasoning_effort: str | None
 
 
 class EmbeddingRequest(TypedDict, total=False):
@@ -114,8 +122,8 @@ class Usage(TypedDict):
 
 class CompletionLogprobs(TypedDict):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]  # with echo, none of the first token
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from regard.cancel import make_cancellable
 from regard.decode.prompts import Source
-from regard.decode.sampling import Sampling
+from regard.decode.sampling import RULES, Sampling
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.serve.batch import Outputs
@@ -20,9 +20,9 @@ from regard.serve.engine import Engine
 from regard.serve.errors import APIError
 from regard.serve.monitoring import Labels, Metric, Metrics
 from regard.serve.places import PLACES
-from regard.serve.protocol import Turn
 from regard.serve.threads import ThreadBridge, WorkerThreads, call_in_loop
 from regard.tasks import Request
+from regard.text.chat_template import Conversation
 from regard.text.tokenizer import Tokenizer
 
 WORKERS = 2  # threads for long work outside the engines, and as many for short work
@@ -102,6 +102,11 @@ class ServedModel:
         return config.vocab
 
     @property
+    def output_vocab(self) -> int:
+        config: Any = self.model.model.config
+        return getattr(config, "target_vocab", None) or config.vocab
+
+    @property
     def sandboxed(self) -> bool:
         """Whether a child process encodes prompts: the model's chat template, or its tokenizer."""
         task = self.model.task
@@ -114,41 +119,48 @@ class ServedModel:
             self.model.generation.get("max_new_tokens", Sampling.max_new_tokens), self.limits.tokens
         )
         options.setdefault("max_new_tokens", default)
-        if options.get("temperature", 0) > 0:  # sampling excludes beam search
-            options.setdefault("num_beams", 1)
+        if options.get("temperature", 0) > 0 or any(options.get(name) for name in RULES):
+            options.setdefault("num_beams", 1)  # sampling and rules of a row exclude beam search
         if "seed" in options:
             options["seed"] %= 2**64
+        if options.get("top_k") == -1:  # vLLM's way to say that it is off
+            options["top_k"] = 0
         return self.model.request([], options)
 
-    def encode(self, prompt: str | list[int] | list[Turn], as_user: bool = False) -> EncodedPrompt | None:
+    def encode(self, prompt: str | list[int] | Conversation, as_user: bool = False) -> EncodedPrompt | None:
         """Encode a text, token ids or a conversation; None if the model answers it in several parts.
 
         `as_user` reads a text as `model.ask` does: a model with a chat template takes it as a user's message.
         """
         task, context = self.model.task, self.model.task.context
         is_ids = isinstance(prompt, list) and all(type(i) is int for i in prompt)
+        name = "messages" if isinstance(prompt, list) and not is_ids else "prompt"
         if is_ids:
             ids = cast("list[int]", prompt)
-            check_length(len(ids), context - task.has_source)
+            check_length(len(ids), context - task.has_source, name)
             check_ids(ids, self.vocab)
             return EncodedPrompt(*task.prompt_of_ids(ids))
         prompts = task.prompts(prompt, turn=as_user)
         for each in prompts if not task.has_source else ():
-            check_length(len(each.ids), context)
+            check_length(len(each.ids), context, name)
             check_ids(each.ids, self.vocab)
         return EncodedPrompt(*prompts[0]) if len(prompts) == 1 else None
 
 
-def check_length(tokens: int, limit: int) -> None:
+def check_length(tokens: int, limit: int, name: str) -> None:
     if tokens > limit:
-        message = f"the prompt has {tokens:,} tokens; this model reads up to {limit:,}"
-        raise APIError(400, message, "prompt", "context_length_exceeded")
+        # OpenAI's words: clients look for them
+        message = (
+            f"This model's maximum context length is {limit} tokens. However, your {name} resulted in "
+            f"{tokens} tokens. Please reduce the length of the {name}."
+        )
+        raise APIError(400, message, name, "context_length_exceeded")
 
 
-def check_ids(ids: Sequence[int], vocab: int) -> None:
+def check_ids(ids: Sequence[int], vocab: int, name: str = "prompt") -> None:
     if ids and max(ids) >= vocab:
-        message = f"prompt: token {max(ids)} is not in the model's vocabulary; ids end at {vocab - 1}"
-        raise APIError(400, message, "prompt")
+        message = f"{name}: token {max(ids)} is not in the model's vocabulary; ids end at {vocab - 1}"
+        raise APIError(400, message, name)
 
 
 class ModelRegistry:

@@ -1,6 +1,7 @@
 """JSON schemas of requests, and the check of a request against them. /openapi.json shows the same schemas."""
 
 import math
+import re
 from typing import Any
 
 from regard.serve.errors import APIError
@@ -13,11 +14,14 @@ MAX_CHOICES = 64  # answers in one request
 MAX_EMBEDDINGS = 256  # texts in one request
 MAX_MESSAGES = 1024  # of a conversation
 MAX_PARTS = 64  # of a message
+MAX_BIASES = 1024  # tokens in logit_bias
 
 TEXT: Schema = {"type": "string", "maxLength": MAX_TEXT}
 NONEMPTY_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
 BOOLEAN: Schema = {"type": "boolean"}
 ANY: Schema = {}
+NULL: Schema = {"type": "null"}
+OBJECT: Schema = {"type": "object"}
 
 
 def integer(low: int, high: int) -> Schema:
@@ -38,13 +42,29 @@ def enum(*values: object) -> Schema:
 
 
 def obj(fields: dict[str, Schema], *required: str) -> Schema:
-    schema = {"type": "object", "properties": fields, "additionalProperties": False}
+    """An object of these fields. Null stands for a field that is not set, whatever its name."""
+    optional = nullable({name: field for name, field in fields.items() if name not in required})
+    schema = {"type": "object", "properties": fields | optional, "additionalProperties": NULL}
     return schema | ({"required": list(required)} if required else {})
+
+
+def mapping(keys: str, values: Schema, max_items: int) -> Schema:
+    """An object whose keys match a regular expression."""
+    names = {"pattern": keys, "type": "string"}
+    return {
+        "type": "object",
+        "propertyNames": names,
+        "additionalProperties": values,
+        "maxProperties": max_items,
+    }
 
 
 def nullable(fields: dict[str, Schema]) -> dict[str, Schema]:
     """OpenAI's clients send null for options that are not set."""
-    return {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in fields.items()}
+    return {
+        name: schema if not schema or NULL in schema.get("anyOf", ()) else {"anyOf": [schema, NULL]}
+        for name, schema in fields.items()
+    }
 
 
 TOKEN_IDS = array(integer(0, 2**31 - 1), MAX_TEXT)
@@ -53,51 +73,66 @@ SAMPLING: dict[str, Schema] = nullable(
     {
         "temperature": number(0, 100),
         "top_p": number(0, 1),
-        "top_k": integer(0, 2**31 - 1),
+        "top_k": integer(-1, 2**31 - 1),
         "min_p": number(0, 1),
         "repetition_penalty": number(1e-3, 1e3),
         "no_repeat_ngram_size": integer(0, 1000),
+        "presence_penalty": number(-2, 2),
+        "frequency_penalty": number(-2, 2),
         "num_beams": integer(1, 16),
         "length_penalty": number(-100, 100),
         "seed": integer(-(2**63), 2**63 - 1),
         "stop": {"anyOf": [NONEMPTY_TEXT, array(NONEMPTY_TEXT, MAX_STOPS, 0)]},
     }
 )
-IGNORED: dict[str, Schema] = dict.fromkeys(  # they do not change the answer
+# Fields that other servers know and that do not change the answer here. A response's header names them.
+IGNORED: dict[str, Schema] = dict.fromkeys(
     (
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "prediction"),
+        *("prompt_cache_retention", "prediction", "verbosity", "stream_moderation", "moderation"),
+        *("cache_prompt", "cache_salt", "priority", "request_id", "session_id", "keep_alive"),
+        *("spaces_between_special_tokens", "return_tokens_as_token_ids", "return_token_ids"),
     ),
     ANY,
 )
 
 
-def generate_fields(max_tokens: int) -> dict[str, Schema]:
+def generate_fields(max_tokens: int, min_tokens: int = 1) -> dict[str, Schema]:
     """What completions and chat have in common."""
-    fields = {
-        "max_tokens": integer(1, max_tokens),
+    return {
+        "model": MODEL,
+        **SAMPLING,
+        **IGNORED,
+        "max_tokens": integer(min_tokens, max_tokens),
         "n": integer(1, MAX_CHOICES),
         "stream": BOOLEAN,
-        "stream_options": obj(nullable({"include_usage": BOOLEAN, "include_obfuscation": BOOLEAN})),
-        "presence_penalty": enum(0),
-        "frequency_penalty": enum(0),
-        "logit_bias": obj({}),
+        "stream_options": obj(
+            {
+                "include_usage": BOOLEAN,
+                "include_obfuscation": BOOLEAN,
+                "continuous_usage_stats": enum(False),
+            }
+        ),
+        "logit_bias": mapping("^[0-9]{1,9}$", number(-100, 100), MAX_BIASES),
+        "repeat_penalty": number(1e-3, 1e3),  # llama.cpp's name of repetition_penalty
+        "min_tokens": integer(0, max_tokens),
+        "ignore_eos": BOOLEAN,
+        # vLLM's, only as they are anyway
+        "skip_special_tokens": enum(True),
+        "include_stop_str_in_output": enum(False),
+        "use_beam_search": enum(False),
     }
-    return {"model": MODEL} | SAMPLING | IGNORED | nullable(fields)
 
 
 def completion_request(max_tokens: int) -> Schema:
-    options = {
+    fields = {
+        "prompt": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES), TOKEN_IDS, array(TOKEN_IDS, MAX_CHOICES)]},
         "logprobs": integer(0, MAX_TOP_LOGPROBS),
         "echo": BOOLEAN,
         "best_of": enum(1),
         "suffix": enum(""),
     }
-    fields = {
-        "prompt": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES), TOKEN_IDS, array(TOKEN_IDS, MAX_CHOICES)]},
-        **nullable(options),
-    }
-    return obj(generate_fields(max_tokens) | fields, "prompt")
+    return obj(generate_fields(max_tokens, min_tokens=0) | fields, "prompt")
 
 
 def chat_request(max_tokens: int) -> Schema:
@@ -107,23 +142,31 @@ def chat_request(max_tokens: int) -> Schema:
             "role": enum("system", "developer", "user", "assistant"),
             "content": {"anyOf": [TEXT, parts]},
             "name": {"type": "string", "maxLength": 200},
-            **nullable({"refusal": enum(""), "tool_calls": array(ANY, 0, 0), "annotations": ANY}),
-            "audio": {"type": "null"},
+            "tool_calls": array(ANY, 0, 0),
+            # what clients send back of an answer, besides its text
+            **dict.fromkeys(("refusal", "annotations", "reasoning", "reasoning_content"), ANY),
+            **dict.fromkeys(("thinking_blocks", "provider_specific_fields", "id", "status"), ANY),
         },
         "role",
         "content",
     )
-    options = {
+    fields = {
+        "messages": array(message, MAX_MESSAGES),
         "max_completion_tokens": integer(1, max_tokens),
         "logprobs": BOOLEAN,
         "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
         "response_format": obj({"type": enum("text")}, "type"),
         "modalities": {"enum": [["text"]]},
         "tools": array(ANY, 0, 0),
-        "tool_choice": enum("none"),
+        "tool_choice": enum("none", "auto"),
         "parallel_tool_calls": BOOLEAN,
+        "functions": array(ANY, 0, 0),
+        "function_call": enum("none", "auto"),
+        "chat_template_kwargs": OBJECT,
+        "reasoning_effort": {"type": "string", "maxLength": 50},
+        "add_generation_prompt": enum(True),
+        "continue_final_message": enum(False),
     }
-    fields = {"messages": array(message, MAX_MESSAGES), **nullable(options)}
     return obj(generate_fields(max_tokens) | fields, "messages")
 
 
@@ -138,8 +181,9 @@ EMBEDDING_REQUEST = obj(
                 array(TOKEN_IDS, MAX_EMBEDDINGS),
             ]
         },
-        **nullable({"encoding_format": enum("float", "base64"), "dimensions": integer(1, 2**31 - 1)}),
-        "user": ANY,
+        "encoding_format": enum("float", "base64"),
+        "dimensions": integer(1, 2**31 - 1),
+        **IGNORED,
     },
     "input",
 )
@@ -150,21 +194,18 @@ PAIR = "A text or several; a tab separates the two texts of a pair, such as a se
 
 def ask_request(max_tokens: int) -> Schema:
     """The options of `regard ask`."""
-    options = {
+    fields = {
         "max_new_tokens": integer(1, max_tokens),
         "num_return_sequences": integer(1, MAX_CHOICES),
         "prefix": TEXT,
         "distance": enum("cosine", "euclidean"),
         "checkpoint": integer(0, 2**53),
         "stream": BOOLEAN,
-    }
-    fields = {
         "model": MODEL,
         "input": {"anyOf": [TEXT, array(TEXT, MAX_CHOICES)], "description": PAIR},
         "picture": {"type": "string", "contentEncoding": "base64"},
         "audio": {"type": "string", "contentEncoding": "base64"},
         **SAMPLING,
-        **nullable(options),
     }
     return obj(fields)
 
@@ -179,6 +220,11 @@ def check(value: object, schema: Schema, path: str = "") -> None:
             return check(value, option, path)
     if isinstance(value, dict) and "properties" in schema:
         _check_fields(value, schema, f"{path}." if path else "")
+    if isinstance(value, dict) and "propertyNames" in schema:
+        for name, item in value.items():
+            if not re.fullmatch(schema["propertyNames"]["pattern"], name):
+                raise APIError(400, f"{path}: {name[:50]!r} is no key of it", path)
+            check(item, schema["additionalProperties"], f"{path}.{name}")
     if isinstance(value, list):
         items = schema.get("items", ANY)
         for i, item in enumerate(value):
@@ -191,6 +237,8 @@ def _check_fields(value: dict[str, Any], schema: Schema, prefix: str) -> None:
     known = schema["properties"]
     for name, item in value.items():
         if name not in known:
+            if item is None:
+                continue
             field = f"{prefix}{name}"[:200]
             raise APIError(400, f"{field}: not supported here", field, "unknown_parameter")
         check(item, known[name], prefix + name)
@@ -224,7 +272,7 @@ def matches(value: object, schema: Schema) -> bool:
                 return False
             return not value or matches(value[0], schema["items"])
         case "object":
-            return isinstance(value, dict)
+            return isinstance(value, dict) and len(value) <= schema.get("maxProperties", math.inf)
     return True
 
 

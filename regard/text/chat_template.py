@@ -3,6 +3,7 @@
 Templates are Jinja programs that come with untrusted models. They run in a child process with limits.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,19 @@ SECONDS = 2.0  # of processor time, for one conversation
 TRIAL = [{"role": "user", "content": "Hi"}]  # a conversation to try it with
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "Hi"}
+
+
+class Conversation(list[Message]):
+    """Messages, and what else their template may use: `tools`, or variables of its own."""
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] = (),
+        variables: Mapping[str, Any] | None = None,
+    ):
+        super().__init__(messages)
+        self.tools, self.variables = list(tools), dict(variables or {})
 
 
 class Template:
@@ -38,6 +52,10 @@ class Template:
             if error.kind in ("time", "memory"):  # it may have its reasons to refuse this conversation
                 raise self._explain(error) from None
 
+    def uses(self, variable: str) -> bool:
+        """Whether the template mentions a variable."""
+        return re.search(rf"\b{re.escape(variable)}\b", self.text) is not None
+
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """Render the conversation, by default up to where the model's answer begins.
 
@@ -51,9 +69,11 @@ class Template:
             raise UserError(f"messages: not JSON ({first_line(error)}); give dicts of texts") from None
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        more = messages if isinstance(messages, Conversation) else Conversation(messages)
         variables = {
+            **more.variables,
             "messages": list(map(dict, messages)),
-            "tools": None,
+            "tools": more.tools or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
