@@ -36,6 +36,27 @@ def test_loading_a_run_imports_no_compiler() -> None:
     assert python(code) == f"{len(runs)} False\n[]\n"
 
 
+def test_asking_imports_what_it_needs() -> None:
+    """Nearly all the time of `regard ask` is importing: other tasks, formats and servers are not."""
+    run = Path(__file__).parent / "runs" / "fixtures" / "chat"
+    code = (
+        "import gc, sys, regard.cli\n"
+        "processes = []\n"  # such as a sandbox, which our own tokenizers need not have
+        "sys.addaudithook(lambda event, _: processes.append(1) if event == 'subprocess.Popen' else None)\n"
+        f"try:\n    regard.cli.main(['ask', {str(run)!r}, 'Hi'])\n"
+        "except SystemExit as end:\n    print(end.code, gc.isenabled(), len(processes))\n"
+        "print(*sys.modules)"
+    )
+    *_, status, modules = python(code).splitlines()
+    imported = set(modules.split())
+    others = "PIL sacrebleu rich starlette uvicorn jinja2 triton sympy transformers onnx torch._dynamo"
+    ours = "serve viewer tracing draw.svg convert.gguf convert.huggingface.load training.build tasks.words"
+    unneeded = {*others.split(), *(f"regard.{name}" for name in ours.split())}
+    assert status == "0 True 0"
+    assert "regard.tasks.pairs" in imported
+    assert not unneeded & imported
+
+
 def test_names_are_sorted_and_known() -> None:
     assert set(regard.__all__) == set(regard._HOMES)
     assert len(regard.__all__) == len(set(regard.__all__))

@@ -3,6 +3,8 @@
 torch is imported inside the commands, so that --help and errors in options are answered at once.
 """
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -17,6 +19,9 @@ from regard.errors import UserError, os_reason
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command. Exit status: 0 success, 2 a user error, 130 and 143 signals, 1 anything else."""
     open_closed_streams()
+    atexit.register(
+        gc.freeze
+    )  # the process ends: to look for garbage in all of torch would take half a second
     signal.signal(signal.SIGTERM, lambda *_: leave(143))  # an exception, so that partial files are removed
     try:
         options = build_parser().parse_args(arguments)

@@ -9,7 +9,6 @@ from torch import nn
 
 from regard.convert.huggingface.family import build_empty
 from regard.convert.huggingface.hub import HUB, download
-from regard.convert.huggingface.load import KINDS, is_huggingface
 from regard.data.word_vectors import is_vectors_file
 from regard.decode.runners import DTYPES, set_dtype
 from regard.errors import UserError
@@ -18,7 +17,6 @@ from regard.models import MODELS
 from regard.runs import lora, recipe
 from regard.runs.checkpoints import steps
 from regard.runs.folder import load_tokenizers, read_settings
-from regard.runs.foreign import load_foreign, load_vectors
 from regard.runs.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -61,10 +59,14 @@ def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
     folder = download(str(folder)) if str(folder).startswith(HUB) else Path(folder)
     if (match := STEP.fullmatch(folder.name)) and folder.absolute().parent.name == CHECKPOINTS:
         return at_step(load_model(folder.absolute().parents[1], device), int(match[1]))
-    if folder.is_file() and is_vectors_file(folder.name):
-        return load_vectors(folder, device)
-    if is_huggingface(folder):
-        return load_foreign(folder, device)
+    if not has_task(folder):
+        from regard.convert.huggingface.load import is_huggingface  # imports all families
+        from regard.runs.foreign import load_foreign, load_vectors
+
+        if folder.is_file() and is_vectors_file(folder.name):
+            return load_vectors(folder, device)
+        if is_huggingface(folder):
+            return load_foreign(folder, device)
     kind, settings, section = read_config(folder)
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder}: no {WEIGHTS} yet; train it first, or continue with --resume")
@@ -77,12 +79,19 @@ def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
     return with_generation(module, task, folder, kind)
 
 
+def has_task(folder: Path) -> bool:
+    """Whether a folder's config.json names a task, as only those of runs do."""
+    return (folder / CONFIG).is_file() and isinstance(read_settings(folder / CONFIG).get("task"), dict)
+
+
 def read_config(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The kind of a run's model, its settings and those of its task, from config.json."""
     settings = read_settings(folder / CONFIG)
     kind = str(settings.pop("model_type", "")).removeprefix("regard-")
     section = settings.pop("task", None)
     if kind not in MODELS or not isinstance(section, dict) or str(section.get("name")) not in TASKS:
+        from regard.convert.huggingface.load import KINDS
+
         theirs = f"; of Hugging Face's, known are {', '.join(KINDS)}"
         raise UserError(
             f"{folder / CONFIG}: not a model of Regard's (model_type is {kind or 'missing'!r}){theirs}"

@@ -12,9 +12,8 @@ from regard import errors
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.score import score_model
-from regard.tasks import Answer, Request, Task, WordsTask, WordsTaskConfig
+from regard.tasks import Answer, Request, Task
 from regard.text.tokenizer import Tokenizer
-from regard.text.vectors import embeddings
 
 MOST_SAMPLES = 4096  # answers to one input
 
@@ -104,6 +103,9 @@ class Model:
 
     def words(self) -> "Model":
         """The same model, asked and scored as word vectors: whatever it does, it has embeddings of words."""
+        from regard.tasks import WordsTask, WordsTaskConfig
+        from regard.text.vectors import embeddings
+
         embeddings(self.model)  # raises an error if it has none
         task = WordsTask(WordsTaskConfig(name="words"), self.tokenizer, 1)
         return Model(self.model, task, dict(task.generation), self.folder, self.kind)

@@ -3,14 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus, in_length_order
-from regard.data.images import find_image, read_pixels
 from regard.decode.sampling import Sampling
 from regard.describe.texts import Text
 from regard.describe.values import SOFTMAX, Description
@@ -22,7 +21,9 @@ from regard.tasks.reading import Reading, recorded_call
 from regard.tasks.request import DataRequest, Prompt, Request
 from regard.text.chat_template import Template
 from regard.text.tokenizer import Tokenizer
-from regard.vision.decoding import ImageSource
+
+if TYPE_CHECKING:
+    from regard.vision.decoding import ImageSource
 
 ConfigT = TypeVar("ConfigT")  # the settings in a recipe's [task]
 DataT = TypeVar("DataT")  # what it is trained and evaluated on
@@ -250,12 +251,16 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """Channels, height and width of the images that it reads."""
         raise NotImplementedError
 
-    def find_file(self, path: str) -> ImageSource:
+    def find_file(self, path: str) -> "ImageSource":
         """The file at a path of this machine, where a task does not read texts."""
+        from regard.data.images import find_image  # imports Pillow
+
         return find_image(path)
 
-    def pixels(self, input: ImageSource | Tensor) -> Tensor:
+    def pixels(self, input: "ImageSource | Tensor") -> Tensor:
         """An image as the model reads it, (C, H, W) in bytes."""
+        from regard.data.images import read_pixels
+
         return read_pixels(input, self.image_shape)
 
     def example_input(self) -> str | Tensor:

@@ -118,7 +118,7 @@ def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.
 def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
     """Where a task needs no encoder-decoder, model.kind=lstm is a language model of such cells."""
     name = changes.get("task.name", original["task"].get("name"))
-    kinds = TASKS[name][0].kinds if name in TASKS else CELLS
+    kinds = TASKS[str(name)][0].kinds if name in TASKS else CELLS
     for section, key in ((changes, "model."), (original["model"], "")):
         if (kind := section.get(f"{key}kind")) in CELLS and kind not in kinds and RecurrentLM.like in kinds:
             section |= {f"{key}kind": "recurrent", f"{key}cell": kind}

@@ -76,7 +76,7 @@ def section_configs(sections: recipe.Sections) -> dict[str, list[type[Any]]]:
     model_configs = [
         config for known, (_, config, _) in MODELS.items() if kind not in MODELS or known == kind
     ]
-    tasks = [TASKS[name]] if name in TASKS else []
+    tasks = [TASKS[str(name)]] if name in TASKS else []
     return {
         "model": model_configs,
         "data": [task.data_config for task, _ in tasks],
