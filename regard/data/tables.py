@@ -223,7 +223,7 @@ def _read_hub(path: str) -> Table:
     dataset, header = load_hub_dataset(path)
     features = getattr(dataset, "features", None) or {}
     names = {name: class_names_of(features.get(name)) for name in header}
-    rows = ((f"{path} row {n}", [row[name] for name in header]) for n, row in enumerate(dataset, 1))
+    rows = ((f"{path} row {n}", [row.get(name) for name in header]) for n, row in enumerate(dataset, 1))
     return Table(path, header, name_classes(rows, [names[name] for name in header]), path)
 
 

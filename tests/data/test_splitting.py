@@ -118,7 +118,7 @@ def test_a_run_is_resumed_with_the_version_that_it_began_with(tmp_path):
     tiny(str(path), out, "translate-gru", steps=2, resume=True)
     assert "version = 1\n" in recipe_file.read_text()
     tiny(str(path), tmp_path / "new", "translate-gru", steps=1)
-    assert "version = 2\n" in (tmp_path / "new" / "recipe.toml").read_text()
+    assert "version = 3\n" in (tmp_path / "new" / "recipe.toml").read_text()
 
 
 # A folder's own splits
