@@ -10,7 +10,7 @@ from regard.cli.asking import ask, score
 from regard.cli.completion import completion
 from regard.cli.listing import info, runs
 from regard.cli.looking import look
-from regard.cli.parser import PRECISIONS, READING
+from regard.cli.parser import PRECISIONS, READING, chosen_columns
 from regard.errors import UserError
 from regard.training.trackers import check_installed
 
@@ -18,7 +18,8 @@ from regard.training.trackers import check_installed
 @contextlib.contextmanager
 def reading_settings(options: argparse.Namespace) -> Iterator[None]:
     """Apply --set of a command that reads files without a recipe."""
-    if options.command not in READING or not options.set:
+    columns = chosen_columns(options) if options.command == "score" else {}
+    if options.command not in READING or not (options.set or columns):
         yield
         return
     from regard.data.reading import ReadConfig, read_together
@@ -26,7 +27,7 @@ def reading_settings(options: argparse.Namespace) -> Iterator[None]:
 
     sections = recipe.change({"data": {}}, recipe.assignments(options.set))
     config = recipe.fill("data", sections["data"], ReadConfig)
-    with read_together(config.max_bytes, config.version):
+    with read_together(config.max_bytes, config.version, columns={**(config.columns or {}), **columns}):
         yield
 
 
@@ -49,6 +50,7 @@ def train(options: argparse.Namespace) -> None:
     for option in ("lr", "batch", "seed", "device"):
         if (value := getattr(options, option)) is not None:
             changes[f"train.{option}"] = value
+    changes |= {f"data.columns.{name}": column for name, column in chosen_columns(options).items()}
     if options.dtype is not None:
         changes["train.precision"] = PRECISIONS[options.dtype]
     asked = {name: getattr(options, name) for name in ("valid", "base", "teacher", "steps", "minutes")}

@@ -30,6 +30,26 @@ ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to
     "distance": {"choices": ["cosine", "euclidean"], "help": "distance between word vectors"},
     "seed": INTEGER | {"help": "random seed; the same seed gives the same answers"},
 }
+COLUMN_OPTIONS = {  # of `train` and `score`: the columns of tables
+    "text": "the text that is classified, or compared",
+    "other": "the second text, of pairs with a label or a score",
+    "label": "the class",
+    "score": "the score",
+    "source": "what is translated or replied to; of an object such as translation, the key: en",
+    "target": "the translation or the reply",
+    "negative": "of triplets, the text that means something else",
+    "question": "the question",
+    "context": "the text that has the answer",
+    "answer": "the answer",
+    "start": "where the answer begins, in characters",
+    "impossible": "whether there is no answer",
+    "words": "the words of a sentence",
+    "tags": "the tags of the words",
+    "image": "the path of an image",
+    "caption": "its captions",
+    "audio": "the path of a recording",
+    "voice": "whose voice it is",
+}
 TRACKERS = ("tensorboard", "wandb", "trackio")
 PRECISIONS = {"auto": "auto", "float32": "fp32", "bfloat16": "bf16"}  # --dtype of train: train.precision
 READING = ("ask", "score", "look", "serve", "export")  # they read data or word vectors, without a recipe
@@ -138,6 +158,20 @@ def add_set_option(
     p.add_argument("--set", **REPEATED, metavar="KEY=VALUE", help=about)
 
 
+def add_column_options(p: argparse.ArgumentParser, taken: Sequence[str] = ()) -> None:
+    """Add an option for each column; --NAME-column, where --NAME has another meaning."""
+    group = p.add_argument_group("columns of tables, by name or number")
+    for name, about in COLUMN_OPTIONS.items():
+        option = f"--{name}-column" if name in taken else f"--{name}"
+        group.add_argument(option, dest=f"column_{name}", metavar="COLUMN", help=about)
+
+
+def chosen_columns(options: argparse.Namespace) -> dict[str, str]:
+    """The columns that the options of a command choose."""
+    columns = {name: getattr(options, f"column_{name}", None) for name in COLUMN_OPTIONS}
+    return {name: column for name, column in columns.items() if column is not None}
+
+
 def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "recipe",
@@ -168,6 +202,7 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     )
     add_set_option(p)
     p.add_argument("--resume", action="store_true", help="resume the run in --out, or start it")
+    add_column_options(p)
 
 
 def add_ask_options(p: argparse.ArgumentParser) -> None:
@@ -202,6 +237,7 @@ def add_score_options(p: argparse.ArgumentParser) -> None:
         help=".svg or .png: the confusion matrix, or the loss by position as a curve",
     )
     add_answer_options(p)
+    add_column_options(p, taken=("words",))  # --words uses word vectors
 
 
 def add_answer_options(p: argparse.ArgumentParser) -> None:

@@ -9,10 +9,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import isfinite
 from typing import Any, Literal
 
 from regard.data.files import check_surrogates, display_name, normalize_newlines
+from regard.data.headers import record_header
 from regard.data.reading import Source, current_reading, reading_version, record_source
 from regard.data.tables import Row, Table, read_table
 from regard.errors import UserError
@@ -23,7 +25,8 @@ IDENTIFIER = re.compile(r"[A-Za-z]+[0-9]*(_[A-Za-z0-9]+)+")  # what is no word o
 NUMBERS = {"", "id", "idx", "index", "row", "number", "unnamed: 0"}  # columns that count rows
 MOST_CLASSES, LONGEST_CLASS = 50, 40  # of a column that is taken for labels without their name
 
-Kind = Literal["text", "label", "score", "words", "texts", "any"]
+Kind = Literal["text", "exact", "label", "score", "words", "texts", "any"]
+EMPTY: dict[Kind, Any] = {"text": "", "words": [], "texts": []}
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Field:
     )
     required: bool = True
     group: str = ""  # exactly one field of a group is needed
+    may_be_empty: bool = False  # in some rows
 
 
 Guess = Callable[[list[str], list[Row], dict[str, int]], dict[str, int]]
@@ -52,6 +56,13 @@ class Layout:
         lambda names, rows, known: {}
     )  # columns of other fields: from all names, rows, and known columns
     in_order: bool = False  # a table without names has the columns of the first fields, in their order
+    clean: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: (
+        record
+    )  # before empty cells are counted
+    row: str = "give one for each"  # what to do about a row with too many cells, or too few
+    is_header: Callable[[list[str]], bool] | None = (
+        None  # whether the first cells are names, if it may have none
+    )
 
     def __getitem__(self, name: str) -> Field:
         return next(field for field in self.fields if field.name == name)
@@ -69,6 +80,7 @@ class Column:
     index: int
     name: str
     key: str | None = None
+    has_objects: bool = False  # which have columns of their own, under their keys
 
     def value(self, cells: Sequence[Any]) -> Any:
         cell = cells[self.index]
@@ -100,13 +112,15 @@ def table_records(table: Table, layout: Layout) -> Iterator[Record]:
     for where, cells in table.rows:
         rows += 1
         if len(cells) != count:
-            raise UserError(f"{where}: {count_columns(cells)}, but {width} has {count}; give one for each")
-        record = {
-            name: parse_cell(where, layout[name], column.value(cells)) for name, column in columns.items()
-        }
-        if (empty := next((name for name, value in record.items() if value is None), None)) is not None:
-            source.leave_out(where, f"an empty {empty}")
-            continue
+            raise UserError(f"{where}: {count_columns(cells)}, but {width} has {count}; {layout.row}")
+        values = {name: parse_cell(where, layout[name], c.value(cells)) for name, c in columns.items()}
+        record = layout.clean(values)
+        if empty := [name for name, value in record.items() if value is None]:
+            if not all(layout[name].may_be_empty for name in empty):
+                name = next(name for name in empty if not layout[name].may_be_empty)
+                source.leave_out(where, f"an empty {name}")
+                continue
+            record |= {name: EMPTY.get(layout[name].kind) for name in empty}
         source.add(record)
         yield where, record
     finish_source(table, layout, source, rows, columns)
@@ -139,11 +153,15 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
     """Return the column of each field that the table has, and record them; decide if it has a header."""
     reading = current_reading()
     names = {field.name for field in layout.fields}
-    chosen = {name: column for name, column in reading.columns.items() if name in names}
+    if unknown := [name for name in reading.columns if name not in names]:
+        raise UserError(f"--{unknown[0]}: not a column of such data; they have {layout.options}")
+    chosen = dict(reading.columns)
     rows = table.sample()
     if table.header is None and rows and has_header(rows, layout, {**reading.usual_columns, **chosen}):
         table.take_header()
         rows = rows[1:]
+        if layout.in_order:
+            record_header(table.where, table.header or [], "row")
     columns = list_columns(table, rows)
     matched = {name: choose_column(table, columns, name, wanted) for name, wanted in chosen.items()}
     for name, wanted in reading.usual_columns.items():
@@ -162,11 +180,11 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
             source.is_guess = table.header is not None
         missing = missing_fields(layout, matched)
     if missing:
-        cells = quote_names([str(cell) for cell in (rows[0][1] if rows else ())])
+        cells = [str(cell) for cell in (rows[0][1] if rows else ())]
         listed = (
-            f"the columns are named {quote_names(table.header)}"
+            f"the columns are named {quote_names([column.name for column in columns])}"
             if table.header
-            else f"{count_columns(columns)} without names, {cells} first"
+            else f"{count_columns(columns)} without names, {quote_names(cells)} first"
         )
         raise UserError(
             f"{table.where}: {listed}; needed are {layout.expected}; choose them with "
@@ -207,12 +225,9 @@ def match_names(
                 continue
             names = {field.name} if exact else set(field.synonyms)
             used = set(result.values())
-            fitting = [column for column in columns if column not in used and normalize(column.name) in names]
-            fitting = fitting or [
-                column
-                for column in columns
-                if column not in used and column.key is not None and normalize(column.key) in names
-            ]
+            free = [c for c in columns if c not in used and (field.kind == "any" or not c.has_objects)]
+            fitting = [column for column in free if normalize(column.name) in names]
+            fitting = fitting or [c for c in free if c.key is not None and normalize(c.key) in names]
             if len(fitting) > 1:
                 raise UserError(
                     f"{table.where}: {' and '.join(quote_name(column.name) for column in fitting[:4])} may "
@@ -226,7 +241,8 @@ def match_names(
         if len(both) > 1:
             raise UserError(
                 f"{table.where}: the columns are named {quote_names(table.header)}; choose "
-                f"{' or '.join(both)}, whichever is to be learned, with {' or '.join(f'--{name} NAME' for name in both)}"
+                f"{' or '.join(both)}, whichever is to be learned, with "
+                f"{' or '.join(f'--{name} NAME' for name in both)}"
             )
     return result
 
@@ -234,14 +250,13 @@ def match_names(
 def list_columns(table: Table, rows: Sequence[Row]) -> list[Column]:
     """Return all columns of a table, and the keys of those that hold objects."""
     names = table.header or [str(number) for number in range(1, len(rows[0][1]) + 1 if rows else 1)]
-    columns = [Column(index, name) for index, name in enumerate(names)]
-    for column in list(columns):
-        objects = [
-            cell for _, cells in rows if isinstance(cell := (cells + [None] * len(names))[column.index], dict)
-        ]
-        keys = dict.fromkeys(key for each in objects for key in each)
-        columns += [Column(column.index, f"{column.name}.{key}", key) for key in keys]
-    return columns
+    columns, nested = [], []
+    for index, name in enumerate(names):
+        cells = [row[index] for _, row in rows if index < len(row)]
+        keys = dict.fromkeys(key for cell in cells if isinstance(cell, dict) for key in cell)
+        columns.append(Column(index, name, has_objects=bool(keys)))
+        nested += [Column(index, f"{name}.{key}", key) for key in keys]
+    return columns + nested
 
 
 def expand_rows(columns: Sequence[Column], rows: Sequence[Row]) -> list[Row]:
@@ -258,7 +273,11 @@ def choose_column(table: Table, columns: Sequence[Column], field: str, wanted: s
     if column is None:
         raise UserError(
             f"{table.where}: no column {quote_name(wanted)} (--{field}); there are "
-            + (quote_names(table.header) if table.header else f"{count_columns(columns)} without names")
+            + (
+                quote_names([c.name for c in columns])
+                if table.header
+                else f"{count_columns(columns)} without names"
+            )
         )
     return column
 
@@ -287,23 +306,32 @@ def normalize(name: str) -> str:
 def has_header(rows: Sequence[Row], layout: Layout, chosen: Mapping[str, str]) -> bool:
     """Whether the first row of a file has the names of its columns."""
     where, cells = rows[0]
-    names = [normalize(str(cell)) for cell in cells]
+    cells = [str(cell).strip() for cell in cells]
+    names = [normalize(cell) for cell in cells]
     if layout.in_order and not where.endswith(":1"):  # a blank line before it says that it has none
         return False
-    known = [
-        [field for field in layout.fields if name == field.name or name in field.synonyms] for name in names
-    ]
-    if len(set(names)) < len(names) and not all(known):
-        return False
+    if layout.is_header is not None and (len(cells) == 2 or reading_version() < 3):
+        if layout.is_header(cells):
+            return True
+        if reading_version() < 3:
+            return False
     if any(normalize(wanted) in names and not wanted.isdecimal() for wanted in chosen.values()):
         return True
-    fields = {field.name: Column(0, "") for several in known for field in several}
-    if not missing_fields(layout, fields) and sum(map(bool, known)) > 1:
+    known = {
+        field.name: Column(0, "") for field in layout.fields if {field.name, *field.synonyms} & set(names)
+    }
+    if not missing_fields(layout, known):
         return True
     if layout.in_order:
-        return reading_version() > 2 and all(IDENTIFIER.fullmatch(str(cell).strip()) for cell in cells)
-    exact = any(name in {field.name for field in layout.fields} for name in names)
-    return all(NAME.fullmatch(name) or not name for name in names) and (exact or stands_out(rows))
+        is_named = layout.is_header is not None and any(map(layout.is_header, combinations_of_two(cells)))
+        return is_named or all(IDENTIFIER.fullmatch(cell) for cell in cells)
+    if len(set(names)) < len(names) or not all(NAME.fullmatch(name) or not name for name in names):
+        return False
+    return any(name == field.name for name in names for field in layout.fields) or stands_out(rows)
+
+
+def combinations_of_two(cells: Sequence[str]) -> list[list[str]]:
+    return [list(pair) for pair in combinations(cells, 2)] if all(map(NAME.fullmatch, cells)) else []
 
 
 def stands_out(rows: Sequence[Row]) -> bool:
@@ -370,7 +398,9 @@ def parse_cell(where: str, field: Field, value: Any) -> Any:
         value = None
     match field.kind:
         case "any":
-            return value
+            return None if isinstance(value, str) and not value.strip() else value
+        case "exact":  # positions in it are known
+            return value if parse_text(where, field.name, value) else None
         case "score":
             return None if value is None else parse_score(where, value)
         case "words":

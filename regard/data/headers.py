@@ -34,8 +34,17 @@ def is_header(cells: Sequence[str], columns: tuple[Set[str], Set[str]]) -> bool:
 
 def is_pair_header(cells: Sequence[str]) -> bool:
     """Whether two cells are names such as source and target, or two languages: en and de, en_US and de_DE."""
-    languages = [cell.strip().lower().replace("_", "-").split("-")[0] for cell in cells]
+    languages = [language_of(cell) for cell in cells]
     return is_header(cells, (SOURCES, TARGETS)) or is_header(languages, (LANGUAGES, LANGUAGES))
+
+
+def language_of(name: str) -> str:
+    return name.strip().lower().replace("_", "-").split("-")[0]
+
+
+def is_language(name: str) -> bool:
+    """Whether the name of a column is that of a language: en, en_US, German."""
+    return language_of(name) in LANGUAGES
 
 
 def record_header(where: str, cells: Sequence[str], what: str) -> None:

@@ -5,18 +5,17 @@ import struct
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
+from regard.data.columns import Field, Layout, read_records
 from regard.data.files import (
     content_suffix,
-    empty_file,
     list_files,
-    missing_file,
     open_file,
-    read_tsv,
 )
 from regard.data.images import DEFAULT_WIDTH, ImageDataset, default_size, load_images
 from regard.data.reading import reading_version
@@ -24,6 +23,16 @@ from regard.errors import UserError, first_line
 from regard.files.regular import check_name
 from regard.vision.decoding import ImageSource, readable_suffixes, resize_image
 
+IMAGE = Field(
+    "image", ("file_name", "filename", "file", "path", "image_path", "image_name", "img", "image_file")
+)
+CLASSES = Layout(
+    (IMAGE, Field("label", ("class", "category", "labels", "target"), "label")), "image and label"
+)
+CAPTIONS = Layout(
+    (IMAGE, Field("caption", ("captions", "text", "description", "sentences", "raw"), "texts")),
+    "image and caption",
+)
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})  # that version 1 reads
 
 
@@ -35,7 +44,7 @@ def read_image_classes(
     memory: int | None = None,
 ) -> tuple[ImageDataset, list[str]]:
     """Read images and the class of each: folders of class folders; IDX files of images, with their labels
-    beside them; tables (.tsv) of `image` and `label`."""
+    beside them; tables of `image` and `label`."""
     idx_paths = [path for path in paths if is_idx(path)]
     if idx_paths and len(idx_paths) < len(paths):
         raise UserError(f"{idx_paths[0]}: IDX files and others cannot be mixed; give one kind")
@@ -46,7 +55,7 @@ def read_image_classes(
         if os.path.isdir(path):
             pairs = read_class_folders(path)
         else:
-            pairs = ((source, row["label"]) for source, row in read_table(path, "label"))
+            pairs = ((source, row["label"]) for source, row in read_files(path, CLASSES))
         for source, label in pairs:
             sources.append(source)
             labels.append(label)
@@ -59,15 +68,16 @@ def read_captions(
     channels: int | None = None,
     memory: int | None = None,
 ) -> tuple[ImageDataset, list[list[str]]]:
-    """Read images and the captions of each: tables (.tsv) of `image` and `caption`, a line per caption."""
+    """Read images and the captions of each: tables of `image` and `caption`, a row per caption, or a list of
+    captions in a row."""
     captions: dict[ImageSource, list[str]] = {}
     for path in map(str, paths):
         if os.path.isdir(path):
             raise UserError(
-                f"{path}: a folder; give a .tsv with the columns image and caption, beside this folder"
+                f"{path}: a folder; give a table with the columns image and caption, beside this folder"
             )
-        for source, row in read_table(path, "caption"):
-            captions.setdefault(source, []).append(row["caption"])
+        for source, row in read_files(path, CAPTIONS):
+            captions.setdefault(source, []).extend(row["caption"])
     return load_images(list(captions), size, channels, memory=memory), list(captions.values())
 
 
@@ -87,46 +97,21 @@ def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
         yield ImageSource(path, path), name
 
 
-def read_table(path: str, column: str, file: str = "image") -> Iterator[tuple[ImageSource, dict[str, str]]]:
-    """Yield each image (or other `file`) named in a .tsv, and its row, of which this column is not empty."""
-    if content_suffix(path) != ".tsv":
-        if not os.path.exists(path):
-            raise missing_file(path)
-        raise UserError(f"{path}: not a table of {file}s; give a .tsv with a header: {file}, {column}")
-    find = image_finder(path)
-    header: list[str] = []
-    rows = 0
-    for where, raw_cells in read_tsv(path):
-        cells = [cell.strip() for cell in raw_cells]
-        if not header:
-            header = cells
-            if not {file, column} <= set(header):
-                raise UserError(
-                    f"{where}: the columns are named {', '.join(cells)[:80]}; needed are {file}, {column}"
-                )
-            continue
-        if cells == [""]:
-            continue
-        if len(cells) != len(header):
-            raise UserError(
-                f"{where}: {len(cells)} columns, but the header has {len(header)}; give one for each"
-            )
-        row = dict(zip(header, cells, strict=True))
-        if not row[column]:
-            raise UserError(f"{where}: an empty {column}; fill it in or remove the line")
-        source = find(row[file])
+def read_files(path: str, layout: Layout) -> Iterator[tuple[ImageSource, dict[str, Any]]]:
+    """Yield each file that a table names in its first field, an image or a recording, and its row."""
+    find, file = image_finder(path), layout.fields[0].name
+    for where, record in read_records(path, layout):
+        source = find(record[file])
         if source is None:
-            raise UserError(f"{where}: no {file} {row[file][:80]!r} beside this file; add it")
-        rows += 1
-        yield source, row
-    if not rows:
-        raise empty_file(path)
+            raise UserError(f"{where}: no {file} {record[file][:80]!r} beside this file; add it")
+        yield source, record
 
 
 def image_finder(path: str) -> Callable[[str], ImageSource | None]:
     """Return a function that finds the images named in a table: in the .tar or the folder of the table's
     name, or in the table's own folder."""
-    stem = path[: path.lower().rindex(".tsv")]
+    suffix = content_suffix(path)
+    stem = path[: path.lower().rindex(suffix)] if suffix else path
     if os.path.isfile(tar := f"{stem}.tar"):
         try:
             with tarfile.open(tar, "r:") as file:

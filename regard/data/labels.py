@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from regard.data.columns import Field, Layout, guess_label, quote_name, quote_names, read_records
 from regard.data.files import display_name, expand_folders
 from regard.data.splitting import first_held_out, number_groups
-from regard.data.tables import SUFFIXES
+from regard.data.tables import folder_suffixes
 from regard.errors import UserError
 
 T = TypeVar("T")
 
+EARLIER = {".tsv", ".csv", ".jsonl"}  # tables that versions before 3 read in folders
 COLUMNS = ["text", "other", "label", "score"]
 EXPECTED = "text, then other if the label is about two texts, and label or score"
 FIRST = ("text1", "text_a", "sentence1", "sentence_a", "premise", "question1", "query")
@@ -112,7 +113,7 @@ def read_labels(paths: Sequence[str]) -> LabelledTexts:
     cells: dict[str, list[Any]] = {}
     where: list[str] = []
     first_file = ""
-    for file in list(expand_folders(paths, SUFFIXES)):
+    for file in list(expand_folders(paths, folder_suffixes(EARLIER))):
         names: list[str] = []
         for location, record in read_records(file, LAYOUT):
             if not names:

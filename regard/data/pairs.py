@@ -6,24 +6,22 @@ from itertools import pairwise, zip_longest
 
 import numpy as np
 
+from regard.data.columns import NUMBERS, Field, Layout, normalize, table_records
 from regard.data.encoding import MIN_DOCUMENTS
 from regard.data.files import (
     check_surrogates,
-    content_suffix,
     decode_utf8,
     display_name,
     empty_file,
     expand_folders,
     missing_file,
     normalize_newlines,
-    read_hub_columns,
-    read_jsonl,
     read_lines,
-    read_tsv,
 )
-from regard.data.headers import is_pair_header, record_header
+from regard.data.headers import SOURCES, TARGETS, is_language, is_pair_header
 from regard.data.reading import reading_fold
 from regard.data.splitting import first_held_out, number_groups
+from regard.data.tables import Row, Table, folder_suffixes, is_table, read_table
 from regard.errors import UserError
 
 Pair = tuple[str, str]
@@ -34,17 +32,28 @@ class UserReply(tuple[str, str]):
     """A pair whose target is what a user says: part of a conversation, but no reply to learn."""
 
 
-SUFFIXES = {".tsv", ".jsonl"}
+SUFFIXES = {".tsv", ".jsonl"}  # that versions before 3 read in folders
+LAYOUT = Layout(
+    (
+        Field("source", tuple(SOURCES), may_be_empty=True),
+        Field("target", tuple(TARGETS), may_be_empty=True),
+    ),
+    "source and target, in a .tsv with one tab between them",
+    lambda *table: guess_languages(*table),
+    in_order=True,
+    row="write each line as source, one tab, target",
+    is_header=is_pair_header,
+)
 
 
 # Reading
 
 
 def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:
-    """Yield the pairs in .tsv and .jsonl files, in folders of them, in standard input ("-", as .tsv) and on
-    the hub ("hf:..."); or in two files of parallel lines. A side of a pair may be empty."""
-    files = list(expand_folders(paths, SUFFIXES))
-    parallel = [f for f in files if not (f == "-" or f.startswith("hf:") or content_suffix(f) in SUFFIXES)]
+    """Yield the pairs in tables, in folders of them, in standard input ("-", as .tsv) and on the hub
+    ("hf:..."); or in two files of parallel lines. A side of a pair may be empty."""
+    files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
+    parallel = [file for file in files if not is_table(file)]
     for file in parallel:
         if not os.path.exists(file):
             raise missing_file(file)
@@ -57,34 +66,33 @@ def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:
     if parallel and len(parallel) != 2:
         raise UserError(
             f"{parallel[0]}: {len(parallel)} file{'s' * (len(parallel) > 1)} of lines, but pairs take two, "
-            "source and target, with the same number of lines; or a .tsv (source TAB target) or .jsonl"
+            "source and target, with the same number of lines; or a table, such as a .tsv (source TAB target)"
         )
     if parallel:
         yield from _parallel(*parallel)
         return
     for file in files:
-        read = _hub if file.startswith("hf:") else _jsonl if content_suffix(file) == ".jsonl" else _tsv
         is_empty = True
-        for pair in read(file):
+        for pair in _read_table(file):
             is_empty = is_empty and not any(pair)
             yield pair
         if is_empty:
             raise empty_file(file)
 
 
-def _tsv(path: str) -> Iterator[Pair]:
-    for number, (where, cells) in enumerate(read_tsv(path), 1):
-        if number == 1 and len(cells) == 2 and is_pair_header(cells):
-            record_header(where, cells, "pair")
-        elif len(cells) == 2:
-            yield cells[0].strip(), cells[1].strip()
-        elif len(cells) > 2 or cells[0].strip():
-            count = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
-            raise UserError(f"{where}: {count}; write each line as source, one tab, target")
+def _read_table(path: str) -> Iterator[Pair]:
+    table = read_table(path)
+    if table.header and "turns" in table.header:
+        yield from _read_turns(table)
+        return
+    for _, record in table_records(table, LAYOUT):
+        yield record["source"], record["target"]
 
 
-def _jsonl(path: str) -> Iterator[Pair]:
-    for where, row in read_jsonl(path):
+def _read_turns(table: Table) -> Iterator[Pair]:
+    """Yield each turn of a conversation with the one before it; some rows may be pairs."""
+    for where, cells in table.rows:
+        row = {name: cell for name, cell in zip(table.header or (), cells, strict=True) if cell is not None}
         match row:
             case {"source": str(source), "target": str(target)}:
                 turns = [source, target]
@@ -99,11 +107,14 @@ def _jsonl(path: str) -> Iterator[Pair]:
         yield from pairwise(turns)
 
 
-def _hub(path: str) -> Iterator[Pair]:
-    for source, target in read_hub_columns(path, ["source", "target"]):
-        if not (isinstance(source, str) and isinstance(target, str)):
-            raise UserError(f"{path}: source and target are not both texts; write the pairs to a .jsonl")
-        yield source.strip(), target.strip()
+def guess_languages(names: list[str], rows: list[Row], columns: dict[str, int]) -> dict[str, int]:
+    """Take two columns that are named after languages for source and target, in their order."""
+    languages = [index for index, name in enumerate(names) if is_language(name.rpartition(".")[2])]
+    if len(languages) > 2:  # id may be Indonesian, but is rarely
+        languages = [index for index in languages if normalize(names[index]) not in NUMBERS]
+    missing = [name for name in ("source", "target") if name not in columns]
+    free = [index for index in languages if index not in columns.values()]
+    return dict(zip(missing, free, strict=True)) if len(languages) == 2 and len(free) == len(missing) else {}
 
 
 def _parallel(*paths: str) -> Iterator[Pair]:

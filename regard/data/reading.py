@@ -109,6 +109,14 @@ def current_reading() -> Reading:
     return _reading.get() or Reading()
 
 
+def record_reading(reading: Reading) -> None:
+    """Record what was read in an inner context."""
+    around = current_reading()
+    around.notes |= reading.notes
+    around.files |= reading.files
+    around.sources |= reading.sources
+
+
 def record_source(name: str) -> Source:
     """Return the record of what is read of a file, folder or dataset, begun anew."""
     source = current_reading().sources[name] = Source(name)

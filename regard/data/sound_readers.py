@@ -6,8 +6,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from regard.data.columns import Field, Layout
 from regard.data.files import list_files
-from regard.data.image_readers import read_table
+from regard.data.image_readers import read_files
 from regard.data.labels import split_by_class
 from regard.data.splitting import first_held_out
 from regard.errors import UserError
@@ -17,7 +18,14 @@ from regard.vision.decoding import ImageSource
 SUFFIXES = {".wav"}
 DIGIT = re.compile(r"(?P<label>[^_]+)_(?P<voice>.+)_(\d+)", re.DOTALL)  # 7_jackson_32.wav, as in FSDD
 COMMAND = re.compile(r"(?P<voice>.+)_nohash_(\d+)", re.DOTALL)  # 0a7c2a8d_nohash_0.wav, as in Speech Commands
-VOICES = "voice", "speaker"  # columns of a table
+LAYOUT = Layout(
+    (
+        Field("audio", ("file_name", "filename", "file", "path", "audio_path", "wav", "recording")),
+        Field("label", ("class", "category", "labels", "target", "word"), "label"),
+        Field("voice", ("speaker", "speaker_id", "client_id"), required=False, may_be_empty=True),
+    ),
+    "audio and label",
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,7 @@ class LabelledSound:
 def read_sound_classes(paths: Sequence[str]) -> list[LabelledSound]:
     """Read which recordings there are, and the class and voice of each.
 
-    Folders have class folders, or recordings CLASS_VOICE_NUMBER.wav; tables (.tsv) have the columns `audio`,
+    Folders have class folders, or recordings CLASS_VOICE_NUMBER.wav; tables have the columns `audio`,
     `label` and perhaps `voice`.
     """
     recordings: list[LabelledSound] = []
@@ -62,9 +70,8 @@ def read_folder(folder: str) -> Iterator[LabelledSound]:
 
 
 def read_sound_table(path: str) -> Iterator[LabelledSound]:
-    for source, row in read_table(path, "label", "audio"):
-        voices = [row[name] for name in VOICES if row.get(name)]
-        yield LabelledSound(source, row["label"], voices[0] if voices else None)
+    for source, row in read_files(path, LAYOUT):
+        yield LabelledSound(source, row["label"], row.get("voice") or None)
 
 
 def split_by_voice(

@@ -1,25 +1,31 @@
 """Read questions with their answers, which are spans of a context."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.columns import quote_name
-from regard.data.files import (
-    check_surrogates,
-    content_suffix,
-    empty_file,
-    expand_folders,
-    missing_file,
-    read_jsonl,
-)
+from regard.data.columns import Field, Layout, quote_name, table_records
+from regard.data.files import check_surrogates, expand_folders
+from regard.data.tables import Row, Table, folder_suffixes, read_jsonl_table, read_table
 from regard.errors import UserError
+
+SUFFIXES = {".jsonl"}  # that versions before 3 read in folders
+LAYOUT = Layout(
+    (
+        Field("question", ("query",), "exact"),
+        Field("context", ("passage", "paragraph", "text"), "exact"),
+        Field("answer", ("answers", "answer_text"), "any"),
+        Field("start", ("answer_start",), "any", required=False, may_be_empty=True),
+        Field("impossible", ("is_impossible", "unanswerable"), "any", required=False, may_be_empty=True),
+    ),
+    "question, context and answer",
+    clean=lambda record: {**record, "answer": []} if is_impossible(record) else record,
+)
 
 
 @dataclass(frozen=True)
 class Span:
-    """A question and its answer, which is context[start : end]."""
+    """A question and its answer, which is context[start : end]; an empty one if the context has none."""
 
     question: str
     context: str
@@ -30,51 +36,104 @@ class Span:
     def end(self) -> int:
         return self.start + len(self.answer)
 
+    @property
+    def has_answer(self) -> bool:
+        return bool(self.answer)
+
 
 def read_spans(paths: Sequence[str]) -> list[Span]:
-    """Read .jsonl files, folders of them and standard input ("-") with question, context and answer.
+    """Read tables, folders of them and standard input ("-", as .jsonl) with question, context and answer; and
+    SQuAD's .json, of both versions.
 
-    `start` counts characters; without it, the answer is where it first occurs in the context.
+    `start` counts characters; without it, the answer is where it first occurs in the context. Of several
+    answers, the first is learned; an empty list means that the context has none.
     """
-    return [span for file in list(expand_folders(paths, {".jsonl"})) for span in _read_file(file)]
+    return [
+        span for file in list(expand_folders(paths, folder_suffixes(SUFFIXES))) for span in _read_file(file)
+    ]
 
 
-def _read_file(path: str) -> list[Span]:
-    if path != "-" and content_suffix(path) != ".jsonl":
-        if not os.path.exists(path):
-            raise missing_file(path)
-        raise UserError(f"{path}: not a .jsonl; give one with question, context and answer on each line")
-    spans = [_parse_row(where, row) for where, row in read_jsonl(path)]
-    if not spans:
-        raise empty_file(path)
-    return spans
+def _read_file(path: str) -> Iterator[Span]:
+    table = read_jsonl_table(path) if path == "-" else read_table(path)
+    if table.header and "paragraphs" in table.header:
+        table = _flatten_squad(table)
+    for where, record in table_records(table, LAYOUT):
+        yield _parse_record(where, record)
 
 
-def _parse_row(where: str, row: Any) -> Span:
-    match row:
-        case {"question": str(question), "context": str(context), "answer": str(answer)}:
-            pass
-        case _:
-            raise UserError(
-                f'{where}: no answer; write each line as {{"question": "...", "context": "...", '
-                '"answer": "...", "start": 0}, where start may be left out'
-            )
-    for name, text in (("question", question), ("context", context), ("answer", answer)):
-        if not check_surrogates(text, where).strip():
-            raise UserError(f"{where}: an empty {name}; fill it in or remove the line")
-    start = row.get("start")
+def _flatten_squad(table: Table) -> Table:
+    """Return a table of the questions in SQuAD's articles: a row of title and paragraphs has many."""
+    index = (table.header or []).index("paragraphs")
+
+    def rows() -> Iterator[Row]:
+        for where, cells in table.rows:
+            for n, paragraph in enumerate(cells[index] if isinstance(cells[index], list) else [None], 1):
+                match paragraph:
+                    case {"context": str(context), "qas": [*questions]}:
+                        pass
+                    case _:
+                        raise UserError(f"{where}, paragraph {n}: no context with qas, as SQuAD has them")
+                for q, each in enumerate(questions, 1):
+                    if not isinstance(each, dict):
+                        raise UserError(f"{where}, paragraph {n}, question {q}: not an object, as in SQuAD")
+                    values = [each.get(name) for name in ("question", "answers", "is_impossible")]
+                    yield f"{where}, paragraph {n}, question {q}", [context, *values]
+
+    return Table(table.path, ["context", "question", "answers", "is_impossible"], rows(), table.where)
+
+
+def is_impossible(record: dict[str, Any]) -> bool:
+    """Whether a row says that its context has no answer."""
+    return str(record.get("impossible") or "").strip().lower() in ("true", "1", "yes")
+
+
+def _parse_record(where: str, record: dict[str, Any]) -> Span:
+    question, context = record["question"], record["context"]
+    answer, start = record["answer"], record.get("start")
+    is_list = isinstance(answer, list | dict)
+    if isinstance(answer, dict):  # as in the package datasets: lists of text and of answer_start
+        starts, answer = answer.get("answer_start"), answer.get("text")
+        start = starts if isinstance(starts, list) else start
+    if isinstance(answer, list):
+        answer = answer[0] if answer else ""
+    if isinstance(start, list):
+        start = start[0] if start else None
+    if isinstance(answer, dict):  # as in SQuAD's files
+        start, answer = answer.get("answer_start", start), answer.get("text")
+    if str(record.get("impossible") or "").strip().lower() in ("true", "1", "yes") or (
+        is_list and answer == ""
+    ):
+        return Span(question, context, "", 0)
+    if answer is not None and not isinstance(answer, str):
+        raise UserError(
+            f"{where}: the answer {quote_name(repr(answer))} is not a text; copy it from the context"
+        )
+    if not answer or not check_surrogates(answer, where).strip():
+        raise UserError(
+            f"{where}: an empty answer; fill it in or remove the row, or say that there is none by "
+            '"answers": [] or is_impossible'
+        )
+    return Span(question, context, answer, _find_start(where, context, answer, start))
+
+
+def _find_start(where: str, context: str, answer: str, start: Any) -> int:
+    if isinstance(start, str):
+        start = int(start) if start.strip().isdecimal() else (start if start.strip() else None)
+    if isinstance(start, float) and start.is_integer():
+        start = int(start)
     if start is None:
         start = context.find(answer)
         if start < 0:
             raise UserError(
                 f"{where}: the answer {quote_name(answer)} is not in the context; copy it from there exactly"
             )
-    elif isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        return start
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
         raise UserError(f"{where}: start {quote_name(str(start))} is not a position; count characters from 0")
-    elif context[start : start + len(answer)] != answer:
+    if context[start : start + len(answer)] != answer:
         actual = quote_name(context[start : start + len(answer)])
         raise UserError(
             f"{where}: at start {start} of the context is {actual}, not the answer {quote_name(answer)}; "
             "leave start out to have it found"
         )
-    return Span(question, context, answer, start)
+    return start

@@ -6,11 +6,12 @@ A new format is a function from a path to a `Table`, and its line in READERS.
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
+from regard.data.binary_tables import read_arrow, read_excel
 from regard.data.files import (
     content_suffix,
     decode_utf8,
@@ -23,6 +24,7 @@ from regard.data.files import (
     read_lines,
     read_tsv,
 )
+from regard.data.reading import reading_version
 from regard.errors import UserError, first_line
 
 Row = tuple[str, list[Any]]  # where it is, for messages, and its cells
@@ -53,6 +55,11 @@ class Table:
         """Take the first row for the names of the columns."""
         self.where, cells = next(self.rows)
         self.header = [str(cell).strip() for cell in cells]
+
+
+def is_table(path: str) -> bool:
+    """Whether the name of a file, of standard input or of a dataset is that of a table."""
+    return path == "-" or path.startswith("hf:") or content_suffix(path) in READERS
 
 
 def read_table(path: str) -> Table:
@@ -123,7 +130,8 @@ def _without_blanks(rows: Iterable[Row]) -> Iterator[Row]:
     return ((where, cells) for where, cells in rows if len(cells) > 1 or "".join(cells).strip())
 
 
-def _read_jsonl(path: str) -> Table:
+def read_jsonl_table(path: str) -> Table:
+    """Return the table of a file with an object on each line."""
     return _objects(path, read_jsonl(path))
 
 
@@ -161,7 +169,7 @@ def _read_json(path: str) -> Table:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         if str(error).startswith("Extra data"):  # one object on each line, as some write it
-            return _read_jsonl(path)
+            return read_jsonl_table(path)
         raise UserError(
             f"{display_name(path)}: not JSON ({first_line(error)}); write a list of objects"
         ) from None
@@ -260,10 +268,45 @@ def name_classes(rows: Iterable[Row], names: Sequence[list[str] | None]) -> Iter
         )
 
 
+# Parquet, Arrow, Excel
+
+
+def _read_arrow(path: str) -> Table:
+    header, features, rows = read_arrow(path)
+    return Table(
+        path, header, name_classes(rows, [class_names_of(features.get(name)) for name in header]), path
+    )
+
+
+def _read_excel(path: str) -> Table:
+    """Rows may be shorter than the first one: empty cells at their ends are not written."""
+    rows = read_excel(path)
+    first = next(rows, None)
+    if first is None:
+        raise empty_file(path)
+    width = max((n for n, cell in enumerate(first[1], 1) if cell), default=0)
+
+    def even() -> Iterator[Row]:
+        for where, cells in chain([first], rows):
+            filled = max((n for n, cell in enumerate(cells, 1) if cell), default=0)
+            yield where, (cells + [""] * width)[: max(width, filled)]
+
+    return Table(path, None, even(), path)
+
+
 READERS: dict[str, Callable[[str], Table]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
-    ".jsonl": _read_jsonl,
+    ".jsonl": read_jsonl_table,
     ".json": _read_json,
+    ".parquet": _read_arrow,
+    ".arrow": _read_arrow,
+    ".feather": _read_arrow,
+    ".xlsx": _read_excel,
 }
 SUFFIXES = frozenset(READERS)
+
+
+def folder_suffixes(earlier: Set[str]) -> Set[str]:
+    """Return the suffixes of the files that are read in a folder; version 2 knew only `earlier` ones."""
+    return earlier | SUFFIXES if reading_version() > 2 else earlier

@@ -1,17 +1,31 @@
 """Read sentences with a tag for every word, in CoNLL's columns."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from regard.data.columns import count_columns
-from regard.data.files import decode_utf8, display_name, expand_folders, read_lines
+from regard.data.columns import Field, Layout, count_columns, read_records
+from regard.data.files import content_suffix, decode_utf8, display_name, expand_folders, read_lines
 from regard.data.headers import TAG_NAMES, WORD_NAMES, is_header, record_header
 from regard.data.reading import reading_version, record_note
+from regard.data.tables import SUFFIXES as TABLE_SUFFIXES
+from regard.data.tables import folder_suffixes
 from regard.errors import UserError
 
 TaggedSentence = tuple[list[str], list[str]]  # the words, and the tag of each
 
-SUFFIXES = {".conll", ".conllu", ".tsv", ".txt"}  # of the files in a folder
+SUFFIXES = {".conll", ".conllu", ".tsv", ".txt"}  # of CoNLL files in a folder
+TABLES = TABLE_SUFFIXES - SUFFIXES
+LAYOUT = Layout(
+    (
+        Field("words", ("tokens", "word", "text", "sentence"), "words"),
+        Field(
+            "tags",
+            ("ner_tags", "pos_tags", "upos", "ner", "pos", "labels", "label", "tag", "entities"),
+            "words",
+        ),
+    ),
+    "words and tags, as lists or with spaces between",
+)
 CONLLU = re.compile(
     r"[0-9]+([-.][0-9]+)?(\t[^\t]+){9}"
 )  # ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
@@ -21,12 +35,27 @@ EXPECTED = "write each line as a word, spaces or a tab, and its tag"
 
 
 def read_tags(paths: Sequence[str]) -> list[TaggedSentence]:
-    """Read CoNLL files: each line has a word first and its tag last, and a blank line ends a sentence.
+    """Read tables with the words and the tags of a sentence in each row, as lists or with spaces between; and
+    CoNLL files: each line has a word first and its tag last, and a blank line ends a sentence.
 
     Lines of -DOCSTART- end a sentence too. In CoNLL-U, the word is in the second column, and its tag in the
     fourth.
     """
-    return [sentence for file in list(expand_folders(paths, SUFFIXES)) for sentence in _read_conll(file)]
+    files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
+    return [s for file in files for s in (_read_rows(file) if is_tag_table(file) else _read_conll(file))]
+
+
+def is_tag_table(path: str) -> bool:
+    """Whether a file has a sentence in each row; a .tsv, and standard input, are CoNLL's columns."""
+    return path.startswith("hf:") or (path != "-" and content_suffix(path) in TABLES)
+
+
+def _read_rows(path: str) -> Iterator[TaggedSentence]:
+    for where, record in read_records(path, LAYOUT):
+        words, tags = record["words"], record["tags"]
+        if len(words) != len(tags):
+            raise UserError(f"{where}: {len(words)} words, but {len(tags)} tags; give each word one")
+        yield words, tags
 
 
 def _read_conll(path: str) -> list[TaggedSentence]:

@@ -60,8 +60,16 @@ def change(sections: Sections, changes: dict[str, Any]) -> Sections:
         section, _, name = key.partition(".")
         if section not in new or not name:
             raise UserError(f"{key}: a key is SECTION.NAME, like model.dim; sections are {', '.join(new)}")
-        new[section][name] = value
+        name, _, inner = name.partition(".")
+        new[section][name] = {**_table(key, new[section].get(name)), inner: value} if inner else value
     return new
+
+
+def _table(key: str, value: Any) -> dict[str, Any]:
+    """The value of a setting that is a table of its own, such as data.columns."""
+    if not isinstance(value, dict | None):
+        raise UserError(f"{key}: {key.rpartition('.')[0]} is {value!r}, which has no settings of its own")
+    return value or {}
 
 
 def take_sources(sections: Sections, where: str | Path) -> tuple[list[str], list[str], str | None, list[str]]:
@@ -122,6 +130,10 @@ def fit(key: str, value: Any, kind: Any) -> Any:
             hint = suggest(str(value), map(str, choices))
             raise UserError(f"{key}={value} is not a choice; {hint}")
         return value
+    if typing.get_origin(kind) is dict:
+        if not isinstance(value, dict):
+            raise UserError(f'{key}={value!r} should be a table, like {{text = "review"}}')
+        return {name: fit(f"{key}.{name}", one, typing.get_args(kind)[1]) for name, one in value.items()}
     if typing.get_origin(kind) is tuple:  # TOML and JSON have lists
         if not isinstance(value, list | tuple):
             raise UserError(f'{key}={value!r} should be a list, like ["a", "b"]')
@@ -161,6 +173,9 @@ def format_value(value: Any) -> str:
     """JSON spells most values as TOML does, but not infinity and not the delete character."""
     if isinstance(value, float):
         return repr(value)
+    if isinstance(value, dict):
+        pairs = (f"{format_value(name)} = {format_value(one)}" for name, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
     text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     check_name(text)
     return text

@@ -1,14 +1,18 @@
 """How well a model does on held-out data."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard.data.reading import read_together, record_reading
 from regard.data.splitting import choose_test
 from regard.draw.terminal import progress
 from regard.errors import UserError
+from regard.runs import recipe
+from regard.runs.layout import RECIPE
 from regard.tasks import Task, targets
 from regard.tasks.loss import IGNORED
 from regard.tasks.metrics import compare, count_confusions
@@ -39,7 +43,9 @@ def score_model(
         raise UserError(f"num_return_sequences={samples}: only one answer to each text can be scored")
     if against is not None:
         check_comparable(task, against.task)
-    data = task.held_out(choose_test(paths, task.has_class_folders))
+    with read_together(usual_columns=usual_columns(model)) as reading:
+        data = task.held_out(choose_test(paths, task.has_class_folders))
+    record_reading(reading)
     if by_position:
         return evaluate_positions(model, data)
     if (scores := task.score(model.model, data)) is not None:
@@ -54,6 +60,14 @@ def score_model(
     if against is not None:
         scores |= compare(answers, answer_all(against, data.sources, options), data.targets)
     return scores
+
+
+def usual_columns(model: "Model") -> dict[str, str]:
+    """The columns of tables that a run was trained on, if they were chosen."""
+    path = None if model.folder is None else Path(model.folder) / RECIPE
+    section = recipe.read_file(path)["data"] if path is not None and path.is_file() else {}
+    columns = section.get("columns")
+    return {name: str(column) for name, column in columns.items()} if isinstance(columns, dict) else {}
 
 
 def check_comparable(task: Task, other: Task) -> None:

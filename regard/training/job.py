@@ -133,7 +133,11 @@ def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
     preset = get_preset(MODELS[kind][2], changes.get("model.preset"))
     for key, now in ({f"model.{name}": value for name, value in preset.items()} | dict(changes)).items():
         section, _, name = key.partition(".")
-        if (section == "train" and name in FREE) or key in FREE_DATA:
+        if section == "data" and name.startswith("columns."):
+            was = (old["data"].get("columns") or {}).get(name.removeprefix("columns."))
+            if was != now:
+                raise UserError(f"{key}: {job.folder} was begun with {was}, not {now}; leave it out")
+        elif (section == "train" and name in FREE) or key in FREE_DATA:
             old[section][name] = now
         elif name != "preset" and (was := old[section].get(name)) != now:
             raise UserError(

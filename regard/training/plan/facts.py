@@ -15,7 +15,15 @@ from regard.data.columns import read_records
 from regard.data.conversations import read_chat_pairs
 from regard.data.documents import read_chunks, text_size
 from regard.data.files import COMPRESSED, expand_folders, missing_file
-from regard.data.image_readers import idx_labels_path, is_idx, read_class_folders, read_idx, read_table
+from regard.data.image_readers import (
+    CAPTIONS,
+    CLASSES,
+    idx_labels_path,
+    is_idx,
+    read_class_folders,
+    read_files,
+    read_idx,
+)
 from regard.data.images import default_size
 from regard.data.labels import LAYOUT
 from regard.data.pairs import Pair, build_histories, read_pairs
@@ -232,7 +240,7 @@ def read_picture_facts(paths: Sequence[str]) -> Facts:
         for row in (
             read_class_folders(path)
             if os.path.isdir(path)
-            else ((source, row["label"]) for source, row in read_table(path, "label"))
+            else ((source, row["label"]) for source, row in read_files(path, CLASSES))
         )
     ]
     return class_facts(Counter(label for _, label in rows), *look_at([s for s, _ in rows], WIDEST))
@@ -256,8 +264,9 @@ def stay_mirrored(pictures: np.ndarray, labels: np.ndarray) -> bool:
 def read_caption_facts(paths: Sequence[str]) -> Facts:
     texts, sources = Texts(), dict[ImageSource, None]()
     for path in paths:
-        for source, row in read_table(path, "caption"):
-            texts.add(row["caption"])
+        for source, row in read_files(path, CAPTIONS):
+            for caption in row["caption"]:
+                texts.add(caption)
             sources[source] = None
     size, channels = look_at(list(sources), 224)
     has_encoder = importlib.util.find_spec(efficientnet.PACKAGE) is not None
