@@ -209,7 +209,7 @@ def read_terminal() -> Iterator[str]:
 
 
 def score(options: argparse.Namespace) -> None:
-    from regard.data.reading import read_together
+    from regard.data.reading import describe_sources, read_together
     from regard.draw.heat import confusion_matrix
     from regard.draw.picture import check_suffix, draw
     from regard.draw.plots import position_curves
@@ -227,7 +227,8 @@ def score(options: argparse.Namespace) -> None:
         scores = model.score(
             *options.data, against=against, by_position=by_position, details=True, **settings
         )
-    for note in reading.notes:
+    guessed = [source for source in reading.sources.values() if source.is_guess or source.left_out]
+    for note in [*describe_sources(guessed, ""), *reading.notes]:
         print(note, file=sys.stderr)
     if options.save:
         name = os.path.basename(os.path.abspath(options.model))

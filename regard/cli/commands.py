@@ -59,7 +59,7 @@ def train(options: argparse.Namespace) -> None:
         from regard.training.plan.report import describe
 
         planned = plan(options.recipe, *options.data, **asked, set=changes, machine=options.machine)
-        print("\n".join(describe(planned)))
+        print("\n".join([*planned.data, *describe(planned)]))
         return
     from regard.training.build import train
 

@@ -35,6 +35,7 @@ class Corpus:
     notes: list[str] = field(default_factory=list)  # what the user should know about the data
     model_settings: dict[str, int] = field(default_factory=dict)  # that follow from the data: size of images
     files: list[str] = field(default_factory=list)  # that were read
+    summary: list[str] = field(default_factory=list)  # what was read, in a few lines
 
 
 def load_corpus(

@@ -11,6 +11,7 @@ from regard.data.files import (
     check_surrogates,
     content_suffix,
     decode_utf8,
+    display_name,
     empty_file,
     expand_folders,
     normalize_newlines,
@@ -18,6 +19,7 @@ from regard.data.files import (
     read_jsonl,
     read_lines,
 )
+from regard.data.reading import record_source
 from regard.errors import UserError
 
 T = TypeVar("T")
@@ -43,9 +45,11 @@ def read_documents(paths: Sequence[str]) -> Iterator[str]:
 def read_chunks(paths: Sequence[str]) -> Iterator[Chunk]:
     """Yield the same documents chunk by chunk, so that a file of any size takes little memory."""
     for file in expand_folders(paths):
-        is_empty = True
+        is_empty, source = True, record_source(display_name(file))
         for starts, text in _file_chunks(file):
             is_empty = is_empty and (not text or text.isspace())
+            if starts:
+                source.add({"text": text})
             yield starts, text
         if is_empty:
             raise empty_file(file)

@@ -18,7 +18,7 @@ from regard.data.files import (
     open_file,
 )
 from regard.data.images import DEFAULT_WIDTH, ImageDataset, default_size, load_images
-from regard.data.reading import reading_version
+from regard.data.reading import reading_version, record_source
 from regard.errors import UserError, first_line
 from regard.files.regular import check_name
 from regard.vision.decoding import ImageSource, readable_suffixes, resize_image
@@ -89,11 +89,13 @@ def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
     if any(is_idx(name) for name in os.listdir(folder)):
         raise UserError(f"{folder}: a folder of IDX files; give {folder}/...images-idx3-ubyte")
     suffixes = readable_suffixes() if reading_version() > 1 else SUFFIXES
+    source = record_source(folder)
     for path in list_files(folder, suffixes, "image"):
         name, *below = Path(path).relative_to(folder).parts
         check_name(name)
         if not below:
             raise UserError(f"{path}: in no class; put images in folders named after their classes")
+        source.add({"image": os.path.relpath(path, folder), "label": name})
         yield ImageSource(path, path), name
 
 
@@ -149,6 +151,9 @@ def read_idx_images(
             raise UserError(
                 f"{path}: {len(pixels):,} images, but {len(classes):,} labels beside them; get both again"
             )
+        source = record_source(path)
+        for number, label in enumerate(classes.tolist(), 1):
+            source.add({"image": number, "label": label})
         H, W = pixels.shape[1:]
         side = size or default_size(min(H, W), max_size)
         shape = channels or 1, side, side

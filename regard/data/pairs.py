@@ -19,7 +19,7 @@ from regard.data.files import (
     read_lines,
 )
 from regard.data.headers import SOURCES, TARGETS, is_language, is_pair_header
-from regard.data.reading import reading_fold
+from regard.data.reading import reading_fold, record_source
 from regard.data.splitting import first_held_out, number_groups
 from regard.data.tables import Row, Table, folder_suffixes, is_table, read_table
 from regard.errors import UserError
@@ -91,6 +91,7 @@ def _read_table(path: str) -> Iterator[Pair]:
 
 def _read_turns(table: Table) -> Iterator[Pair]:
     """Yield each turn of a conversation with the one before it; some rows may be pairs."""
+    record = record_source(display_name(table.path))
     for where, cells in table.rows:
         row = {name: cell for name, cell in zip(table.header or (), cells, strict=True) if cell is not None}
         match row:
@@ -104,6 +105,7 @@ def _read_turns(table: Table) -> Iterator[Pair]:
                     'or {"turns": ["...", "...", ...]} with at least two turns'
                 )
         turns = [normalize_newlines(check_surrogates(turn, where)).strip() for turn in turns]
+        record.add({"turns": turns})
         yield from pairwise(turns)
 
 
@@ -118,12 +120,13 @@ def guess_languages(names: list[str], rows: list[Row], columns: dict[str, int]) 
 
 
 def _parallel(*paths: str) -> Iterator[Pair]:
-    counts, has_text = [0, 0], [False, False]
+    counts, has_text, both = [0, 0], [False, False], record_source(" and ".join(paths))
     for pair in zip_longest(*map(_stripped_lines, paths)):
         for side, text in enumerate(pair):
             counts[side] += text is not None
             has_text[side] = has_text[side] or bool(text)
         if counts[0] == counts[1]:
+            both.add({"source": pair[0], "target": pair[1]})
             yield pair[0], pair[1]
     for path, filled in zip(paths, has_text, strict=True):
         if not filled:

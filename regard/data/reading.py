@@ -1,7 +1,7 @@
 """What holds for all files that are read together, and what was read: files, rows, columns, notes."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 # are held out one by one, also where they share a source. In versions 1 and 2, the first line of a .tsv of
 # pairs is a header only if its names are known. A run goes on with the version that it began with.
 VERSION = 3
-EXAMPLES = 2  # that are shown of what was read
+EXAMPLES, LONGEST = 2, 60  # that are shown of what was read, and their characters
 
 
 # What a run reads
@@ -57,7 +57,7 @@ class Source:
         """Count a row, and keep the first few."""
         self.rows += 1
         if len(self.examples) < EXAMPLES:
-            self.examples.append({name: str(value) for name, value in example.items()})
+            self.examples.append({name: shorten_value(value) for name, value in example.items()})
 
 
 @dataclass
@@ -141,3 +141,46 @@ def reading_version() -> int:
 def reading_fold() -> int:
     """Return which part of the data is held out, counted from the last one."""
     return current_reading().fold
+
+
+# What was understood
+
+
+def describe_sources(sources: Iterable[Source], split: str) -> list[str]:
+    """Describe what was read in three lines and two examples, shown before training begins."""
+    read = [source for source in sources if source.rows or source.left_out]
+    if not read:
+        return [f"data: {split}"] if split else []
+    rows = sum(source.rows for source in read)
+    name = read[0].name if len(read) == 1 else f"{len(read):,} files, {read[0].name} first"
+    tables = [source for source in read if source.columns]
+    columns = (
+        ", ".join(f"{field} = {column}" for field, column in tables[0].columns.items()) if tables else ""
+    )
+    guess = ""
+    if any(source.is_guess for source in tables):
+        guess = f" (choose others with {' '.join(f'--{field}' for field in tables[0].columns)})"
+    left_out: dict[str, tuple[int, str]] = {}
+    for source in read:
+        for reason, (count, where) in source.left_out.items():
+            before, first = left_out.get(reason, (0, where))
+            left_out[reason] = before + count, first
+    reasons = [f"{count:,} with {reason}, {where} first" for reason, (count, where) in left_out.items()]
+    return [
+        f"data: {name}: {rows:,} row{'s' * (rows != 1)}{': ' * bool(columns)}{columns}{guess}",
+        f"  left out: {'; '.join(reasons) or 'nothing'}",
+        *([f"  split: {split}"] if split else []),
+        *(
+            f"  example: {' | '.join(f'{k}: {v}' for k, v in example.items())}"
+            for example in read[0].examples
+        ),
+    ]
+
+
+def shorten_value(value: object) -> str:
+    """Return the beginning of a value, on one line."""
+    text = (
+        " ".join(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else str(value)
+    )
+    text = " ".join(text[: 4 * LONGEST].split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -10,6 +10,7 @@ from regard.data.columns import Field, Layout
 from regard.data.files import list_files
 from regard.data.image_readers import read_files
 from regard.data.labels import split_by_class
+from regard.data.reading import record_source
 from regard.data.splitting import first_held_out
 from regard.errors import UserError
 from regard.files.regular import check_name
@@ -50,6 +51,7 @@ def read_sound_classes(paths: Sequence[str]) -> list[LabelledSound]:
 def read_folder(folder: str) -> Iterator[LabelledSound]:
     """Yield the recordings FOLDER/CLASS/VOICE/any.wav, FOLDER/CLASS/VOICE_nohash_1.wav,
     FOLDER/CLASS/CLASS_VOICE_1.wav, FOLDER/CLASS/any.wav or FOLDER/CLASS_VOICE_1.wav."""
+    source = record_source(folder)
     for path in list_files(folder, SUFFIXES, "recording"):
         *folders, file = Path(path).relative_to(folder).parts
         stem = file[: -len(".wav")]
@@ -66,6 +68,7 @@ def read_folder(folder: str) -> Iterator[LabelledSound]:
             voice = command["voice"]
         elif voice is None and digit is not None and digit["label"] == label:
             voice = digit["voice"]
+        source.add({"audio": os.path.relpath(path, folder), "label": label, "voice": voice or "unknown"})
         yield LabelledSound(ImageSource(path, path), label, voice)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from regard.data.columns import Field, Layout, count_columns, read_records
 from regard.data.files import content_suffix, decode_utf8, display_name, expand_folders, read_lines
 from regard.data.headers import TAG_NAMES, WORD_NAMES, is_header, record_header
-from regard.data.reading import reading_version, record_note
+from regard.data.reading import reading_version, record_note, record_source
 from regard.data.tables import SUFFIXES as TABLE_SUFFIXES
 from regard.data.tables import folder_suffixes
 from regard.errors import UserError
@@ -94,6 +94,9 @@ def _read_conll(path: str) -> list[TaggedSentence]:
     sentences = [sentence for sentence in sentences if sentence[0]]
     if not sentences:
         raise UserError(f"{display_name(path)}: no sentence in it; {EXPECTED}")
+    source = record_source(display_name(path))
+    for words, tags in sentences:
+        source.add({"words": words, "tags": tags})
     return sentences
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from regard import errors
 from regard.data import Corpus
-from regard.data.reading import ReadConfig, read_together
+from regard.data.reading import ReadConfig, describe_sources, read_together
 from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
@@ -241,7 +241,17 @@ def read_data(
     with read_together(data_config.max_bytes, data_config.version) as reading:
         corpus = task_class.read(DataRequest(job.data, job.valid, data_config, config, context, tokenizers))
     corpus.files, corpus.notes = list(reading.files), [*job.notes, *reading.notes, *corpus.notes]
+    corpus.summary = describe_sources(reading.sources.values(), describe_split(job, corpus))
     return corpus
+
+
+def describe_split(job: Job, corpus: Corpus) -> str:
+    """What is trained on, and what is evaluated on."""
+    train = f"{corpus.train.describe()} to train on"
+    if corpus.valid is None:
+        return f"{train}, nothing to evaluate on"
+    origin = ", ".join(job.valid[:2]) if job.valid else "held out of the same data"
+    return f"{train}, {corpus.valid.describe()} to evaluate on ({origin})"
 
 
 def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:
@@ -308,7 +318,7 @@ def start(
     if job.draft is not None:
         if job.folds:
             (job.draft.path / FOLDS).write_text(json.dumps(job.folds, indent=2) + "\n", encoding="utf-8")
-        publish(job.draft, model, task, resolved, job.comments)
+        publish(job.draft, model, task, resolved, [*job.comments, *corpus.summary[:3]])
     elif job.resumes:
         check_config(job.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there

@@ -58,7 +58,7 @@ class Trainer:
         data_check = DataCheck(folder, corpus)  # begins before anything is read, which need not wait for it
         self.samples = task.samples(corpus.train, c.seed, c.batch, c.tokens)
         self.reporter = Reporter(folder, task, c, describe(model, corpus, device.type))
-        for line in [*corpus.notes, *self.samples.notes]:
+        for line in [*corpus.summary, *corpus.notes, *self.samples.notes]:
             self.reporter.notice(line)
         bf16 = c.precision == "bf16" or (
             c.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()

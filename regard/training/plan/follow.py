@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from regard.data.reading import read_together
+from regard.data.reading import describe_sources, read_together
 from regard.models import MODELS
 from regard.runs.model import Model
 from regard.tasks import TASKS
@@ -57,15 +57,21 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
     by_hand = {key: value for key, value in by_hand.items() if key not in chosen and value is not None}
     preset = MODELS[kind][2].get(sections["model"].get("preset", ""), {})
     by_hand = {f"model.{name}": value for name, value in preset.items()} | by_hand
-    with read_together():  # notes about the data are for those who read all of them
+    with read_together() as reading:  # notes about the data are for those who read all of them
         facts = read_facts(task, job.data, job.built_in, sections["task"].get("turns"))
+    split, rows = f"{', '.join(job.valid[:2]) or 'nothing'} to evaluate on", facts.rows
     if not job.valid and not job.built_in:
         default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
         facts = facts.training_part(1 - sections["data"].get("holdout", default))
+        split = f"about {rows - facts.rows:,} held out to evaluate on"
     request = Request(task, kind, by_hand, facts, machine, job.own_kind)
     if job.teachers:
-        return plan_student(request, load_teachers(job.teachers, task, torch.device("cpu")), parent, job)
-    return plan_request(request, parent, bool(job.valid))
+        teachers = load_teachers(job.teachers, task, torch.device("cpu"))
+        plan = plan_student(request, teachers, parent, job)
+    else:
+        plan = plan_request(request, parent, bool(job.valid))
+    plan.data = describe_sources(reading.sources.values(), f"about {facts.rows:,} to train on, {split}")
+    return plan
 
 
 def plan_student(request: Request, teachers: list[Model], parent: Model | None, job: Job) -> Plan:

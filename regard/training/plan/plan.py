@@ -44,6 +44,7 @@ class Plan:
     reasons: dict[str, str] = field(default_factory=dict)
     steps: int = 0  # expected, where the clock decides
     candidate: Candidate | None = None
+    data: list[str] = field(default_factory=list)  # what was read, in a few lines
 
     def choose(self, key: str, value: Any, reason: str) -> None:
         """Settle a setting, unless it was given or settled before."""
