@@ -91,16 +91,19 @@ def ask(options: argparse.Namespace) -> None:
                 continue
             unread = note_unread(model, where, text)
             for answer in result:
-                print(format_answer(text, answer, unread, options.json, show_scores))
+                print(format_answer(text, answer, unread, options.json, show_scores, model.task.empty_answer))
         sys.stdout.flush()
     if status:
         sys.exit(status)
 
 
-def format_answer(text: str, answer: "Answer", unread: int, as_json: bool, show_score: bool) -> str:
+def format_answer(
+    text: str, answer: "Answer", unread: int, as_json: bool, show_score: bool, empty: str = ""
+) -> str:
     if not as_json:
         scored = show_score and answer.score is not None
-        return f"{answer.score:.4f}\t{answer.text}" if scored else answer.text
+        shown = answer.text or empty
+        return f"{answer.score:.4f}\t{shown}" if scored else shown
     row = {"input": text, "output": answer.text if answer.value is None else answer.value}
     if answer.score is not None:
         row["score"] = answer.score
@@ -188,8 +191,10 @@ def converse(model: Any, settings: dict[str, Any]) -> None:
                     question = model.task.conversation([*turns, text]) if text.strip() else ""
                     turns += [text, print_stream(model.stream(question, **settings))]
                 elif model.task.shows_scores:
+                    empty = model.task.empty_answer
                     for answer in model.answers(text, **settings)[0]:
-                        print(format_answer(text, answer, note_unread(model, "INPUT", text), False, True))
+                        unread = note_unread(model, "INPUT", text)
+                        print(format_answer(text, answer, unread, False, True, empty))
                 else:
                     note_unread(model, "INPUT", text)
                     print_stream(model.stream(text, **settings))

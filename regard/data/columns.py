@@ -320,7 +320,7 @@ def has_header(rows: Sequence[Row], layout: Layout, chosen: Mapping[str, str]) -
     known = {
         field.name: Column(0, "") for field in layout.fields if {field.name, *field.synonyms} & set(names)
     }
-    if not missing_fields(layout, known):
+    if not missing_fields(layout, known) and not (layout.in_order and len(cells) == 2):
         return True
     if layout.in_order:
         is_named = layout.is_header is not None and any(map(layout.is_header, combinations_of_two(cells)))

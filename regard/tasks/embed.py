@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from regard.core.cache import masked_mean
 from regard.data import Corpus, DataConfig, in_length_order
 from regard.data.encoding import tokenizer_for
-from regard.data.pairs import Pair
 from regard.data.ragged import Ragged
 from regard.describe.texts import Text
 from regard.describe.values import Description
@@ -41,7 +40,7 @@ from regard.tasks.heads import encoder_only
 from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Request
-from regard.tasks.similarity import LINES_AT_ONCE, LineIndex, read_similar_pairs, split_data
+from regard.tasks.similarity import LINES_AT_ONCE, LineIndex, Texts, read_similar_pairs, split_data
 from regard.tasks.task import Task, widened
 
 CANDIDATES = 64  # pairs among which the partner is looked for, when evaluating
@@ -70,12 +69,13 @@ class Examples:
     """Pairs of texts as token ids, with labels: how similar they are, from 0 to 1; or 0 for pairs of which is
     known only that they mean the same."""
 
-    def __init__(self, pairs: Sequence[Pair], ids: tuple[Ragged, Ragged], labels: np.ndarray):
+    def __init__(self, pairs: Sequence[Texts], ids: tuple[Ragged, ...], labels: np.ndarray):
         self.sources, self.targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        width = len(ids)  # 3 of triplets
         self.ids, self.labels = ids, labels
         known: dict[str, int] = {}
         numbers = [[known.setdefault(text, len(known)) for text in pair] for pair in pairs]
-        self.text_numbers = np.array(numbers, dtype=np.int64).reshape(-1, 2)  # equal for equal texts
+        self.text_numbers = np.array(numbers, dtype=np.int64).reshape(-1, width)  # equal for equal texts
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -85,7 +85,8 @@ class Examples:
         return bool(self.labels.dtype == np.float32)
 
     def describe(self) -> str:
-        return f"{len(self):,} pair{'s' * (len(self) != 1)}{' with scores' if self.scored else ''}"
+        more = " with scores" if self.scored else " with negatives" if len(self.ids) > 2 else ""
+        return f"{len(self):,} pair{'s' * (len(self) != 1)}{more}"
 
     def fingerprint(self) -> str:
         return fingerprint((*(x for side in self.ids for x in (side.lengths, side.ids)), self.labels))
@@ -149,7 +150,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
             raise UserError(f"{paths[0]}: no pair has a text on both sides; give others")
         return examples
 
-    def examples(self, pairs: Sequence[Pair], scores: Sequence[float] | None) -> tuple[Examples, list[str]]:
+    def examples(self, pairs: Sequence[Texts], scores: Sequence[float] | None) -> tuple[Examples, list[str]]:
         """Pairs as ids; what is too long loses its end, and notes say how often."""
         keep = [row for row, pair in enumerate(pairs) if all(pair)]
         notes = []
@@ -157,12 +158,12 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
             notes += [f"dropped {len(pairs) - len(keep):,} of {len(pairs):,} pairs: an empty side"]
         pairs = [pairs[row] for row in keep]
         sides, cut = [], 0
-        for side in (0, 1):
+        for side in range(len(pairs[0]) if pairs else 2):
             rows = [self.frame(ids) for ids in self.tokenizer.encode_batch([pair[side] for pair in pairs])]
             sides.append(ragged([ids for ids, _ in rows]))
             cut += sum(shortened for _, shortened in rows)
         if cut:
-            notes += [f"cut {cut:,} of {2 * len(pairs):,} texts to {self.room} tokens"]
+            notes += [f"cut {cut:,} of {len(sides) * len(pairs):,} texts to {self.room} tokens"]
         labels: np.ndarray = np.zeros(len(pairs), dtype=np.int64)
         if scores is not None:
             low, high = self.config.low, self.config.high
@@ -170,7 +171,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
             high = max(scores) if high is None else high
             numbers = np.array([scores[row] for row in keep], dtype=np.float32)
             labels = (numbers - np.float32(low)) / np.float32((high - low) or 1.0)
-        return Examples(pairs, (sides[0], sides[1]), labels), notes
+        return Examples(pairs, tuple(sides), labels), notes
 
     @property
     def room(self) -> int:
@@ -188,24 +189,26 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return ids.astype(np.int64), len(text) > longest
 
     def lengths(self, data: Examples) -> tuple[np.ndarray, np.ndarray]:
-        a, b = data.ids
-        return a.lengths, b.lengths
+        first, *more = (side.lengths for side in data.ids)
+        return first, np.maximum.reduce(more)
 
     def collate(self, data: Examples, rows: np.ndarray) -> Batch:
-        """ids and attention mask (B, T) of both sides, the numbers of the texts (B, 2), and labels (B,)."""
+        """ids and attention mask (B, T) of both sides, and of negatives if there are some; the numbers of the
+        texts (B, 2 or 3), and labels (B,)."""
         sides = [x for side in data.ids for x in pad_rows(side, rows)]
         return tuple(torch.from_numpy(x) for x in (*sides, data.text_numbers[rows], data.labels[rows]))
 
     def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
         """Of pairs with scores, with the places of the rows, whose ranks are compared."""
         for rows in self.groups(data):
-            *inputs, labels = self.collate(data, rows)
+            *sides, numbers, labels = self.collate(data, rows)
+            inputs = [*sides[:4], numbers[:, :2]]  # among as many candidates, with negatives or without
             places = [torch.from_numpy(row_places(rows, len(data)))] if data.scored else []
             yield *inputs, *places, labels
 
     def groups(self, data: Examples) -> Iterator[np.ndarray]:
         """All pairs once. Always as many together: among more, the partner would be harder to find."""
-        longer = np.maximum(*(side.lengths for side in data.ids))
+        longer = np.maximum(*(side.lengths for side in data.ids[:2]))
         order = np.argsort(longer, kind="stable")
         for i in range(0, len(order), CANDIDATES):
             yield order[i : i + CANDIDATES]
@@ -214,7 +217,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return targets(batch)
 
     def count_read(self, batch: Batch) -> dict[str, float]:
-        return {"tokens": int(batch[1].sum() + batch[3].sum())}
+        return {"tokens": sum(int(mask.sum()) for mask in batch[1:-2:2])}
 
     # Training
 
@@ -229,11 +232,11 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         return x[:, 0] if self.config.pooling == "first" else masked_mean(x, attention_mask)
 
     def unit_vectors(self, model: Bert | Elmo, *sides: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors of length 1 for both sides of the pairs, from their ids and attention masks."""
-        a, a_mask, b, b_mask = sides
-        return F.normalize(self.pool(model, a, a_mask), dim=1), F.normalize(
-            self.pool(model, b, b_mask), dim=1
-        )
+        """Vectors of length 1 for both sides of the pairs (N, D), from ids and attention masks; those of
+        negatives are beside the second ones (N, 2 D)."""
+        ids, masks = sides[::2], sides[1::2]
+        u, *v = (F.normalize(self.pool(model, *side), dim=1) for side in zip(ids, masks, strict=True))
+        return u, torch.cat(v, dim=1)
 
     def loss(self, model: Bert | Elmo, *batch: Tensor) -> Tensor:
         """The sum over pairs of the squared difference between cosine and score; or of the cross-entropy of
@@ -259,7 +262,12 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         counts = (labels != IGNORED)[rows]
         if labels.is_floating_point():
             return (((u * v).sum(1) - labels).square() * counts).sum(), torch.zeros((), device=u.device)
-        forth, back = self.logits(u, v, numbers, labels)
+        v, *negatives = v.split(u.shape[1], dim=1)
+        forth, back = self.logits(u, v, numbers[:, :2], labels)
+        if negatives:
+            forth = torch.cat(
+                [forth, self.negative_logits(u, negatives[0], numbers, labels)], dim=1
+            )  # (N, 2N)
         partners = torch.arange(len(u), device=u.device)[rows]
         losses = [F.cross_entropy(logits[rows], partners, reduction="none") for logits in (forth, back)]
         right = (forth[rows].argmax(1) == partners) & counts
@@ -280,6 +288,15 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         with exact:  # τ would make what bfloat16 rounds off large
             cosines = u @ v.T / self.config.temperature  # (N, N)
         return cosines.masked_fill(forth & ~own, -torch.inf), cosines.T.masked_fill(back & ~own, -torch.inf)
+
+    def negative_logits(self, u: Tensor, w: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
+        """u wᵀ/τ (N, N), where w are texts that are like the partners and mean something else; what is a text
+        or its partner is no candidate."""
+        kind = u.device.type
+        with nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
+            cosines = u @ w.T / self.config.temperature
+        same = (numbers[:, None, :2] == numbers[None, :, 2:]).any(-1) | (labels == IGNORED)[None, :]
+        return cosines.masked_fill(same, -torch.inf)
 
     def metrics(self, loss: float, count: int, data: Examples, *more: float) -> dict[str, float]:
         metrics = {"loss": loss / max(1, count)}

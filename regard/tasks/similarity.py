@@ -14,76 +14,106 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import read_pairs
-from regard.data.files import (
-    content_suffix,
-    decode_utf8,
-    empty_file,
-    list_files,
-    read_jsonl,
-    read_lines,
-)
+from regard.data.columns import Field, Layout, is_number, normalize, read_records
+from regard.data.files import content_suffix, decode_utf8, empty_file, expand_folders, list_files, read_lines
+from regard.data.labels import LAYOUT as LABELS
 from regard.data.labels import LabelledTexts, read_labels, split_labels
-from regard.data.pairs import Pair, split_pairs
-from regard.data.tables import SUFFIXES
+from regard.data.pairs import split_pairs
+from regard.data.reading import current_reading
+from regard.data.splitting import hold_out_groups
+from regard.data.tables import SUFFIXES as TABLE_SUFFIXES
+from regard.data.tables import is_table, read_table
 from regard.draw.terminal import progress
 from regard.errors import UserError
 
 LINES_AT_ONCE = 4096  # of a file that is searched, from text to vectors
 VECTORS_AT_ONCE = 65536  # of these, compared with a question
 
-Table = tuple[list[Pair], list[float] | None]  # pairs, and their scores if there are some
+Texts = tuple[str, ...]  # a pair, or a triplet: a text, one that means the same, and one that does not
+Table = tuple[list[Texts], list[float] | None]  # of each a score, if there are some
+NEGATIVE = Field("negative", ("neg", "hard_negative", "negatives", "contradiction"))
+TRIPLETS = Layout(
+    (
+        Field("source", ("anchor", "query", "question", "text", "sentence", "premise", "sentence1")),
+        Field("target", ("positive", "pos", "entailment", "passage", "sentence2")),
+        NEGATIVE,
+    ),
+    "source, target and negative",
+)
 
 
 def read_similar_pairs(paths: Sequence[str]) -> Table:
-    """Pairs that mean the same, from files as read_pairs reads them; or with scores, from labelled ones."""
-    if not with_scores(paths):
+    """Pairs that mean the same, from files as read_pairs reads them; triplets; or pairs with scores, from
+    labelled ones."""
+    kind = table_kind(paths)
+    if kind == "pairs":
         return list(read_pairs(paths)), None
-    return scored_pairs(read_labels(paths))
+    return (read_triplets(paths), None) if kind == "triplets" else scored_pairs(read_labels(paths))
 
 
 def split_data(paths: Sequence[str], valid: Sequence[str], holdout: float) -> tuple[Table, Table]:
     """Pairs to train on, and to evaluate on."""
-    if valid and with_scores(paths) != with_scores(valid):
+    kind = table_kind(paths)
+    if valid and (kind == "scores") != (table_kind(valid) == "scores"):
         raise UserError(
             "only one of the data to train on and to evaluate on has scores; give both the same kind"
         )
-    if not with_scores(paths):
+    if kind == "pairs":
         train, held = split_pairs(
             list(read_pairs(paths)), list(read_pairs(valid)) if valid else None, holdout
         )
-        return (train, None), (held, None)
-    sides = split_labels(read_labels(paths), read_labels(valid) if valid else None, holdout)
-    return scored_pairs(sides[0]), scored_pairs(sides[1])
+        return (list(train), None), (list(held), None)
+    if kind == "triplets":
+        triplets = read_triplets(paths)
+        if valid:
+            return (triplets, None), read_similar_pairs(valid)
+        out = hold_out_groups([triplet[0] for triplet in triplets], holdout).tolist()
+        sides = [[t for t, held in zip(triplets, out, strict=True) if held == side] for side in (False, True)]
+        return (sides[0], None), (sides[1], None)
+    train_table, held_table = split_labels(read_labels(paths), read_labels(valid) if valid else None, holdout)
+    return scored_pairs(train_table), scored_pairs(held_table)
+
+
+def read_triplets(paths: Sequence[str]) -> list[Texts]:
+    files = list(expand_folders(paths, TABLE_SUFFIXES))
+    records = [record for file in files for _, record in read_records(file, TRIPLETS)]
+    return [(record["source"], record["target"], record["negative"]) for record in records]
 
 
 def scored_pairs(table: LabelledTexts) -> Table:
-    if table.second_texts is None or table.scores is None:
+    scores = table.scores
+    if scores is None and table.labels is not None and all(map(is_number, table.labels)):
+        scores = [float(label) for label in table.labels]  # 1 of pairs that mean the same, 0 of others
+    if table.second_texts is None or scores is None:
         where, columns = table.where[0] if table.where else "the data", ", ".join(table.columns)
         raise UserError(
             f"{where}: the columns are {columns}; to compare texts, give text, other and score, or pairs "
             "without a header (source TAB target)"
         )
-    return list(zip(table.texts, table.second_texts, strict=True)), table.scores
+    return list(zip(table.texts, table.second_texts, strict=True)), scores
 
 
-def with_scores(paths: Sequence[str]) -> bool:
-    """Whether the first file has a header of labelled data; without one, a .tsv and .jsonl have pairs."""
+def table_kind(paths: Sequence[str]) -> str:
+    """Whether the first file has "scores", by a header of labelled data, "triplets" or "pairs"."""
+    columns = current_reading().columns
+    if "negative" in columns:
+        return "triplets"
     path = str(paths[0])
     if os.path.isdir(path):
-        path = str(list_files(path, SUFFIXES)[0])
-    if path == "-" or path.startswith("hf:"):
-        return False
-    match content_suffix(path):
-        case ".csv":
-            return True
-        case ".tsv":
-            line = next(iter(read_lines(path)), b"")
-            names = [name.strip() for name in decode_utf8(line, path).split("\t")]
-            return "text" in names and bool({"other", "score", "label"} & set(names))
-        case ".jsonl":
-            row = next((row for _, row in read_jsonl(path)), None)
-            return isinstance(row, dict) and "text" in row
-    return False
+        path = str(list_files(path, TABLE_SUFFIXES)[0])
+    if path == "-" or not is_table(path):  # standard input can be read only once
+        return "scores" if "score" in columns else "pairs"
+    table = read_table(path)
+    if table.header is None:
+        table.take_header()
+    names = {normalize(name) for name in table.header or ()}
+    if names & {NEGATIVE.name, *NEGATIVE.synonyms}:
+        return "triplets"
+    score = LABELS["score"]
+    if "score" in columns or names & {score.name, *score.synonyms}:
+        return "scores"
+    is_labelled = "text" in names and (names & {"other", "label"} or content_suffix(path) == ".jsonl")
+    return "scores" if is_labelled else "pairs"
 
 
 class LineIndex:

@@ -37,6 +37,7 @@ from regard.tasks.task import PROBABILITIES, Task, widened
 class SpanTaskConfig:
     name: Literal["span"]
     longest: int = 30  # tokens of an answer, at most
+    unanswerable: bool = False  # some questions have no answer, as found in the data
     separators: int = 1  # [SEP] between question and text; 2 as in RoBERTa and Longformer
 
     def __post_init__(self) -> None:
@@ -98,6 +99,8 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     builtin = ("span.jsonl",), ("span.valid.jsonl",)
     has_references = shows_scores = True
     inherits = ("separators",)
+    data_settings = ("unanswerable",)
+    empty_answer = "(no answer in the text)"
     predicts = "place"
     best_metric = "spans"
     example = "Who sleeps?\tThe old fox sleeps all day."
@@ -132,29 +135,32 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         ]
         known = request.tokenizers
         tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
+        settings = {"unanswerable": True} if not all(span.has_answer for span in train) else {}
         task = cls(request.config, tokenizer, request.context)
         training, notes = task.examples(train)
         valid = None
         if held:
             valid, more = task.examples(held)
             notes += [f"held out: {note}" for note in more]
-        return Corpus(training, valid, tokenizer, notes=notes)
+        return Corpus(training, valid, tokenizer, task_settings=settings, notes=notes)
 
     def examples(self, questions: Sequence[Span]) -> tuple[Examples, list[str]]:
         """Questions and texts as ids, and the places of the answers; notes say what does not fit."""
         by_question = self.windows([(span.question, span.context) for span in questions])
-        windows, places, long, lost = [], [], 0, 0
+        windows, places, long, lost, none = [], [], 0, 0, 0
         for span, several in zip(questions, by_question, strict=True):
             stripped = span.answer.strip()
             start = span.start + span.answer.index(stripped)
-            spots = [window.place(start, start + len(stripped)) for window in several]
+            spots = [window.place(start, start + len(stripped)) if stripped else (0, 0) for window in several]
             windows += several
             places += spots
             long += len(several) > 1
-            lost += not any(last for _, last in spots)
+            none += not stripped
+            lost += bool(stripped) and not any(last for _, last in spots)
         of = f"of {len(questions):,}"
         notes = [f"{long:,} {of} texts are longer than {self.context} tokens (model.context) and are read in "
                  "parts that overlap"] if long else []  # fmt: skip
+        notes += [f"{none:,} {of} questions have no answer: the model learns to say so"] if none else []
         notes += [f"{lost:,} {of} answers are whole in no part, and not learned"] if lost else []
         return Examples(questions, windows, np.array(places, dtype=np.int64).reshape(-1, 2)), notes
 
@@ -250,6 +256,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         flat = [(n, window) for n, several in enumerate(self.windows(pairs)) for window in several]
         examples = Examples([], [window for _, window in flat], np.zeros((len(flat), 2), dtype=np.int64))
         likely: list[dict[tuple[int, int], float]] = [{} for _ in pairs]
+        nothing = [1.0] * len(pairs)  # the probability that there is no answer, in the part where it is least
         device, lengths = next(model.parameters()).device, examples.ids.lengths
         with evaluating(model):
             for rows in in_length_order(lengths, lengths, TOKENS_AT_ONCE) if flat else ():
@@ -257,16 +264,19 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
                 logs = self.logits(model, *(t.to(device) for t in batch)).log_softmax(-1).cpu()
                 for row, log in zip(rows.tolist(), logs, strict=True):
                     number, window = flat[row]
+                    nothing[number] = min(nothing[number], float(log[:, 0].sum().exp()))
                     for place, p in self.likeliest(log, window, request.samples):
                         likely[number][place] = max(p, likely[number].get(place, 0.0))
-        return [
-            [
-                Answer(text[start:end], p)
-                for (start, end), p in sorted(places.items(), key=lambda item: -item[1])[: request.samples]
-            ]
-            or [Answer("")]
-            for (_, text), places in zip(pairs, likely, strict=True)
-        ]
+        answers = []
+        for (_, text), places, none in zip(pairs, likely, nothing, strict=True):
+            several = [Answer(text[start:end], p) for (start, end), p in places.items()]
+            if (
+                self.config.unanswerable
+            ):  # [CLS] as the answer's first and last token, Devlin et al. 2019, 4.3
+                several.append(Answer("", none))
+            best = sorted(several, key=lambda answer: -(answer.score or 0.0))
+            answers.append(best[: request.samples] or [Answer("")])
+        return answers
 
     def count_tokens(self, input: str | tuple[str, str]) -> tuple[int, int]:
         """Of the question: a text is read in parts."""

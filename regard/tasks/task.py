@@ -69,6 +69,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     shows_scores: ClassVar[bool] = False  # answers are shown with their scores, if they have some
     takes_messages: ClassVar[bool] = False  # a conversation is messages with roles, for a chat template
     converses: bool = False  # it remembers what was said
+    empty_answer: ClassVar[str] = ""  # what is shown instead of an answer without text
     generation: ClassVar[dict[str, Any]] = {}  # the usual options of `ask`
     extra_options: ClassVar[tuple[str, ...]] = ()  # options of `ask` that only this task has
     ask_batch_size: ClassVar[int] = 512  # inputs from a pipe answered together: enough to sort them by length

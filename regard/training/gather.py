@@ -31,15 +31,16 @@ class Sum(torch.autograd.Function):
 def gather_pairs(
     u: Tensor, v: Tensor, numbers: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, slice]:
-    """The vectors (N, D), text numbers and labels of all processes; and which rows are this process's own."""
+    """The vectors (N, D), of v perhaps with others beside them, text numbers and labels of all processes;
+    and which rows are this process's own."""
     if distributed.WORLD == 1 or u.device.type == "meta":
         return u, v, numbers, labels, slice(None)
     B = len(u)
     size = int(distributed.all_max(B)[0])
     before, after = distributed.RANK * size, (distributed.WORLD - distributed.RANK) * size - B
     x = F.pad(torch.cat([u, v], 1), (0, 0, before, after))
-    x = Sum.apply(x)  # (N, 2 * D)
+    x = Sum.apply(x)  # (N, 2 * D), or 3 * D with negatives
     known = torch.cat([numbers, labels[:, None] - IGNORED], 1)  # shifted: an empty row comes out as IGNORED
     known = distributed.all_sum(F.pad(known, (0, 0, before, after)))
-    u, v = x.chunk(2, 1)
-    return u, v, known[:, :2], known[:, 2] + IGNORED, slice(before, before + B)
+    u, v = x.split([u.shape[1], v.shape[1]], 1)
+    return u, v, known[:, :-1], known[:, -1] + IGNORED, slice(before, before + B)

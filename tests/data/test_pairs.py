@@ -51,20 +51,20 @@ def test_several_files_and_folders(tmp_path):
     assert read(own, tmp_path / "b") == [("5", "6"), ("1", "2"), ("3", "4")]
     (tmp_path / "c").mkdir()
     write_file(tmp_path / "c" / "z.txt", "3\t4")
-    user_error(lambda: read(tmp_path / "c"), tmp_path / "c", ".jsonl .tsv")
+    user_error(lambda: read(tmp_path / "c"), tmp_path / "c", ".jsonl", ".tsv")
 
 
 def test_standard_input_is_a_tsv(monkeypatch):
     standard_input(monkeypatch, b"a\tb\n")
     assert read("-") == [("a", "b")]
     standard_input(monkeypatch, b"a\tb\nc\n")
-    user_error(lambda: read("-"), "standard input:2: 1 column;", "tab")
+    user_error(lambda: read("-"), "standard input:2: 1 column,", "tab")
     standard_input(monkeypatch, b"\n")
     user_error(lambda: read("-"), "standard input: empty")
 
 
 @pytest.mark.parametrize(
-    ("line", "columns"), [("a", "1 column;"), ("a\tb\tc", "3 columns"), ("\t\t", "3 co")]
+    ("line", "columns"), [("a", "1 column,"), ("a\tb\tc", "3 columns"), ("\t\t", "3 co")]
 )
 def test_columns(tmp_path, line, columns):
     path = write_file(tmp_path / "a.tsv", f"a\tb\n\n{line}\nc\td\n")
@@ -75,8 +75,7 @@ def test_columns(tmp_path, line, columns):
     ("line", "words"),
     [
         ("{bad", "JSON"),
-        ("[1]", '"source"'),
-        ('{"source": "a"}', '"target"'),
+        ("[1]", "not an object"),
         ('{"source": "a", "target": 1}', '"target"'),
         ('{"turns": ["a"]}', "two turns"),
         ('{"turns": "ab"}', "two turns"),
@@ -138,9 +137,9 @@ def test_hub(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", library)
     assert read("hf:o/n", "hf:o/n:test") == [("a", "b"), ("", "c")] * 2
     rows.append({"source": {"en": "a"}, "target": "b"})
-    user_error(lambda: read("hf:o/n"), "hf:o/n", "not both texts", ".jsonl")
-    rows.column_names = ("source", "de")
-    user_error(lambda: read("hf:o/n"), "hf:o/n", '"target"', "source, de")
+    user_error(lambda: read("hf:o/n"), "hf:o/n", '"source.en"', "--source")
+    rows.column_names = ("source", "mood")
+    user_error(lambda: read("hf:o/n"), "hf:o/n", "--target", '"source", "mood"')
 
 
 # Conversations

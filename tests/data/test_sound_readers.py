@@ -34,8 +34,8 @@ def test_tables(tmp_path):
     table.write_text("audio\tlabel\na.wav\tyes\nc.wav\tno\n")
     user_error(lambda: found(table), "all.tsv:3", "c.wav")
     table.write_text("image\tlabel\na.wav\tyes\n")
-    user_error(lambda: found(table), "audio, label")
-    user_error(lambda: found(tmp_path / "all" / "a.wav"), "a.wav", "audio, label")
+    user_error(lambda: found(table), "audio and label", "--audio")
+    user_error(lambda: found(tmp_path / "all" / "a.wav"), "a.wav", ".tsv")
     user_error(lambda: found(tmp_path / "none.tsv"), "none.tsv")
 
 

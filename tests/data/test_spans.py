@@ -26,15 +26,15 @@ def test_spans(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"answer": 5}, "no answer"),
-        ({"question": None}, "no answer"),
+        ({"answer": 5}, 'the answer "5" is no text'),
+        ({"question": None}, "an empty question"),
         ({"context": "\n"}, "an empty context"),
         ({"answer": ""}, "an empty answer"),
         ({"answer": "x\ny"}, 'the answer "x y" is not in the context'),
         ({"start": 1}, 'at start 1 of the context is "b", not the answer "a"'),
         ({"start": 99}, 'at start 99 of the context is ""'),
         ({"start": -2}, 'start "-2" is not'),
-        ({"start": "0"}, 'start "0" is not'),
+        ({"start": "x"}, 'start "x" is not'),
         ({"start": False}, 'start "False" is not'),
         ({"question": "\ud800"}, "half a surrogate"),
     ],
@@ -47,7 +47,7 @@ def test_wrong_spans(tmp_path, change, words):
 
 def test_no_spans(tmp_path):
     user_error(lambda: read_spans([write_file(tmp_path / "a.jsonl", "\n")]), "a.jsonl: empty")
-    user_error(lambda: read_spans([write_file(tmp_path / "a.tsv", "x")]), "a.tsv:", "a .jsonl")
+    user_error(lambda: read_spans([write_file(tmp_path / "a.tsv", "x")]), "a.tsv:1: 1 column", "--question")
     user_error(lambda: read_spans([tmp_path / "missing"]), "missing: no such file")
     path = write_file(tmp_path / "b.jsonl", "[1]")
-    user_error(lambda: read_spans([path]), f"{path}:1: no answer")
+    user_error(lambda: read_spans([path]), f"{path}:1: not an object")

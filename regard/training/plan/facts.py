@@ -36,7 +36,7 @@ from regard.data.tables import SUFFIXES
 from regard.data.tags import read_tags
 from regard.tasks.hear import SPOKEN_SECONDS
 from regard.tasks.see import WIDEST
-from regard.tasks.similarity import with_scores
+from regard.tasks.similarity import read_triplets, table_kind
 from regard.text.tokenizer import Tokenizer
 from regard.vision.decoding import ImageSource, read_size
 
@@ -212,7 +212,14 @@ def read_label_facts(paths: Sequence[str]) -> Facts:
 
 
 def read_embed_facts(paths: Sequence[str]) -> Facts:
-    return read_label_facts(paths) if with_scores(paths) else read_pair_facts(paths)
+    kind = table_kind(paths)
+    if kind != "triplets":
+        return read_label_facts(paths) if kind == "scores" else read_pair_facts(paths)
+    texts = Texts()
+    rows = read_triplets(paths)
+    for text in (text for row in rows for text in row):
+        texts.add(text)
+    return Facts(rows=len(rows), source=texts.side())
 
 
 def read_tag_facts(paths: Sequence[str]) -> Facts:
