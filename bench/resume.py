@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from regard.files.tensors import read_tensors
-from regard.runs.folder import WEIGHTS
+from regard.runs.layout import WEIGHTS
 
 RUNS = {  # of each: the recipe, settings, and those for a CPU
     "write": (["write"], ["model.preset=mini", "train.batch=64"], ["model.preset=pico"]),

@@ -36,7 +36,7 @@ def load_at(options: argparse.Namespace, **settings: Any) -> "Model":
     """Return the model that is asked for, as it was at the step of --at."""
     with collecting_no_garbage():
         from regard.runs.load import at_step, load
-    model = load(options.model, **settings)
+    model = load(options.model, **settings, adapter=options.adapter)
     return model if options.at is None else at_step(model, options.at)
 
 

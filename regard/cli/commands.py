@@ -51,6 +51,8 @@ def train(options: argparse.Namespace) -> None:
         if (value := getattr(options, option)) is not None:
             changes[f"train.{option}"] = value
     changes |= {f"data.columns.{name}": column for name, column in chosen_columns(options).items()}
+    if options.adapter:
+        changes["train.adapter"] = True
     if options.dtype is not None:
         changes["train.precision"] = PRECISIONS[options.dtype]
     asked = {name: getattr(options, name) for name in ("valid", "base", "teacher", "steps", "minutes")}
@@ -107,7 +109,7 @@ def export(options: argparse.Namespace) -> None:
     from regard.runs.export import export
     from regard.runs.load import load
 
-    if summary := export(load(options.model, "cpu"), options.out, options.to):
+    if summary := export(load(options.model, "cpu", adapter=options.adapter), options.out, options.to):
         print(summary, file=sys.stderr)
     print(options.out)
 

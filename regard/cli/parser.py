@@ -123,7 +123,8 @@ def build_parser() -> Parser:
     p = add("export", "write a model as a folder for other programs")
     p.add_argument("model", metavar="MODEL")
     p.add_argument("out", metavar="DIR", help="a new folder; of word2vec, a file: .txt or .bin")
-    formats = ["hf", "onnx", "ctranslate2", "word2vec"]
+    add_adapter_option(p)
+    formats = ["hf", "onnx", "ctranslate2", "word2vec", "peft"]
     p.add_argument("--to", choices=formats, default="hf", help="the format (default: hf, Hugging Face)")
 
     p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
@@ -185,6 +186,7 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
     p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/RECIPE)")
     p.add_argument("--from", dest="base", metavar="MODEL", help="a model to start from (fine-tuning)")
+    p.add_argument("--adapter", action="store_true", help="train low-rank updates, and keep only them: LoRA")
     about = "a model whose answers are learned, or several (distillation)"
     p.add_argument("--teacher", **REPEATED, metavar="MODEL", help=about)
     p.add_argument("--steps", **INTEGER, help="train for N steps")
@@ -214,7 +216,12 @@ def add_ask_options(p: argparse.ArgumentParser) -> None:
     add_answer_options(p)
 
 
+def add_adapter_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--adapter", metavar="DIR", help="an adapter in PEFT's layout, added to a language model")
+
+
 def add_at_option(p: argparse.ArgumentParser) -> None:
+    add_adapter_option(p)
     p.add_argument("--at", **INTEGER, help="the model as it was at step N of its run, from a checkpoint")
 
 

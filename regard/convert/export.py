@@ -27,6 +27,7 @@ class ExportRequest:
     samples: Sequence[Sequence[int]] = ()  # encoded texts, to check the export with
     chat_template: str | None = None
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # by role, for the chat template
+    adapter: Path | None = None  # the folder with the adapter that is part of the model
 
     @property
     def generates(self) -> bool:

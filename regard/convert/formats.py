@@ -6,6 +6,7 @@ from pathlib import Path
 from regard.convert.ctranslate2 import export_ctranslate2
 from regard.convert.export import ExportRequest
 from regard.convert.huggingface.export import export_folder
+from regard.convert.huggingface.peft import export_peft
 from regard.convert.onnx.export import export_onnx
 from regard.convert.word2vec import export_word2vec
 
@@ -14,4 +15,5 @@ EXPORTS: dict[str, Callable[[str | Path, ExportRequest], str]] = {  # each retur
     "onnx": export_onnx,
     "ctranslate2": export_ctranslate2,
     "word2vec": export_word2vec,
+    "peft": export_peft,
 }

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 AUTO_CLASSES = {  # transformers' class for a task, and its result
-    "write": ("AutoModelForCausalLM", "generate"),
+    **dict.fromkeys(("write", "converse"), ("AutoModelForCausalLM", "generate")),
     "translate": ("AutoModelForSeq2SeqLM", "generate"),
     "chat": ("AutoModelForSeq2SeqLM", "generate"),
     "restore": ("AutoModelForSeq2SeqLM", "generate"),
@@ -39,7 +39,7 @@ def serving_programs(task: str) -> list[str]:
     convert = "ct2-transformers-converter --model . --output_dir ct2 --quantization int8"
     own = "or, from the run itself, `regard export RUN ct2 --to ctranslate2`"
     ctranslate2 = f"With CTranslate2:\n```\n{convert}\n```\n{own}."
-    if task != "write":
+    if task not in ("write", "converse"):
         return [ctranslate2]
     lines = ["python convert_hf_to_gguf.py . --outfile model.gguf", "llama-server -m model.gguf"]
     note = (
@@ -160,7 +160,7 @@ def onnx_card(
     notes = [f"Classes, in the order of the logits: {', '.join(labels)}."] if labels else []
     if task == "hear":
         notes.append(SPECTROGRAM_NOTE)
-    if task == "write":
+    if task in ("write", "converse"):
         notes.append(
             "`logits[:, t]` predicts token t + 1. Pad several texts on the right: no token attends to it."
         )

@@ -9,6 +9,7 @@ import torch
 from regard.convert.export import ExportRequest
 from regard.convert.formats import EXPORTS
 from regard.errors import UserError
+from regard.runs.layout import BASE
 from regard.runs.model import Model
 
 TRIED = 200  # texts, with which an exported model is tried
@@ -41,6 +42,7 @@ def export(model: Model, folder: str | Path, to: str = "hf") -> str:
         ],
         chat_template=None if template is None else template.text,
         special_tokens={} if template is None else template.specials,
+        adapter=model.folder if model.folder and (model.folder / BASE).is_file() else None,
     )
     return EXPORTS[to](folder, request)
 

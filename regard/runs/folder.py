@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from regard.convert.huggingface.files import ADAPTER_CONFIG
+from regard.convert.huggingface.tokenizer_json import tokenizer_config
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.atomic import Draft, new_folder
@@ -16,6 +18,7 @@ from regard.runs import recipe
 from regard.runs.checkpoints import steps
 from regard.runs.layout import (
     ANSWERS,
+    BASE,
     CHECKPOINTS,
     CONFIG,
     CURVE,
@@ -24,10 +27,12 @@ from regard.runs.layout import (
     LOG,
     RECIPE,
     TARGET_TOKENIZER,
+    TEMPLATE,
     TENSORBOARD,
     TOKENIZER,
+    TOKENIZER_CONFIG,
     WANDB,
-    WEIGHTS,
+    published,
 )
 from regard.tasks.task import Task
 from regard.text.tokenizer import Tokenizer
@@ -48,14 +53,18 @@ def publish(
         "model_type": f"regard-{sections['model']['kind']}",
         "task": sections["task"],
     } | {k: v for k, v in asdict(model.config).items() if v is not None}  # type: ignore[call-overload]
-    end = task.tokenizer and task.tokenizer.end
-    ends = {} if end is None else {"eos_token_id": end}
+    end = None if task.tokenizer is None else task.tokenizer.end
+    ends = {} if end is None else {"eos_token_id": list(task.ends) if len(task.ends) > 1 else end}
     for name, content in ((CONFIG, config), (GENERATION, ends | task.generation)):
         (draft.path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     (draft.path / RECIPE).write_text(recipe.to_toml(sections, comments), encoding="utf-8")
     (draft.path / LOG).touch()
     if task.tokenizer is not None:
         task.tokenizer.save(draft.path / TOKENIZER)
+    if task.template is not None:
+        settings = tokenizer_config(task.tokenizer.inner.to_str(), end, task.context) | task.template.specials
+        (draft.path / TEMPLATE).write_text(task.template.text, encoding="utf-8")
+        (draft.path / TOKENIZER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     if task.target_tokenizer is not None:
         task.target_tokenizer.save(draft.path / TARGET_TOKENIZER)
     draft.publish(last=RECIPE)  # which makes it a run
@@ -64,10 +73,10 @@ def publish(
 def discard_unsaved(folder: Path) -> None:
     """Remove what `publish` and the trainer wrote, unless there are weights, checkpoints or teachers'
     answers, which took their time."""
-    if not atomic.is_missing(folder / WEIGHTS) or steps(folder / CHECKPOINTS) or any(folder.glob(ANSWERS)):
+    if not atomic.is_missing(published(folder)) or steps(folder / CHECKPOINTS) or any(folder.glob(ANSWERS)):
         return
     written = (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, FOLDS, TENSORBOARD, WANDB)
-    for name in written:
+    for name in (*written, TEMPLATE, TOKENIZER_CONFIG, BASE, ADAPTER_CONFIG):
         atomic.remove(folder / name)
     atomic.remove_empty([folder / CHECKPOINTS])
 

@@ -16,6 +16,7 @@ from regard.files.header import DTYPES, Header, read_header
 from regard.files.regular import regular_stat
 from regard.files.untrusted import read_json
 from regard.runs.layout import (
+    BASE,
     CHECKPOINTS,
     CONFIG,
     LOG,
@@ -25,6 +26,7 @@ from regard.runs.layout import (
     TARGET_TOKENIZER,
     TOKENIZER,
     WEIGHTS,
+    published,
 )
 from regard.runs.summary import checkpoint_steps, read_run
 
@@ -78,10 +80,10 @@ def read_settings(folder: Path) -> Facts:
 def describe_run(folder: Path) -> Facts:
     config = read_json(folder / CONFIG)
     task = config.get("task") if isinstance(config.get("task"), dict) else {}
-    weights = read_header(folder / WEIGHTS) if (folder / WEIGHTS).exists() else None
+    weights = read_header(published(folder)) if published(folder).exists() else None
     run = read_run(folder) if (folder / RECIPE).is_file() else None
     facts: Facts = {
-        "format": "run",
+        "format": "adapter" if (folder / BASE).exists() else "run",
         "kind": str(config.get("model_type", "?")).removeprefix("regard-"),
         "task": task.get("name"),
         "classes": task.get("labels"),

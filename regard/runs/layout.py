@@ -7,14 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from regard.convert.huggingface.files import ADAPTER
 from regard.files import atomic
 from regard.files.regular import regular_stat
 
 WEIGHTS = "model.safetensors"
+BASE = "base.json"  # of a run that keeps an adapter: the model that it is for
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 TARGET_TOKENIZER = "target_tokenizer.json"  # where what is written has a vocabulary of its own
 GENERATION = "generation_config.json"
+TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"  # of a model that converses
 RECIPE = "recipe.toml"
 LOG = "log.jsonl"
 CURVE = "curve.svg"
@@ -27,6 +30,11 @@ STATE = "state.json"  # of a checkpoint
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")  # the name of a checkpoint
 
 Row = dict[str, Any]  # of the log
+
+
+def published(folder: Path) -> Path:
+    """The file with the trained weights of a run: all of them, or an adapter."""
+    return folder / (WEIGHTS if atomic.is_missing(folder / BASE) else ADAPTER)
 
 
 def read_log(path: Path) -> list[Row]:

@@ -1,13 +1,18 @@
 """Load a trained model: from a run's folder, at one of its checkpoints, or from other libraries' files."""
 
 import copy
+import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from regard.convert.huggingface.chat import read_chat_template
 from regard.convert.huggingface.family import build_empty
+from regard.convert.huggingface.files import ADAPTER
+from regard.convert.huggingface.generation import check_token
 from regard.convert.huggingface.hub import HUB, download
 from regard.data.word_vectors import is_vectors_file
 from regard.decode.runners import DTYPES, set_dtype
@@ -15,33 +20,44 @@ from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.models import MODELS
 from regard.runs import lora, recipe
+from regard.runs.adapter import find_base, merge_adapter
 from regard.runs.checkpoints import steps
 from regard.runs.folder import load_tokenizers, read_settings
 from regard.runs.layout import (
+    BASE,
     CHECKPOINTS,
     CONFIG,
     GENERATION,
     RECIPE,
     STEP,
     TARGET_TOKENIZER,
+    TEMPLATE,
     TOKENIZER,
     WEIGHTS,
+    published,
 )
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS, Task
+from regard.text.chat_template import Template
 from regard.text.tokenizer import Tokenizer
 
 
 def load(
-    folder: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype = "auto"
+    folder: str | Path,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype = "auto",
+    adapter: str | Path | None = None,
 ) -> Model:
     """The trained model of a run's folder, or of one in Hugging Face's layout; hf:OWNER/NAME is one of
     theirs on the hub. RUN/checkpoints/step-N is a run's model as it was at that step. Or that of a GGUF
     file, or word vectors in a file of GloVe or word2vec.
 
     `dtype` is the precision in which it writes on a GPU: auto is bfloat16. All else is computed in float32.
+    `adapter` is a folder with low-rank updates in PEFT's layout, which are added to a language model.
     """
     model = load_model(folder, device)
+    if adapter is not None:
+        merge_adapter(model.model, Path(adapter))
     if dtype != "auto":
         set_dtype(model.model, parse_dtype(dtype))
     return model
@@ -67,16 +83,46 @@ def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
             return load_vectors(folder, device)
         if is_huggingface(folder):
             return load_foreign(folder, device)
+        if (folder / ADAPTER).is_file() and not (folder / CONFIG).is_file():
+            raise UserError(f"{folder}: an adapter; give its model, too: regard ask MODEL --adapter {folder}")
     kind, settings, section = read_config(folder)
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(f"{folder}: no {WEIGHTS} yet; train it first, or continue with --resume")
-    task_class, _ = TASKS[section["name"]]
-    module, config = load_module(folder, kind, settings, section)
+    if not published(folder).is_file():
+        file = published(folder).name
+        raise UserError(f"{folder}: no {file} yet; train it first, or continue with --resume")
+    task_class, task_config = TASKS[section["name"]]
+    if (folder / BASE).is_file():
+        module, config = load_base(folder, settings), recipe.fill("task", section, task_config)
+        merge_adapter(module, folder)
+    else:
+        module, config = load_module(folder, kind, settings, section)
     module.to(device or best_device()).eval()
-    has_words = hasattr(module.config, "vocab")
-    tokenizer, *other = check_tokenizers(folder, module) if has_words else [None]
-    task = task_class(config, tokenizer, module.config.context, *other)  # type: ignore[union-attr, arg-type]
-    return with_generation(module, task, folder, kind)
+    return with_generation(module, load_task(folder, task_class, config, module.config), folder, kind)
+
+
+def load_task(folder: Path, task_class: type[Task], config: Any, sizes: Any) -> Task:
+    """The task of a run, with its tokenizers and its chat template; `sizes` is the model's configuration."""
+    tokenizer, *other = check_tokenizers(folder, sizes) if hasattr(sizes, "vocab") else [None]
+    if not (folder / TEMPLATE).exists():
+        return task_class(config, tokenizer, sizes.context, *other)
+    assert tokenizer is not None
+    ends = read_settings(folder / GENERATION).get("eos_token_id", [])
+    several = ends if isinstance(ends, list) else [ends]
+    ends = [check_token(id, sizes.vocab, folder / GENERATION, "eos_token_id") for id in several]
+    tokenizer.end = ends[0] if ends else None
+    task = task_class(config, tokenizer, sizes.context, *other)
+    text, special_tokens, path = read_chat_template(folder)
+    task.adopt_prompt_format(None, ends, None, Template(text or "", special_tokens, str(path)))
+    return task
+
+
+def load_base(folder: Path, settings: dict[str, Any]) -> nn.Module:
+    """The model that a run's adapter is for."""
+    module = load_model(find_base(folder), "cpu").model
+    config: Any = module.config
+    for key in settings.keys() & vars(config).keys():
+        if settings[key] != json.loads(json.dumps(getattr(config, key))):
+            raise UserError(f"{folder / CONFIG}: {key}={settings[key]} is not that of the adapter's base")
+    return module
 
 
 def has_task(folder: Path) -> bool:
@@ -149,12 +195,12 @@ def load_module(
     return module, config
 
 
-def check_tokenizers(folder: Path, module: nn.Module) -> list[Tokenizer]:
+def check_tokenizers(folder: Path, sizes: Any) -> list[Tokenizer]:
     """The tokenizers of a folder; raises UserError if the model has fewer embeddings than one has tokens."""
     tokenizers = load_tokenizers(folder)
     names = (("vocab", TOKENIZER), ("target_vocab", TARGET_TOKENIZER))
     for (name, file), tokenizer in zip(names, tokenizers, strict=False):
-        vocab: int = getattr(module.config, name, None) or getattr(module.config, "vocab", 0)  # type: ignore[assignment]
+        vocab: int = getattr(sizes, name, None) or sizes.vocab
         if tokenizer.vocab > vocab:
             raise UserError(
                 f"{folder / file}: its {tokenizer.vocab} tokens are more than the model's {vocab}"
@@ -162,11 +208,15 @@ def check_tokenizers(folder: Path, module: nn.Module) -> list[Tokenizer]:
     return tokenizers
 
 
-def check_weights(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Raise UserError that names the first tensor whose name, shape or kind differs from the model's."""
+def check_weights(
+    model: nn.Module, weights: dict[str, torch.Tensor], path: Path, names: Collection[str] | None = None
+) -> None:
+    """Raise UserError that names the first tensor whose name, shape or kind differs from the model's; of all,
+    or of these names."""
+    state = model.state_dict()
     ours, theirs = (
         {name: (t.shape, t.is_floating_point()) for name, t in tensors.items()}
-        for tensors in (model.state_dict(), weights)
+        for tensors in (state if names is None else {name: state[name] for name in names}, weights)
     )
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
@@ -189,6 +239,9 @@ def at_step(model: Model, step: int) -> Model:
     assert model.folder is not None
     path = model.folder / CHECKPOINTS / f"step-{step}" / WEIGHTS
     module, weights = copy.deepcopy(model.model), read_tensors(path)
+    if (model.folder / BASE).is_file():  # the checkpoint has what was trained, and the base the rest
+        module = load_base(model.folder, {}).to(next(module.parameters()).device)
+        weights = dict(module.state_dict()) | weights
     ranks = {t.shape[0] for name, t in weights.items() if name.endswith("lora_A")}
     if ranks:
         adapted = copy.deepcopy(module)

@@ -36,8 +36,9 @@ class LoRALinear(nn.Linear):
         return super().forward(x) + self.alpha / self.rank * change
 
 
-def add(model: nn.Module, rank: int, alpha: float) -> None:
-    """Add LoRA to the attentions of the blocks, and freeze everything else up to the last block."""
+def add(model: nn.Module, rank: int, alpha: float, only: bool = False) -> None:
+    """Add LoRA to the attentions of the blocks, and freeze everything else up to the last block; with `only`,
+    also what is above it."""
     blocks: list[nn.Module] = list(model.blocks)  # type: ignore[arg-type]
     attentions = [m for block in blocks for m in block.modules() if isinstance(m, Attention)]
     if not attentions:
@@ -45,11 +46,17 @@ def add(model: nn.Module, rank: int, alpha: float) -> None:
     if rank > (dim := attentions[0].q.in_features):
         raise UserError(f"train.lora={rank} is more than the width of the model; use at most {dim}")
     for p, index in layer_index(model).items():
-        if index <= len(blocks):
+        if only or index <= len(blocks):
             p.requires_grad_(False)
     for attention in attentions:
         for name in ADAPTED:
             setattr(attention, name, LoRALinear(getattr(attention, name), rank, alpha))
+
+
+def matrices(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """A and B among these weights, by the name of the weight that they change."""
+    names = [name for name, m in model.named_modules() if isinstance(m, LoRALinear)]
+    return {f"{n}.weight": (weights[f"{n}.lora_A"], weights[f"{n}.lora_B"]) for n in names}
 
 
 def merge(model: nn.Module, weights: dict[str, Tensor] | None = None) -> dict[str, Tensor]:

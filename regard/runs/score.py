@@ -52,7 +52,7 @@ def score_model(
         return scores
     scores = evaluate(model, data)
     if not task.has_references:
-        return ({"tokens": len(data)} if details else {}) | scores
+        return ({task.scored_unit: len(data)} if details else {}) | scores
     answers = answer_all(model, data.sources, options)
     scores = ({"rows": len(answers)} if details else {}) | scores | task.score_answers(answers, data.targets)
     if details and task.class_names:

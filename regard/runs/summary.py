@@ -12,7 +12,7 @@ from regard.files.header import read_header
 from regard.files.locks import is_locked
 from regard.files.untrusted import read_json
 from regard.runs import recipe
-from regard.runs.layout import CHECKPOINTS, CONFIG, LOG, RECIPE, STEP, WEIGHTS, Row, parse_rows, read_lines
+from regard.runs.layout import CHECKPOINTS, CONFIG, LOG, RECIPE, STEP, Row, parse_rows, published, read_lines
 
 State = Literal["training", "stopped", "finished", "broken"]
 METRICS = ("spans", "f1", "words_accuracy", "accuracy")  # by which the best was chosen, in runs without marks
@@ -110,10 +110,12 @@ def read_run(folder: Path) -> RunSummary:
         run.files, run.valid, run.base, run.teachers = recipe.take_sources(run.sections, folder / RECIPE)
         read_progress(run)
         read_json(folder / CONFIG)
-        if (folder / WEIGHTS).exists():
-            run.parameters = read_header(folder / WEIGHTS).weights
+        if (weights := published(folder)).exists():
+            run.parameters = read_header(weights).weights
         elif not training and not any(checkpoint_steps(folder)):
-            raise UserError(f"{folder}: no {WEIGHTS} and no checkpoint; it ended before the first was saved")
+            raise UserError(
+                f"{folder}: no {weights.name} and no checkpoint; it ended before the first was saved"
+            )
     except (UserError, OSError) as e:
         run.problem = str(e)
     if training:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from regard.tasks.batches import Batch, idle, targets
     from regard.tasks.caption import Caption, CaptionConfig
     from regard.tasks.classify import Classify, ClassifyConfig
+    from regard.tasks.converse import Converse, ConverseConfig
     from regard.tasks.embed import Embed, EmbedConfig
     from regard.tasks.fill import Fill, FillConfig
     from regard.tasks.guessing import Guess
@@ -30,6 +31,7 @@ _TASKS = {  # by the name in a recipe: the file, the class and its configuration
     "caption": ("caption", "Caption", "CaptionConfig"),
     "chat": ("pairs", "Chat", "ChatConfig"),
     "classify": ("classify", "Classify", "ClassifyConfig"),
+    "converse": ("converse", "Converse", "ConverseConfig"),
     "embed": ("embed", "Embed", "EmbedConfig"),
     "fill": ("fill", "Fill", "FillConfig"),
     "hear": ("hear", "Hear", "HearConfig"),
@@ -88,6 +90,8 @@ __all__ = [
     "ChatConfig",
     "Classify",
     "ClassifyConfig",
+    "Converse",
+    "ConverseConfig",
     "DataRequest",
     "Embed",
     "EmbedConfig",

@@ -266,6 +266,7 @@ class Translate(PairTask[TranslateConfig]):
 class Chat(PairTask[ChatConfig]):
     builtin = ("chat.tsv",), ("chat.valid.tsv",)
     specials = (*PairTask.specials, SEPARATOR)
+    for_writers = "converse"
     cut_sources = converses = True
     generation: ClassVar = {"max_new_tokens": 100, "temperature": 0.0}
     example = "Hi how are you"

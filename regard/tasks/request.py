@@ -33,6 +33,7 @@ class DataRequest(Generic[ConfigT]):
     config: ConfigT  # the [task] section
     context: int  # of the model
     tokenizers: Sequence[Tokenizer] = ()  # of an earlier run, to be used again
+    base: Any = None  # the task of the model that training starts from
 
 
 class Prompt(NamedTuple):

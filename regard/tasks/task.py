@@ -50,6 +50,8 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     data_settings: ClassVar[tuple[str, ...]] = ()  # settings that follow from the data, not for others
     has_class_folders: ClassVar[bool] = False  # its folders are named after classes
     inherits: ClassVar[tuple[str, ...]] = ()  # settings taken over from the model that it starts from
+    for_writers: ClassVar[str | None] = None  # the task that takes its place for models that continue texts
+    measures_base: ClassVar[bool] = False  # the model that it starts from is evaluated, too
     static_shapes: ClassVar[bool] = False  # all batches have one shape, so that compiling pays
     few_shapes: ClassVar[bool] = False  # or `pad_to_bucket` makes them have a few
     divisible_batches: ClassVar[bool] = True  # the loss of a batch is the sum of the losses of its parts
@@ -66,6 +68,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     predicts: ClassVar[Literal["next", "fill", "place"]] = "next"  # what a row of its logits is about
     has_references: ClassVar[bool] = False  # answers are compared with references: `score_answers`
     class_names: Sequence[str] = ()  # where an answer is one of these
+    scored_unit: ClassVar[str] = "tokens"  # what `len` counts in the data that it is scored on
     shows_scores: ClassVar[bool] = False  # answers are shown with their scores, if they have some
     takes_messages: ClassVar[bool] = False  # a conversation is messages with roles, for a chat template
     converses: bool = False  # it remembers what was said
@@ -296,6 +299,9 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         end an answer, those before every text, and the chat template."""
         if begin is not None:
             self.begin = begin
+
+    def continue_from(self, base: "Task") -> None:
+        """Take over how prompts are made, from the task of the model that training starts from."""
 
     # Looking on: how an input becomes a forward call, and what comes of it
 

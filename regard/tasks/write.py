@@ -23,7 +23,7 @@ from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy, token_losses
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Prompt, Request
-from regard.tasks.task import Task
+from regard.tasks.task import ConfigT, DataT, Task
 from regard.text.chat_template import Message, Template
 
 TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>")  # may end one
@@ -37,17 +37,13 @@ class WriteConfig:
 WriteModel = GPT | RecurrentLM
 
 
-class Write(Task[WriteConfig, Stream, WriteModel]):
+class Writer(Task[ConfigT, DataT, WriteModel]):
+    """Predict the next token: what tasks of models that continue texts have in common."""
+
     kinds = ("gpt",)
     specials = ("<|endoftext|>",)
-    data_config = DataConfig
-    builtin = ("write.txt", "stories.txt"), ()
-    static_shapes = True
-    learns_from = "probabilities"
     generates = streams = takes_messages = True
-    generation: ClassVar[dict[str, Any]] = {"max_new_tokens": 200, "temperature": 0.8}
     ask_batch_size = 64
-    example = "Once upon a time"
 
     def setup(self) -> None:
         self.ends = () if self.tokenizer.end is None else (self.tokenizer.end,)
@@ -77,7 +73,7 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
             self.use_template(template)
 
     @classmethod
-    def add_head(cls, model: nn.Module, config: WriteConfig) -> nn.Module:
+    def add_head(cls, model: nn.Module, config: ConfigT) -> nn.Module:
         if getattr(model.config, "bidirectional", False):
             raise UserError(
                 "model.bidirectional=true reads the words that it should predict; it can classify and tag, "
@@ -85,60 +81,11 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
             )
         return model
 
-    # Data
-
-    @classmethod
-    def read(cls, request: DataRequest[WriteConfig]) -> Corpus:
-        return load_corpus(request.paths, request.valid, request.data, cls.specials, *request.tokenizers)
-
-    def held_out(self, paths: Sequence[str]) -> Stream:
-        return load_heldout(paths, self.specials, self.tokenizer)
-
-    def samples(self, data: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
-        return Windows(data, self.context, seed, rows if tokens is None else max(1, tokens // self.context))
-
-    def batch(self, samples: Windows, rows: np.ndarray) -> Batch:
-        ids = torch.from_numpy(samples.batch(rows))
-        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-
-    def evaluation_batches(self, data: Stream, tokens: int) -> Iterator[Batch]:
-        """The whole stream, every token but the first predicted once."""
-        for ids, following in in_order(data, self.context, max(1, tokens // self.context)):
-            yield torch.from_numpy(ids), torch.from_numpy(following)
-
-    def batch_length(self, batch: Batch) -> int:
-        return targets(batch)
-
-    def count_read(self, batch: Batch) -> dict[str, float]:
-        return {"tokens": batch[0].numel()}
-
-    # Training
-
-    def loss(self, model: WriteModel, *batch: Tensor) -> Tensor:
-        """The sum over all predictions, in nats."""
-        ids, following = batch
-        return cross_entropy(model.hidden(ids), model.output, following)
-
-    def predictions(self, model: WriteModel, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        ids, following = batch
-        return model(ids), following != IGNORED
-
-    def token_losses(self, model: WriteModel, *batch: Tensor) -> Tensor:
-        ids, following = batch
-        losses = token_losses(model.hidden(ids), model.output, following, model.output_bias)
-        return losses.view_as(following)
-
-    def metrics(self, loss: float, count: int, data: Stream, *more: float) -> dict[str, float]:
+    def metrics(self, loss: float, count: int, data: Any, *more: float) -> dict[str, float]:
         return per_token(loss, count, data.bytes)
 
-    def guess(self, model: WriteModel, batches: Iterable[Batch], data: Stream) -> Guess:
+    def guess(self, model: WriteModel, batches: Iterable[Batch], data: DataT) -> Guess:
         return guess_targets(batches, self.tokenizer.vocab)
-
-    def preview(self, model: WriteModel, data: Stream, seed: int) -> str:
-        """The first words of the data, and how the model continues them."""
-        opening = self.tokenizer.decode(data.read(0, min(8, len(data))))
-        options = Sampling(**self.generation | {"max_new_tokens": 120, "seed": seed})
-        return opening + self.answers(model, Request([opening], options))[0][0].text
 
     # Answers
 
@@ -224,3 +171,61 @@ class Write(Task[WriteConfig, Stream, WriteModel]):
 
     def answer_rows(self, ids: Sequence[int], count: int) -> list[int]:
         return [count - 1]
+
+
+class Write(Writer[WriteConfig, Stream]):
+    data_config = DataConfig
+    builtin = ("write.txt", "stories.txt"), ()
+    static_shapes = True
+    learns_from = "probabilities"
+    generation: ClassVar[dict[str, Any]] = {"max_new_tokens": 200, "temperature": 0.8}
+    example = "Once upon a time"
+
+    # Data
+
+    @classmethod
+    def read(cls, request: DataRequest[WriteConfig]) -> Corpus:
+        return load_corpus(request.paths, request.valid, request.data, cls.specials, *request.tokenizers)
+
+    def held_out(self, paths: Sequence[str]) -> Stream:
+        return load_heldout(paths, self.specials, self.tokenizer)
+
+    def samples(self, data: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
+        return Windows(data, self.context, seed, rows if tokens is None else max(1, tokens // self.context))
+
+    def batch(self, samples: Windows, rows: np.ndarray) -> Batch:
+        ids = torch.from_numpy(samples.batch(rows))
+        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+    def evaluation_batches(self, data: Stream, tokens: int) -> Iterator[Batch]:
+        """The whole stream, every token but the first predicted once."""
+        for ids, following in in_order(data, self.context, max(1, tokens // self.context)):
+            yield torch.from_numpy(ids), torch.from_numpy(following)
+
+    def batch_length(self, batch: Batch) -> int:
+        return targets(batch)
+
+    def count_read(self, batch: Batch) -> dict[str, float]:
+        return {"tokens": batch[0].numel()}
+
+    # Training
+
+    def loss(self, model: WriteModel, *batch: Tensor) -> Tensor:
+        """The sum over all predictions, in nats."""
+        ids, following = batch
+        return cross_entropy(model.hidden(ids), model.output, following)
+
+    def predictions(self, model: WriteModel, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        ids, following = batch
+        return model(ids), following != IGNORED
+
+    def token_losses(self, model: WriteModel, *batch: Tensor) -> Tensor:
+        ids, following = batch
+        losses = token_losses(model.hidden(ids), model.output, following, model.output_bias)
+        return losses.view_as(following)
+
+    def preview(self, model: WriteModel, data: Stream, seed: int) -> str:
+        """The first words of the data, and how the model continues them."""
+        opening = self.tokenizer.decode(data.read(0, min(8, len(data))))
+        options = Sampling(**self.generation | {"max_new_tokens": 120, "seed": seed})
+        return opening + self.answers(model, Request([opening], options))[0][0].text

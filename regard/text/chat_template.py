@@ -3,7 +3,9 @@
 Templates are Jinja programs that come with untrusted models. They run in a child process with limits.
 """
 
+import itertools
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,21 @@ SECONDS = 2.0  # of processor time, for one conversation
 TRIAL = [{"role": "user", "content": "Hi"}]  # a conversation to try it with
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "Hi"}
+Span = tuple[int, int]  # where something begins in a text, and ends
+Rendering = tuple[Sequence[Message], bool]  # a conversation, and whether the next answer's beginning follows
+
+AT_ONCE = 64  # conversations that are rendered in one call
+GENERATION = re.compile(r"{%[-+]?\s*generation\s*[-+]?%}")
+PLAIN = """{%- for message in messages -%}
+{{ message.role | capitalize + ':\n' }}
+{%- if message.role == 'assistant' -%}
+{% generation %}{{ message.content + eos_token }}{% endgeneration %}{{ '\n\n' }}
+{%- else -%}
+{{ message.content + '\n\n' }}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ 'Assistant:\n' }}{%- endif -%}
+"""  # for models that have none: "User:", a new line, the text, an empty line
 
 
 class Conversation(list[Message]):
@@ -47,7 +64,7 @@ class Template:
         except SandboxError as error:
             raise self._explain(error, "not a chat template") from None
         try:
-            self._render(TRIAL)
+            self._render([(TRIAL, True)])
         except SandboxError as error:
             if error.kind in ("time", "memory"):  # it may have its reasons to refuse this conversation
                 raise self._explain(error) from None
@@ -61,24 +78,59 @@ class Template:
 
         Messages are inserted unchanged: the spelling of a special token becomes that token.
         """
+        return self.render_all([(messages, add_generation_prompt)])[0]
+
+    def render_all(self, renderings: Sequence[Rendering], **variables: str) -> list[str]:
+        """Render several conversations."""
+        texts: list[str] = []
         try:
-            return self._render(messages, add_generation_prompt)
+            for start in range(0, len(renderings), AT_ONCE):
+                texts += self._render(renderings[start : start + AT_ONCE], variables)
+            return texts
         except SandboxError as error:
             raise self._explain(error) from None
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(f"messages: not JSON ({first_line(error)}); give dicts of texts") from None
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        more = messages if isinstance(messages, Conversation) else Conversation(messages)
-        variables = {
-            **more.variables,
-            "messages": list(map(dict, messages)),
-            "tools": more.tools or None,
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-        }
-        _, text = self._sandbox.call(SECONDS, variables=variables, longest=MAX_OUTPUT)
-        return text.decode("utf-8", "surrogatepass")
+    def mark_answers(self, conversations: Sequence[Sequence[Message]]) -> list[list[tuple[str, list[Span]]]]:
+        """Render conversations, and say where the answers of the assistant are in the texts.
+
+        A {% generation %} block says that; else an answer is what follows the text that the model is asked
+        with. A conversation is one text, or several where a template writes earlier answers otherwise when
+        more follows: each then has one answer, its last.
+        """
+        if GENERATION.search(self.text):
+            marks = [f"<{secrets.token_hex(16)}>" for _ in range(2)]
+            names = dict(zip(("generation_begins", "generation_ends"), marks, strict=True))
+            whole = self.render_all([(messages, False) for messages in conversations], **names)
+            return [[cut_marks(text, *marks)] for text in whole]
+        places = [(c, i) for c, m in enumerate(conversations) for i in range(1, len(m)) if is_answer(m[i])]
+        renderings = [(conversations[c][: i + n], not n) for c, i in places for n in (0, 1)]
+        texts = iter(self.render_all(renderings))
+        rows: list[list[tuple[str, list[Span]]]] = [[] for _ in conversations]
+        for (c, _), prompt, text in reversed(list(zip(places, texts, texts, strict=True))):
+            if not text.startswith(prompt):
+                raise UserError(
+                    f"{self.where}: the chat template does not write an answer behind the text that asks for "
+                    "it, so that nobody knows what to learn; put {% generation %} around the answer in it"
+                )
+            span = len(prompt), len(text)
+            known = next((spans for whole, spans in rows[c] if whole.startswith(text)), None)
+            if known is None:
+                rows[c].append((text, [span]))
+            else:
+                known.insert(0, span)
+        return [several[::-1] for several in rows]
+
+    def _render(self, renderings: Sequence[Rendering], more: Mapping[str, str] = {}) -> list[str]:
+        variables = []
+        for messages, asks in renderings:
+            talk = messages if isinstance(messages, Conversation) else Conversation(messages)
+            values = {"messages": list(map(dict, messages)), "tools": talk.tools or None, "documents": None}
+            variables.append({**talk.variables, **values, "add_generation_prompt": asks, **more})
+        reply, content = self._sandbox.call(SECONDS * len(variables), variables=variables, longest=MAX_OUTPUT)
+        ends = list(itertools.accumulate(reply["lengths"], initial=0))
+        return [content[a:b].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(ends)]
 
     def _explain(self, error: SandboxError, failure: str = "the chat template fails") -> UserError:
         """The error for users: where it is, and which limit it exceeded."""
@@ -89,3 +141,18 @@ class Template:
             "rejected": f"the chat template refuses this conversation: {error}",
         }.get(error.kind, f"{failure} ({error})")
         return UserError(f"{self.where}{f':{error.line}' if error.line else ''}: {text}")
+
+
+def is_answer(message: Message) -> bool:
+    return bool(message.get("role") == "assistant")
+
+
+def cut_marks(text: str, begins: str, ends: str) -> tuple[str, list[Span]]:
+    """The text without the marks, and what was between them."""
+    parts, spans = text.split(begins), list[Span]()
+    whole = parts[0]
+    for part in parts[1:]:
+        answer, _, rest = part.partition(ends)
+        spans.append((len(whole), len(whole) + len(answer)))
+        whole += answer + rest
+    return whole, spans

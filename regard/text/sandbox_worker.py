@@ -40,13 +40,17 @@ class ChatTemplate:
         from jinja2.parser import Parser
 
         class Generation(ext.Extension):
-            """{% generation %} marks what the model wrote, for training; it changes nothing here."""
+            """{% generation %} is around what the model writes. Texts of two variables mark it, where they
+            are given: for training."""
 
             tags = {"generation"}  # noqa: RUF012
 
             def parse(self, parser: Parser) -> list[nodes.Node]:
-                next(parser.stream)
-                return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+                line = next(parser.stream).lineno
+                body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+                names = [nodes.Name(name, "load") for name in ("generation_begins", "generation_ends")]
+                begins, ends = (nodes.Output([name], lineno=line) for name in names)
+                return [begins, *body, ends]
 
         class Namespace(utils.Namespace):
             """A namespace that loops can write to; no name in it begins with an underscore."""
@@ -81,10 +85,14 @@ class ChatTemplate:
         return {}, b""
 
     def call(self, request: Json, content: bytes) -> Reply:
-        text = self.template.render(self.specials | request["variables"])
-        if len(text) > request["longest"]:
-            raise ValueError(f"it makes {len(text)} characters, more than {request['longest']}")
-        return {}, text.encode("utf-8", "surrogatepass")
+        """The texts of several conversations, and how many bytes each has."""
+        texts = []
+        for variables in request["variables"]:
+            text = self.template.render(self.specials | variables)
+            if len(text) > request["longest"]:
+                raise ValueError(f"it makes {len(text)} characters, more than {request['longest']}")
+            texts.append(text.encode("utf-8", "surrogatepass"))
+        return {"lengths": list(map(len, texts))}, b"".join(texts)
 
 
 class Tokenizer:

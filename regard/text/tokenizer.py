@@ -174,11 +174,16 @@ class Tokenizer:
 
     def encode_spelling(self, text: str) -> list[int]:
         """Encode a text in which a special token's spelling is the token."""
+        ids: list[int] = self.encode_spellings([text])[0].tolist()
+        return ids
+
+    def encode_spellings(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The same for several texts."""
         if self.sandbox is not None:
-            ids: list[int] = self.sandbox.encode([text], spelled=True)[0][0].tolist()
-            return ids
+            return [ids for ids, _ in self.sandbox.encode(texts, spelled=True)]
         with tokenizer_errors("the tokenizer fails on this text"):
-            return self._spelling.encode(text, add_special_tokens=False).ids
+            encodings = self._spelling.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def default_specials(self) -> list[int]:
         """The special tokens that a tokenizer.json asks to put around a text."""

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from regard import errors
+from regard.convert.huggingface.hub import HUB
 from regard.data import Corpus
 from regard.data.reading import ReadConfig, describe_sources, read_together
 from regard.data.splitting import use_splits
@@ -19,9 +20,10 @@ from regard.errors import UserError
 from regard.files import atomic
 from regard.models import MODELS
 from regard.runs import lora, recipe
+from regard.runs.adapter import find_base, write_base
 from regard.runs.folder import load_tokenizers, publish
-from regard.runs.layout import FOLDS, RECIPE
-from regard.runs.load import check_config, load
+from regard.runs.layout import BASE, FOLDS, RECIPE, TEMPLATE
+from regard.runs.load import check_config, load, load_task
 from regard.runs.model import Model
 from regard.tasks import TASKS, DataRequest, Task
 from regard.tasks.heads import without_head
@@ -121,7 +123,9 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
         check_teachable(task_class, sections["task"]["name"])
     started = going and find_checkpoint(job.folder)[0] is not None
     torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
-    parent = load(job.base, "cpu") if job.base and not started else None
+    if going and (job.folder / BASE).exists():
+        find_base(job.folder)  # raises UserError if it is not what it was
+    parent = load(job.base, "cpu") if job.base and (config.adapter or not started) else None
     if parent and parent.task.config.name == sections["task"]["name"]:
         inherited = {name: getattr(parent.task.config, name) for name in task_class.inherits}
         sections["task"] = {k: v for k, v in inherited.items() if v is not None} | sections["task"]
@@ -135,9 +139,14 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
             config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
         if config.folds:
             config = use_folds(job, config, run_job)
+    if config.adapter and (parent is None or not config.lora):
+        raise UserError(
+            "--adapter keeps what changes in a model; give that with --from MODEL, and train.lora > 0"
+        )
     settings = model_settings(job, kind)
     data_config = recipe.fill("data", sections["data"], task_class.data_config)
-    corpus = read_data(job, kind, settings, parent, data_config)
+    base_task = parent.task if parent else restore_task(job, kind, settings, task_class) if going else None
+    corpus = read_data(job, kind, settings, parent, base_task, data_config)
     if not going:  # a run keeps its settings, and has none that came later
         sections["task"] = corpus.task_settings | sections["task"]
     section = recipe.fill("task", sections["task"], task_config)
@@ -154,7 +163,7 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
         if parent and parent.task.config.name == sections["task"]["name"]:
             keep_head(parent, model, section)
         if config.lora:
-            lora.add(model, config.lora, config.lora_alpha)
+            lora.add(model, config.lora, config.lora_alpha, only=config.adapter)
         if config.freeze:
             optim.freeze(model, config.freeze)
         return model
@@ -166,6 +175,8 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
 
     model = make_model(parent, started).to(device).train()
     task = task_class(section, corpus.tokenizer, model.config.context, corpus.target_tokenizer)  # type: ignore[union-attr, arg-type]
+    if base_task is not None:
+        task.continue_from(base_task)
     task.gather = gather_pairs
     return start(job, kind, model, task, corpus, data_config, config, device, make_first_model)
 
@@ -226,7 +237,12 @@ def use_data(job: Job, task_class: type[Task]) -> None:
 
 
 def read_data(
-    job: Job, kind: str, settings: dict[str, Any], parent: Model | None, data_config: Any
+    job: Job,
+    kind: str,
+    settings: dict[str, Any],
+    parent: Model | None,
+    base_task: Task | None,
+    data_config: Any,
 ) -> Corpus:
     """The data, and what follows from them."""
     task_class, _ = TASKS[job.sections["task"]["name"]]
@@ -239,7 +255,9 @@ def read_data(
         has_tokenizers = known and "vocab" in from_data(MODELS[kind][1])
         tokenizers = load_tokenizers(known[0]) if has_tokenizers else []
     with read_together(data_config.max_bytes, data_config.version) as reading:
-        corpus = task_class.read(DataRequest(job.data, job.valid, data_config, config, context, tokenizers))
+        corpus = task_class.read(
+            DataRequest(job.data, job.valid, data_config, config, context, tokenizers, base_task)
+        )
     corpus.files, corpus.notes = list(reading.files), [*job.notes, *reading.notes, *corpus.notes]
     corpus.summary = describe_sources(reading.sources.values(), describe_split(job, corpus))
     return corpus
@@ -252,6 +270,16 @@ def describe_split(job: Job, corpus: Corpus) -> str:
         return f"{train}, nothing to evaluate on"
     origin = ", ".join(job.valid[:2]) if job.valid else "held out of the same data"
     return f"{train}, {corpus.valid.describe()} to evaluate on ({origin})"
+
+
+def restore_task(job: Job, kind: str, settings: dict[str, Any], task_class: type[Task]) -> Task | None:
+    """The task of a run that is resumed, as its folder has it, if it makes prompts by a chat template."""
+    if not (job.folder / TEMPLATE).exists():
+        return None
+    tokenizer, *_ = load_tokenizers(job.folder)
+    sizes = recipe.fill("model", settings, MODELS[kind][1], vocab=tokenizer.vocab)
+    section = recipe.fill("task", job.sections["task"], TASKS[job.sections["task"]["name"]][1])
+    return load_task(job.folder, task_class, section, sizes)
 
 
 def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:
@@ -318,6 +346,9 @@ def start(
     if job.draft is not None:
         if job.folds:
             (job.draft.path / FOLDS).write_text(json.dumps(job.folds, indent=2) + "\n", encoding="utf-8")
+        if config.adapter:
+            base = str(job.base) if str(job.base).startswith(HUB) else os.path.abspath(str(job.base))
+            write_base(job.draft.path, model, base, config.lora, config.lora_alpha)
         publish(job.draft, model, task, resolved, [*job.comments, *corpus.summary[:3]])
     elif job.resumes:
         check_config(job.folder, model, task, kind)

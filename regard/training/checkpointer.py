@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from regard.convert.huggingface.peft import adapter_tensors
 from regard.data import Corpus
 from regard.errors import UserError
 from regard.files.atomic import is_missing
@@ -67,6 +68,9 @@ class Checkpointer:
             name: {"class": type(c).__name__} | json.loads(json.dumps(asdict(c)))
             for name, c in settings.items()
         }
+        state = model.state_dict()
+        trained = {name for name, p in model.named_parameters() if p.requires_grad}
+        self.names = [name for name in state if name in trained or not config.adapter]  # that are saved
         self.saved_step: int | None = None
         self.stay: list[Path] = []  # old checkpoints that are not removed
         self.data, self.data_is_checked = data, False
@@ -90,12 +94,15 @@ class Checkpointer:
             raise UserError(f"the data differ from those that {self.folder} began with; give the same files")
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the full weights. All processes must call this together."""
-        return {name: distributed.gather_full(t) for name, t in self.model.state_dict().items()}
+        """Return the full weights; of an adapter, those that are trained. All processes must call this
+        together."""
+        state = self.model.state_dict()
+        return {name: distributed.gather_full(state[name]) for name in self.names}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        for name, t in self.model.state_dict().items():
-            t.copy_(distributed.shard_like(weights[name], t))
+        state = self.model.state_dict()
+        for name in self.names:
+            state[name].copy_(distributed.shard_like(weights[name], state[name]))
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the full optimizer state as `parameter/key`. All processes must call this together."""
@@ -124,8 +131,13 @@ class Checkpointer:
 
     def publish(self, weights: dict[str, Tensor]) -> None:
         """Make these weights the model of the run."""
-        if distributed.RANK == 0:
-            write_tensors(self.folder / run_folder.WEIGHTS, lora.merge(self.model, weights))
+        if distributed.RANK:
+            return
+        if self.config.adapter:
+            updates = adapter_tensors(self.model, lora.matrices(self.model, weights))
+        else:
+            updates = lora.merge(self.model, weights)
+        write_tensors(run_folder.published(self.folder), updates)
 
     def save(self, state: TrainState) -> list[str]:
         """Write a checkpoint and remove old ones. Return notices for the user, in the first process.
@@ -136,7 +148,7 @@ class Checkpointer:
         self.saved_step = state.step
         if distributed.RANK:
             return []
-        if self.corpus.valid is None or is_missing(self.folder / run_folder.WEIGHTS):
+        if self.corpus.valid is None or is_missing(run_folder.published(self.folder)):
             self.publish(weights)
         self.data.save()
         about = asdict(state) | {"seed": self.config.seed, "data": self.data.fingerprint} | self.settings
@@ -160,7 +172,7 @@ class Checkpointer:
         if path is not None:
             weights, optimizer, about = checkpoints.load(path)
             state = self.check_state(path, about)
-            check_weights(self.model, weights, path / checkpoints.MODEL)
+            check_weights(self.model, weights, path / checkpoints.MODEL, self.names)
             self.check_optimizer(path / checkpoints.OPTIMIZER, optimizer, state.step)
             if isinstance(about["data"], list):
                 self.check_old_data(about["data"])
@@ -295,10 +307,10 @@ def find_checkpoint(folder: Path) -> tuple[Path | None, list[Path]]:
             f"{where}: every checkpoint is damaged ({names}); put an intact copy of one in its place, "
             "or start over with another --out"
         )
-    if not is_missing(folder / run_folder.WEIGHTS) and was_saved(folder):
+    if not is_missing(run_folder.published(folder)) and was_saved(folder):
         raise UserError(
             f"{where}: no checkpoint to continue from, and starting over would replace "
-            f"{folder / run_folder.WEIGHTS}; put the checkpoints back, or start over with another --out"
+            f"{run_folder.published(folder)}; put the checkpoints back, or start over with another --out"
         )
     return None, []
 

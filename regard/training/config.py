@@ -38,6 +38,7 @@ class TrainConfig:
     freeze: int = 0  # number of blocks that are not trained, together with the embeddings below them
     lora: int = 0  # rank of the low-rank updates that are trained instead of the blocks; 0: off
     lora_alpha: float = 16.0  # the updates are scaled by lora_alpha / lora
+    adapter: bool = False  # train the low-rank updates only, and keep them in a file of their own
     seed: int = 1337
     evaluate: int = 250  # steps between evaluations
     save: int = 250  # steps between checkpoints

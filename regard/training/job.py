@@ -17,6 +17,7 @@ from regard.files.regular import check_name
 from regard.models import MODELS, RecurrentLM
 from regard.runs import recipe
 from regard.runs.folder import discard_unsaved
+from regard.runs.info import info
 from regard.runs.layout import RECIPE
 from regard.tasks import TASKS, Task
 from regard.training import distributed
@@ -28,6 +29,7 @@ BUDGET = {"steps", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
 FREE |= {"device", "compile", "parallel"}
 FREE_DATA = {"data.max_bytes", "data.memory_gb"}
+WRITERS = ("write", "converse")  # tasks of models that continue texts
 
 
 @dataclass
@@ -69,12 +71,13 @@ def make_job(
         changes["train.steps"] = steps
     if minutes is not None:
         changes["train.minutes"] = minutes
-    original = recipe.read(name)
+    original = suit_base(recipe.read(name), base)
     sections = change_recipe(original, changes)
     files, held_out, parent, teachers = recipe.take_sources(sections, name)
     if files and data:  # a run's own recipe, for other data
         forget_data(sections["task"])
-    folder = Path(out) if out is not None else free_folder(Path("runs") / sections["task"].get("name", "run"))
+    usual = name if name in recipe.names() else sections["task"].get("name", "run")
+    folder = Path(out) if out is not None else free_folder(Path("runs") / usual)
     base = base if base is not None else parent
     teachers = [str(t) for t in ([teacher] if isinstance(teacher, str | Path) else teacher)] or teachers
     valid = [valid] if isinstance(valid, str) else list(valid)
@@ -98,6 +101,15 @@ def make_job(
 
 
 # Settings
+
+
+def suit_base(original: recipe.Sections, base: str | Path | None) -> recipe.Sections:
+    """The recipe; or, where its model would be of another kind than the base, that for a base which continues
+    texts: a chat goes on from any language model."""
+    task_class, _ = TASKS.get(str(original["task"].get("name")), (Task, None))
+    if base is None or task_class.for_writers is None or info(base).get("task") not in WRITERS:
+        return original
+    return {"model": {}, "task": {"name": task_class.for_writers}, "data": {}, "train": {}}
 
 
 def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.Sections:

@@ -91,6 +91,8 @@ class Reporter:
         table = f"| best, {reached} | |\n|---|---|\n{scores}"
         if not atomic.is_missing(self.folder / run_folder.FOLDS):
             table = folds.score_table(read_json(self.folder / run_folder.FOLDS))
+        gain = self.describe_gain(state.best)
+        table += f"\n{gain}\n" if gain else ""
         card = (
             f"# {self.folder.name}\n\n{self.description}; {state.step} steps of [this recipe](recipe.toml)"
             f" in {elapsed:.0f} s.\n\n![loss](curve.svg)\n\n"
@@ -101,10 +103,21 @@ class Reporter:
         if state.best:
             summary = evaluation_summary(state.best | {"by": self.task.best_metric})
             self.display.say(f"best valid {summary} at step {state.best['step']}: {self.folder}")
+        if gain:
+            self.display.say(gain)
         if not finished:
             path = shlex.quote(str(self.folder / run_folder.RECIPE))
             how = f"regard train {path} --out {shlex.quote(str(self.folder))} --resume"
             self.display.say(f"stopped at step {state.step}; go on with: {how}")
+
+    def describe_gain(self, best: dict[str, float] | None) -> str:
+        """The perplexity before training, where that was measured, and at the best step."""
+        rows = self.log.rows if self.log and best else []
+        first = next((row for row in rows if row["step"] == 0 and "valid_perplexity" in row), None)
+        if first is None or best is None:
+            return ""
+        before, after = first["valid_perplexity"], best["valid_perplexity"]
+        return f"perplexity of held-out answers: {before:.2f} before training, {after:.2f} afterwards"
 
 
 def describe(model: nn.Module, corpus: Corpus, device_type: str) -> str:

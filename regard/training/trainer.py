@@ -126,6 +126,8 @@ class Trainer:
             finished = self.finished()
             if not finished and self.evaluation_due():  # interrupted between a step and its evaluation
                 self.evaluate()
+            if self.step == 0 and self.task.measures_base:
+                self.evaluate()
             self.pace.start()
             while not finished:
                 result = self.train_step()
@@ -169,7 +171,7 @@ class Trainer:
         if self.checkpointer.saved_step != self.step:
             self.save()
         if distributed.RANK == 0:
-            self.task.finish(self.folder, read_tensors(self.folder / run_folder.WEIGHTS))
+            self.task.finish(self.folder, read_tensors(run_folder.published(self.folder)))
             self.reporter.finish(self.state, self.elapsed(), finished)
         distributed.barrier()  # no process leaves before everything is written
 

@@ -136,7 +136,7 @@ def predicts_next(family: Family, request: ExportRequest) -> bool:
 
 
 FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Family]] = {  # by model and task
-    (GPT, "write"): gpt_family,
+    **{(GPT, task): gpt_family for task in ("write", "converse")},
     **{(Transformer, task): transformer_family for task in ("translate", "chat", "restore")},
     **{(Bert, task): bert_family for task in ("fill", "embed", "classify", "tag", "span")},
     (Electra, "fill"): bert_family,

@@ -13,6 +13,7 @@ CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json
 TARGET_TOKENIZER = "target_tokenizer.json"  # only in our exports for other programs
 INDEX = "model.safetensors.index.json"  # maps tensors to files, if there are several
 GENERATION = "generation_config.json"
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # of PEFT
 PREPROCESSOR = "preprocessor_config.json"  # how images are prepared
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from regard.convert import efficientnet
 from regard.data.columns import read_records
-from regard.data.conversations import read_chat_pairs
+from regard.data.conversations import read_chat_pairs, read_conversations
 from regard.data.documents import read_chunks, text_size
 from regard.data.files import COMPRESSED, expand_folders, missing_file
 from regard.data.image_readers import (
@@ -189,6 +189,14 @@ def read_pair_facts(
     )
 
 
+def read_conversation_facts(paths: Sequence[str]) -> Facts:
+    rows, texts = read_conversations(paths), Texts()
+    for _, turns in islice(rows, ROWS):
+        texts.add("\n".join(turn.text for turn in turns))
+    scale = count_rest(rows, paths, texts.characters + texts.rows)
+    return Facts(rows=int(texts.rows * scale), source=texts.side(scale), share=1 / scale)
+
+
 def read_label_facts(paths: Sequence[str]) -> Facts:
     texts, labels, has_scores = Texts(), Counter[str](), False
     read, scale = 0, 1.0
@@ -325,6 +333,7 @@ READERS: dict[str, Callable[[Sequence[str]], Facts]] = {
     "restore": read_text_facts,
     "words": read_text_facts,
     "translate": read_pair_facts,
+    "converse": read_conversation_facts,
     "classify": read_label_facts,
     "embed": read_embed_facts,
     "tag": read_tag_facts,

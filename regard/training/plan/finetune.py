@@ -8,12 +8,21 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-WRITING = ("write", "fill", "restore", "translate", "chat", "caption")  # no new head, nothing to unlearn
+WRITING = (
+    "write",
+    "fill",
+    "restore",
+    "translate",
+    "chat",
+    "converse",
+    "caption",
+)  # no new head, nothing to unlearn
 STREAMS = ("write", "fill", "restore", "words")  # running text, which has no rows
 BATCH, LARGE = 32, 20_000  # rows of a step; a set is large from so many rows on, and its batch twice as large
 LONGEST = 100_000  # steps of a run whose time is not known
 FEW = 500  # rows, of which a tenth would say little about the best step
 FOLDS = 5
+RANK = 16  # of an adapter's matrices
 FOLDABLE = ("classify", "tag", "span", "see", "hear")
 
 
@@ -45,10 +54,16 @@ def finetune_settings(
     steps: int | None = None,  # if given
     affordable: int | None = None,  # steps that there is time for, if that is known
     lora: int = 0,
+    adapter: bool = False,  # whether only low-rank updates are trained
 ) -> list[Choice]:
     """Every setting that follows from the data and from the model to start from."""
     batch = batch or choose_batch(task, rows)
-    choices = [
+    choices = []
+    if adapter and not lora:
+        lora = RANK
+        about = "an adapter of low-rank updates of queries and values"
+        choices.append(Choice("train.lora", lora, about, "Hu et al. 2021, 7.2"))
+    choices += [
         Choice("train.optimizer", "adamw", "small steps away from what is known", "Devlin et al. 2019, A.3"),
         Choice("train.batch", batch, f"for {rows:,} rows", "Devlin et al. 2019, A.3: 16 or 32; measured"),
         choose_rate(task, base, batch, lora),

@@ -114,6 +114,7 @@ def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
         request.steps,
         affordable,
         int(get("train.lora", 0)),
+        bool(get("train.adapter")),
     )
     for choice in choices:
         if choice.key != "train.batch" or "train.tokens" not in request.by_hand:

@@ -60,6 +60,7 @@ ADVICE: dict[str, Advice] = {
         lr=2e-3, weights_per_unit=20, passes=20, steps=1000, batch=(1, 1.6), weight_decay=(1, 1),
         dropout=(0.1, 0.3), smoothing=0.1, ema=0.05,
     ),
+    "converse": Advice(optimizer="adamw", passes=3, falls=1.0),
     "fill": Advice(
         lr=3e-3, steps=3000, passes=80, batch=(0.8, 2.5), units_per_weight=8, known=512, dropout=(0.1, 0.1)
     ),

@@ -1,0 +1,58 @@
+"""Runs that keep an adapter: low-rank updates in PEFT's layout, and which model they are for."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.convert.huggingface.files import ADAPTER_CONFIG
+from regard.convert.huggingface.hub import HUB, download
+from regard.convert.huggingface.peft import adapter_config, read_adapter
+from regard.data.digests import file_sha256
+from regard.errors import UserError
+from regard.files.untrusted import read_json, write_json
+from regard.runs.layout import BASE
+
+
+def write_base(folder: Path, model: nn.Module, base: str, rank: int, alpha: float) -> None:
+    """Write which model an adapter is for, with the SHA-256 of its weights, and the adapter's settings."""
+    write_json(folder / BASE, {"path": base, "sha256": digest_weights(base)})
+    write_json(folder / ADAPTER_CONFIG, adapter_config(model, base, rank, alpha))
+
+
+def digest_weights(base: str) -> dict[str, str]:
+    """The SHA-256 of each file with weights of a model."""
+    path = download(base) if base.startswith(HUB) else Path(base)
+    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    return {file.name: file_sha256(file) for file in files}
+
+
+def find_base(folder: Path) -> str:
+    """The model that a run's adapter is for; raises UserError if it is not there, or not what it was."""
+    pointer = read_json(folder / BASE)
+    base, digests = pointer.get("path"), pointer.get("sha256")
+    if not isinstance(base, str) or not isinstance(digests, dict):
+        raise UserError(f"{folder / BASE}: it should have path and sha256; copy the run again")
+    if not base.startswith(HUB) and not Path(base).exists():
+        raise UserError(
+            f"{folder / BASE}: the model that this adapter is for is not at {base}; move it there, or "
+            f"give it: regard ask MODEL --adapter {folder}"
+        )
+    actual = digest_weights(base)
+    for name in sorted(digests.keys() | actual.keys()):
+        if digests.get(name) != actual.get(name):
+            raise UserError(
+                f"{folder / BASE}: {name} of {base} is not what this adapter was trained with; bring that "
+                f"back, or take it as it is: regard ask {base} --adapter {folder}"
+            )
+    return base
+
+
+@torch.no_grad()
+def merge_adapter(model: Any, folder: Path) -> None:
+    """Add an adapter's updates to the weights of a model."""
+    changes = read_adapter(folder, model)
+    for name, p in model.named_parameters():
+        if name in changes:
+            p.data = p + changes[name].to(p)

@@ -1,0 +1,138 @@
+"""Conversations as token ids for a language model, which learns the answers in them and nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from regard.data.conversations import ASSISTANT, USER, Conversation
+from regard.data.encoding import DataConfig
+from regard.data.ragged import Ragged
+from regard.errors import UserError
+from regard.tasks.batches import fingerprint, ragged
+from regard.text.chat_template import Message, Span, Template
+from regard.text.tokenizer import Tokenizer
+
+MOST_REFUSED = 0.05  # of all conversations, that a template may refuse
+AT_ONCE = 1000  # conversations that are encoded together
+EXAMPLES = 3  # conversations whose answers are shown while training
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatDataConfig(DataConfig):
+    longest: int | None = None  # the most tokens of a conversation, if the context does not allow fewer
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.longest is not None and self.longest < 2:
+            raise ValueError(f"longest={self.longest} must be 2 or more")
+
+
+class ChatDataset:
+    """Token ids of conversations, and which of them are learned: those of the answers, with their ends."""
+
+    def __init__(self, ids: Ragged, learned: np.ndarray, examples: list[list[Message]], tokenizer: Tokenizer):
+        self.ids, self.learned, self.examples, self.tokenizer = ids, learned, examples, tokenizer
+
+    def __len__(self) -> int:
+        return len(self.ids.lengths)
+
+    @cached_property
+    def bytes(self) -> int:
+        """The size of all answers in UTF-8, without special tokens."""
+        return len(self.tokenizer.decode(self.ids.ids[self.learned].tolist()).encode())
+
+    def fingerprint(self) -> str:
+        return fingerprint([self.ids.lengths, self.ids.ids, self.learned])
+
+    def describe(self) -> str:
+        answers = int(self.learned.sum())
+        return f"{len(self):,} conversation{'s' * (len(self) != 1)}, {answers:,} tokens of answers in them"
+
+
+def to_messages(turns: Conversation) -> list[Message]:
+    """The turns up to the last answer, for a template. Where nobody says who speaks, the user begins."""
+    roles = [turn.role or (USER, ASSISTANT)[n % 2] for n, turn in enumerate(turns)]
+    last = max((n for n, role in enumerate(roles) if role == ASSISTANT and turns[n].text), default=-1)
+    return [{"role": roles[n], "content": turns[n].text} for n in range(last + 1)]
+
+
+def encode_conversations(
+    rows: Sequence[tuple[str, Conversation]],
+    tokenizer: Tokenizer,
+    template: Template,
+    ends: Sequence[int],
+    longest: int,
+) -> tuple[ChatDataset, list[str]]:
+    """Encode conversations, and say what of them is left out.
+
+    `ends` are the tokens that may end an answer; of more than `longest` tokens, the first are kept.
+    """
+    messages = [(where, to_messages(turns)) for where, turns in rows]
+    asked = [(where, m) for where, m in messages if len(m) > 1]
+    ids: list[np.ndarray] = []
+    learned: list[np.ndarray] = []
+    refused: list[str] = []
+    cut = lost = 0
+    for start in range(0, len(asked), AT_ONCE):
+        for text, spans in render(asked[start : start + AT_ONCE], template, refused):
+            row, mask = encode_row(text, spans, tokenizer, ends)
+            cut += len(row) > longest
+            if mask[1:longest].any():
+                ids.append(row[:longest])
+                learned.append(mask[:longest])
+            else:
+                lost += 1
+    if len(refused) > MOST_REFUSED * len(asked):
+        raise UserError(refused[0])
+    of = f"of {len(rows):,} conversations"
+    notes = {
+        f"left out {len(rows) - len(asked):,} {of}: no answer in them": len(rows) - len(asked),
+        f"left out {len(refused):,} {of}: {refused[0] if refused else ''}": len(refused),
+        f"left out {lost:,} {of}: no answer in their first {longest:,} tokens (data.longest)": lost,
+        f"cut {cut - lost:,} {of} to their first {longest:,} tokens (data.longest)": max(0, cut - lost),
+    }
+    report = [note for note, count in notes.items() if count]
+    if not ids:
+        raise UserError(f"no conversation is left: {', '.join(report) or 'there are none'}; give others")
+    examples = [m for _, m in asked[:EXAMPLES]]
+    return ChatDataset(ragged(ids), np.concatenate(learned), examples, tokenizer), report
+
+
+def render(
+    rows: Sequence[tuple[str, list[Message]]], template: Template, refused: list[str]
+) -> list[tuple[str, list[Span]]]:
+    """The texts of conversations, and where answers are in them; those that are refused are added."""
+    try:
+        several = template.mark_answers([messages for _, messages in rows])
+        return [text for texts in several for text in texts]
+    except UserError as error:
+        if len(rows) == 1:
+            refused.append(f"{rows[0][0]}: {error}")
+            return []
+    middle = len(rows) // 2
+    return render(rows[:middle], template, refused) + render(rows[middle:], template, refused)
+
+
+def encode_row(
+    text: str, spans: Sequence[Span], tokenizer: Tokenizer, ends: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of a text, and which are those of its answers, up to the tokens that end them.
+
+    An answer begins behind the tokens of the text before it, as when the model is asked with that text.
+    """
+    ids, *prefixes = tokenizer.encode_spellings([text, *(text[:at] for span in spans for at in span)])
+    learned = np.zeros(len(ids), dtype=bool)
+    bounds = [count_equal(ids, prefix) for prefix in prefixes]
+    for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
+        last = np.flatnonzero(np.isin(ids[start:stop], ends))
+        learned[start : start + last[-1] + 1 if len(last) else stop] = True
+    return ids, learned
+
+
+def count_equal(ids: np.ndarray, prefix: np.ndarray) -> int:
+    """How many ids both begin with."""
+    n = min(len(ids), len(prefix))
+    different = np.flatnonzero(ids[:n] != prefix[:n])
+    return int(different[0]) if len(different) else n

@@ -1,0 +1,127 @@
+"""Conversing: a language model learns to answer as in conversations, in its chat template.
+
+Shapes: B batch, T tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data import Corpus
+from regard.data.bucketing import bucket_width
+from regard.data.conversations import Conversation, read_conversations
+from regard.data.ragged import Ragged
+from regard.data.splitting import hold_out_groups
+from regard.decode.sampling import Sampling
+from regard.errors import UserError
+from regard.tasks.batches import Batch, pad_rows
+from regard.tasks.chat_rows import ChatDataConfig, ChatDataset, encode_conversations
+from regard.tasks.loss import IGNORED, cross_entropy, token_losses
+from regard.tasks.request import DataRequest, Request
+from regard.tasks.task import Task
+from regard.tasks.write import WriteModel, Writer
+from regard.text.chat_template import PLAIN, Template
+from regard.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConverseConfig:
+    name: Literal["converse"]
+
+
+class Converse(Writer[ConverseConfig, ChatDataset]):
+    """`chat` for a model that continues texts: it learns the answers, and reads the rest."""
+
+    data_config = ChatDataConfig
+    builtin = ("chat.tsv",), ("chat.valid.tsv",)
+    few_shapes = True
+    scored_unit = "conversations"
+    measures_base = True
+    generation: ClassVar[dict[str, Any]] = {"max_new_tokens": 200, "temperature": 0.0}
+    example = "Hi how are you"
+
+    # Data
+
+    @classmethod
+    def read(cls, request: DataRequest[ConverseConfig]) -> Corpus:
+        writer = request.base
+        if not isinstance(writer, Writer):
+            raise UserError("a chat of this kind goes on from a language model; give one with --from MODEL")
+        tokenizer = writer.tokenizer
+        task = cls(request.config, tokenizer, request.context)
+        task.continue_from(writer)
+        rows = list(read_conversations(request.paths))
+        if request.valid:
+            held = list(read_conversations(request.valid))
+        else:
+            out = hold_out_groups([turns[0].text for _, turns in rows], request.data.holdout)
+            held = [row for row, is_out in zip(rows, out, strict=True) if is_out]
+            rows = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
+        train, notes = task.encode(rows, request.data.longest)
+        valid = None
+        if held:
+            valid, more = task.encode(held, request.data.longest)
+            notes += [f"held out: {note}" for note in more]
+        return Corpus(train, valid, tokenizer, notes=notes)
+
+    def continue_from(self, base: Task) -> None:
+        """Take over how another model's prompts are made; with a plain template, where it has none."""
+        assert isinstance(base, Writer)
+        self.first, self.ends = base.first, base.ends
+        self.use_template(base.template or plain_template(self.tokenizer))
+
+    def encode(
+        self, rows: Sequence[tuple[str, Conversation]], longest: int | None
+    ) -> tuple[ChatDataset, list[str]]:
+        assert self.template is not None
+        room = min(longest or self.context, self.context)
+        return encode_conversations(rows, self.tokenizer, self.template, self.ends, room)
+
+    def held_out(self, paths: Sequence[str]) -> ChatDataset:
+        return self.encode(list(read_conversations(paths)), None)[0]
+
+    def collate(self, data: ChatDataset, rows: np.ndarray) -> Batch:
+        """The ids and their attention mask, and what follows each id where it is learned: all (B, T)."""
+        ids, attention_mask = pad_rows(data.ids, rows)
+        learned = pad_rows(Ragged(data.learned, data.ids.lengths), rows)[0]
+        following = np.where(learned, ids, IGNORED)[:, 1:]
+        sides = ids[:, :-1], attention_mask[:, 1:], following
+        return tuple(torch.from_numpy(np.ascontiguousarray(x)) for x in sides)
+
+    def pad_to_bucket(self, batch: Batch) -> Batch:
+        width = min(self.context, bucket_width(batch[0].shape[1]))
+        fills = (0, 0, IGNORED)
+        return tuple(F.pad(t, (0, width - t.shape[1]), value=v) for t, v in zip(batch, fills, strict=True))
+
+    # Training
+
+    def loss(self, model: WriteModel, *batch: Tensor) -> Tensor:
+        """The sum over the tokens of answers, in nats. Padding is behind them, where it is not read."""
+        ids, _, following = batch
+        return cross_entropy(model.hidden(ids), model.output, following)
+
+    def token_losses(self, model: WriteModel, *batch: Tensor) -> Tensor:
+        ids, _, following = batch
+        losses = token_losses(model.hidden(ids), model.output, following, model.output_bias)
+        return losses.view_as(following)
+
+    def preview(self, model: WriteModel, data: ChatDataset, seed: int) -> str:
+        """What was said last in a few conversations, and the model's answer."""
+        prompts = [messages[:-1] for messages in data.examples]
+        options = Sampling(**self.generation | {"max_new_tokens": 40, "seed": seed})
+        answers = self.answers(model, Request(prompts, options))
+        lines = zip(prompts, answers, strict=True)
+        return "\n".join(f"{messages[-1]['content']}\n  → {several[0].text}" for messages, several in lines)
+
+
+def plain_template(tokenizer: Tokenizer) -> Template:
+    """A template for a model that has none."""
+    if tokenizer.end is None:
+        raise UserError("the tokenizer has no token that ends an answer; give a model with a chat template")
+    end = tokenizer.inner.id_to_token(tokenizer.end)
+    return Template(PLAIN, {"eos_token": str(end)}, "the plain chat template")
