@@ -58,10 +58,12 @@ def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation
         yield from link_pairs(files[0], read_pairs(files))
         return
     for file in files:
-        rows = read_objects(file)
-        found = None if rows is None else ((where, parse_row(row, where)) for where, row in rows)
-        is_empty = True
-        for where, turns in link_pairs(file, read_pairs([file])) if found is None else found:
+        rows, is_empty = read_objects(file), True
+        if rows is None:
+            conversations = link_pairs(file, read_pairs([file]))
+        else:
+            conversations = ((where, parse_row(row, where)) for where, row in rows)
+        for where, turns in conversations:
             is_empty = is_empty and not any(turn.text for turn in turns)
             yield where, turns
         if is_empty:

@@ -102,8 +102,8 @@ class Template:
         if GENERATION.search(self.text):
             marks = [f"<{secrets.token_hex(16)}>" for _ in range(2)]
             names = dict(zip(("generation_begins", "generation_ends"), marks, strict=True))
-            whole = self.render_all([(messages, False) for messages in conversations], **names)
-            return [[cut_marks(text, *marks)] for text in whole]
+            marked = self.render_all([(messages, False) for messages in conversations], **names)
+            return [[cut_marks(text, *marks)] for text in marked]
         places = [(c, i) for c, m in enumerate(conversations) for i in range(1, len(m)) if is_answer(m[i])]
         renderings = [(conversations[c][: i + n], not n) for c, i in places for n in (0, 1)]
         texts = iter(self.render_all(renderings))
@@ -115,7 +115,7 @@ class Template:
                     "it, so that nobody knows what to learn; put {% generation %} around the answer in it"
                 )
             span = len(prompt), len(text)
-            known = next((spans for whole, spans in rows[c] if whole.startswith(text)), None)
+            known = next((spans for longer, spans in rows[c] if longer.startswith(text)), None)
             if known is None:
                 rows[c].append((text, [span]))
             else:
@@ -150,9 +150,9 @@ def is_answer(message: Message) -> bool:
 def cut_marks(text: str, begins: str, ends: str) -> tuple[str, list[Span]]:
     """The text without the marks, and what was between them."""
     parts, spans = text.split(begins), list[Span]()
-    whole = parts[0]
+    plain = parts[0]
     for part in parts[1:]:
         answer, _, rest = part.partition(ends)
-        spans.append((len(whole), len(whole) + len(answer)))
-        whole += answer + rest
-    return whole, spans
+        spans.append((len(plain), len(plain) + len(answer)))
+        plain += answer + rest
+    return plain, spans

@@ -54,12 +54,15 @@ def adapter_tensors(model: Any, matrices: Matrices) -> Tensors:
     matrix, whose update is that of queries and values, one above the other."""
     family, tensors = family_of(model), Tensors()
     if family is gpt2.FAMILY:
-        joined = Matrices()
+        by_block = Matrices()
         for name in [name for name in matrices if name.endswith(".q.weight")]:
             (A, B), (A_v, B_v) = matrices[name], matrices[name.replace(".q.", ".v.")]
             zeros = B.new_zeros(2 * len(B), len(A))
-            joined[name] = torch.cat([A, A_v]), torch.cat([torch.cat([B, zeros]), torch.cat([zeros, B_v])], 1)
-        matrices = joined
+            by_block[name] = (
+                torch.cat([A, A_v]),
+                torch.cat([torch.cat([B, zeros]), torch.cat([zeros, B_v])], 1),
+            )
+        matrices = by_block
     for ours, (A, B) in matrices.items():
         theirs = their_name(family.names, ours).removesuffix(".weight")
         if family is gpt2.FAMILY:
@@ -72,16 +75,16 @@ def adapter_tensors(model: Any, matrices: Matrices) -> Tensors:
 
 
 def adapter_config(model: Any, base: str, rank: int, alpha: float) -> dict[str, Any]:
-    joined = family_of(model) is gpt2.FAMILY
+    is_gpt2 = family_of(model) is gpt2.FAMILY
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
-        "r": rank * (1 + joined),
-        "lora_alpha": alpha * (1 + joined),
+        "r": rank * (1 + is_gpt2),
+        "lora_alpha": alpha * (1 + is_gpt2),
         "lora_dropout": 0.0,
-        "target_modules": ["c_attn"] if joined else ["q_proj", "v_proj"],
-        "fan_in_fan_out": joined,
+        "target_modules": ["c_attn"] if is_gpt2 else ["q_proj", "v_proj"],
+        "fan_in_fan_out": is_gpt2,
         "bias": "none",
         "modules_to_save": None,
         "inference_mode": True,
