@@ -20,7 +20,6 @@ from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.models import MODELS
 from regard.runs import lora, recipe
-from regard.runs.adapter import find_base, merge_adapter
 from regard.runs.checkpoints import steps
 from regard.runs.folder import load_tokenizers, read_settings
 from regard.runs.layout import (
@@ -57,6 +56,8 @@ def load(
     """
     model = load_model(folder, device)
     if adapter is not None:
+        from regard.runs.adapter import merge_adapter  # imports other formats
+
         merge_adapter(model.model, Path(adapter))
     if dtype != "auto":
         set_dtype(model.model, parse_dtype(dtype))
@@ -91,6 +92,8 @@ def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
         raise UserError(f"{folder}: no {file} yet; train it first, or continue with --resume")
     task_class, task_config = TASKS[section["name"]]
     if (folder / BASE).is_file():
+        from regard.runs.adapter import merge_adapter
+
         module, config = load_base(folder, settings), recipe.fill("task", section, task_config)
         merge_adapter(module, folder)
     else:
@@ -117,6 +120,8 @@ def load_task(folder: Path, task_class: type[Task], config: Any, sizes: Any) -> 
 
 def load_base(folder: Path, settings: dict[str, Any]) -> nn.Module:
     """The model that a run's adapter is for."""
+    from regard.runs.adapter import find_base
+
     module = load_model(find_base(folder), "cpu").model
     config: Any = module.config
     for key in settings.keys() & vars(config).keys():
