@@ -1,8 +1,9 @@
 """Conversations as token ids for a language model, which learns the answers in them and nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -76,8 +77,8 @@ def encode_conversations(
     refused: list[str] = []
     cut = lost = 0
     for start in range(0, len(asked), AT_ONCE):
-        for text, spans in render(asked[start : start + AT_ONCE], template, refused):
-            row, mask = encode_row(text, spans, tokenizer, ends)
+        texts = render(asked[start : start + AT_ONCE], template, refused)
+        for row, mask in encode_rows(texts, tokenizer, ends):
             cut += len(row) > longest
             if mask[1:longest].any():
                 ids.append(row[:longest])
@@ -115,20 +116,28 @@ def render(
     return render(rows[:middle], template, refused) + render(rows[middle:], template, refused)
 
 
-def encode_row(
-    text: str, spans: Sequence[Span], tokenizer: Tokenizer, ends: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of a text, and which are those of its answers, up to the tokens that end them.
+def encode_rows(
+    rows: Sequence[tuple[str, list[Span]]], tokenizer: Tokenizer, ends: Sequence[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The ids of texts, and which are those of the answers in them, up to the tokens that end these.
 
     An answer begins behind the tokens of the text before it, as when the model is asked with that text.
     """
-    ids, *prefixes = tokenizer.encode_spellings([text, *(text[:at] for span in spans for at in span)])
-    learned = np.zeros(len(ids), dtype=bool)
-    bounds = [count_equal(ids, prefix) for prefix in prefixes]
-    for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
-        last = np.flatnonzero(np.isin(ids[start:stop], ends))
-        learned[start : start + last[-1] + 1 if len(last) else stop] = True
-    return ids, learned
+    places = [[0, *(at for span in spans for at in span), len(text)] for text, spans in rows]
+    parts = [[text[a:b] for a, b in pairwise(cuts)] for (text, _), cuts in zip(rows, places, strict=True)]
+    texts = [part for (text, _), several in zip(rows, parts, strict=True) for part in (text, *several)]
+    encoded = iter(tokenizer.encode_spellings(texts))
+    for (text, _), cuts in zip(rows, places, strict=True):
+        ids, *pieces = islice(encoded, len(cuts))
+        bounds = np.cumsum([len(piece) for piece in pieces])[:-1]
+        if not np.array_equal(np.concatenate(pieces), ids):  # a token reaches over a place
+            prefixes = tokenizer.encode_spellings([text[:at] for at in cuts[1:-1]])
+            bounds = np.array([count_equal(ids, prefix) for prefix in prefixes])
+        learned = np.zeros(len(ids), dtype=bool)
+        for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
+            last = np.flatnonzero(np.isin(ids[start:stop], ends))
+            learned[start : start + last[-1] + 1 if len(last) else stop] = True
+        yield ids, learned
 
 
 def count_equal(ids: np.ndarray, prefix: np.ndarray) -> int:

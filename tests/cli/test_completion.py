@@ -37,7 +37,13 @@ def test_bash(
     assert complete(script, "regard", "train", "write", "d") == {"data.txt"}
     assert complete(script, "regard", "train", "write", "--mi") == {"--minutes"}
     assert complete(script, "regard", "train", "write", "--log", "t") == {"tensorboard", "trackio"}
-    assert complete(script, "regard", "export", "--to", "") == {"hf", "onnx", "ctranslate2", "word2vec"}
+    assert complete(script, "regard", "export", "--to", "") == {
+        "hf",
+        "onnx",
+        "ctranslate2",
+        "word2vec",
+        "peft",
+    }
     assert complete(script, "regard", "completion", "f") == {"fish"}
 
 

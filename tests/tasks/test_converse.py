@@ -17,7 +17,7 @@ from regard.models import GPT, GPTConfig
 from regard.runs.layout import read_log
 from regard.runs.load import load
 from regard.tasks import Converse, ConverseConfig, DataRequest
-from regard.tasks.chat_rows import encode_conversations, encode_row
+from regard.tasks.chat_rows import encode_conversations, encode_rows
 from regard.tasks.loss import IGNORED
 from regard.text.chat_template import PLAIN, Template
 from regard.text.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ def test_an_answer_follows_the_very_tokens_that_the_model_is_asked_with(tokenize
 def test_an_answer_may_begin_within_a_token() -> None:
     """Then it is learned from that token on."""
     tokenizer = train_tokenizer("bpe", ["say goodbye goodbye goodbye"] * 20, 300, ["<|endoftext|>"])
-    ids, learned = encode_row("say goodbye", [(8, 11)], tokenizer, [])
+    ((ids, learned),) = encode_rows([("say goodbye", [(8, 11)])], tokenizer, [])
     assert spell(tokenizer, ids[learned]) == " goodbye"
 
 
