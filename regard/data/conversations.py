@@ -12,15 +12,16 @@ from regard.data.files import (
     display_name,
     empty_file,
     expand_folders,
-    load_hub_dataset,
     normalize_newlines,
+    open_file,
     read_jsonl,
-    read_lines,
 )
 from regard.data.pairs import SUFFIXES, Pair, UserReply, read_pairs
+from regard.data.reading import reading_version, record_source
+from regard.data.tables import SUFFIXES as TABLES
+from regard.data.tables import read_table
 from regard.errors import UserError, first_line, shorten
 
-OBJECTS = {".jsonl", ".json"}  # files of objects
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 ROLES = {  # the names that roles have elsewhere
     **dict.fromkeys(("user", "human", "prompter", "question"), USER),
@@ -50,19 +51,19 @@ Conversation = list[Turn]
 def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation]]:
     """Yield where each conversation is, and its turns.
 
-    Files are .jsonl and .json of objects, .tsv of pairs, and all else that `read_pairs` reads. A pair whose
-    source is the target before it continues that conversation.
+    They are objects or the rows of tables; or pairs, of which one whose source is the target before it
+    continues that conversation.
     """
-    files = list(expand_folders(paths, SUFFIXES))
+    files = list_conversations(paths)
     if any(is_parallel(file) for file in files):
         yield from link_pairs(files[0], read_pairs(files))
         return
     for file in files:
-        rows, is_empty = read_objects(file), True
+        rows, is_empty = read_rows(file), True
         if rows is None:
             conversations = link_pairs(file, read_pairs([file]))
         else:
-            conversations = ((where, parse_row(row, where)) for where, row in rows)
+            conversations = parse_rows(file, rows)
         for where, turns in conversations:
             is_empty = is_empty and not any(turn.text for turn in turns)
             yield where, turns
@@ -72,16 +73,33 @@ def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation
 
 def read_chat_pairs(paths: Sequence[str]) -> Iterator[Pair]:
     """Yield each turn with the one before it; what a user says is a `UserReply`."""
-    files = list(expand_folders(paths, SUFFIXES))
-    if not any(is_parallel(file) for file in files):
-        for file in files:
-            yield from (
-                read_pairs([file])
-                if read_objects(file) is None
-                else pair_turns(turns for _, turns in read_conversations([file]))
-            )
+    files = list_conversations(paths)
+    if any(is_parallel(file) for file in files):
+        yield from read_pairs(files)
         return
-    yield from read_pairs(files)
+    for file in files:
+        if (rows := read_rows(file)) is None:
+            yield from read_pairs([file])
+            continue
+        is_empty = True
+        for pair in pair_turns(turns for _, turns in parse_rows(file, rows)):
+            is_empty = is_empty and not any(pair)
+            yield pair
+        if is_empty:
+            raise empty_file(file)
+
+
+def list_conversations(paths: Sequence[str]) -> list[str]:
+    """The files; of a folder, those that may hold some."""
+    return list(expand_folders(paths, SUFFIXES | TABLES if reading_version() > 2 else SUFFIXES))
+
+
+def parse_rows(file: str, rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Conversation]]:
+    record = record_source(display_name(file))
+    for where, row in rows:
+        turns = parse_row(row, where)
+        record.add({turn.role or f"turn {n}": turn.text for n, turn in enumerate(turns, 1)})
+        yield where, turns
 
 
 def pair_turns(conversations: Iterable[Conversation]) -> Iterator[Pair]:
@@ -93,7 +111,7 @@ def pair_turns(conversations: Iterable[Conversation]) -> Iterator[Pair]:
 
 
 def is_parallel(file: str) -> bool:
-    return not (file == "-" or file.startswith("hf:") or content_suffix(file) in SUFFIXES | OBJECTS)
+    return not (file == "-" or file.startswith("hf:") or content_suffix(file) in TABLES)
 
 
 def link_pairs(file: str, pairs: Iterable[Pair]) -> Iterator[tuple[str, Conversation]]:
@@ -114,23 +132,38 @@ def link_pairs(file: str, pairs: Iterable[Pair]) -> Iterator[tuple[str, Conversa
 # Files
 
 
-def read_objects(file: str) -> Iterator[tuple[str, Any]] | None:
-    """Where each object of a file is, and the object; None if it is a file of pairs."""
-    if file.startswith("hf:"):
-        dataset, _ = load_hub_dataset(file)
-        return ((f"{file} row {number}", row) for number, row in enumerate(dataset, 1))
-    readers = {".jsonl": read_jsonl, ".json": read_json_list}
-    return readers[content_suffix(file)](file) if content_suffix(file) in readers else None
+def read_rows(file: str) -> Iterator[tuple[str, Any]] | None:
+    """Where each row of a file is, and its values by name; None if it is a file of pairs."""
+    suffix = content_suffix(file)
+    if suffix == ".jsonl":
+        return read_jsonl(file)
+    if suffix == ".json" and begins_list(file):
+        return read_json_list(file)
+    if file == "-" or (suffix == ".tsv" and reading_version() < 3):
+        return None
+    table = read_table(file)
+    header = table.header or [str(cell) for cell in table.sample()[0][1]]
+    names = [name.strip().lower() for name in header]
+    asks, answers = ([n for n in names if n in known] for known in (QUESTIONS[:-1], ANSWERS[:-1]))
+    if not any(name in TURNS for name in names) and not (asks and answers):
+        return None
+    if table.header is None:
+        table.take_header()
+    return ((where, dict(zip(names, cells, strict=True))) for where, cells in table.rows)
+
+
+def begins_list(path: str) -> bool:
+    with open_file(path) as file:
+        return file.read(2**10).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
 def read_json_list(path: str) -> Iterator[tuple[str, Any]]:
     """Yield the location (file:line) and the value of every item of the list in a .json file."""
     name = display_name(path)
-    text = decode_utf8(b"".join(read_lines(path)), path)
+    with open_file(path) as file:
+        text = decode_utf8(file.read(), path).removeprefix("\ufeff")
     decoder = json.JSONDecoder()
     at, line, counted = skip_blanks(text, 0), 1, 0
-    if text[at : at + 1] != "[":
-        raise UserError(f"{name}:1: not a list; write a .json file as [{{...}}, ...], or one object a line")
     at = skip_blanks(text, at + 1)
     while text[at : at + 1] != "]":
         line, counted = line + text.count("\n", counted, at), at

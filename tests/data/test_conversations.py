@@ -12,6 +12,7 @@ import pytest
 from helpers.errors import user_error
 from regard.data.conversations import Turn, read_chat_pairs, read_conversations
 from regard.data.pairs import UserReply, build_histories, read_pairs
+from regard.data.tables import SUFFIXES as TABLES
 from regard.tasks import Chat, ChatConfig, DataRequest
 from regard.training.plan.facts import read_facts
 
@@ -71,6 +72,36 @@ def test_every_format_gives_the_same_turns(tmp_path: Path, name: str, suffix: st
     assert turns == again == expected
     lines = [2, 2 + json.dumps(row, indent=1).count("\n") + 1] if suffix == ".json" else [1, 3]
     assert [first, second] == [f"{path}:{line}" for line in lines]
+
+
+def test_tables_of_questions_and_answers(tmp_path: Path) -> None:
+    rows = [["Instruction", "input", "output"], ["Hi how", "are you", "I am fine"], ["Good", "", "And you?"]]
+    for name, dialect in (("a.csv", "excel"), ("a.tsv", "excel-tab")):
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file, dialect).writerows(rows)
+        (where, first), (_, second) = read_conversations([str(tmp_path / name)])
+        assert [*first, *second] == MORE
+        assert where == f"{tmp_path / name}:2"
+        assert list(read_chat_pairs([str(tmp_path / name)])) == [
+            tuple(t.text for t in MORE[:2]),
+            tuple(t.text for t in MORE[2:]),
+        ]
+
+
+def test_a_json_file_may_be_an_object(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"data": [{"messages": messages(MORE)}]}))
+    ((_, turns),) = read_conversations([str(tmp_path / "a.json")])
+    assert turns == MORE
+
+
+def test_parquet(tmp_path: Path) -> None:
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    if ".parquet" not in TABLES:
+        pytest.skip("no reader of Parquet yet")
+    rows = {"id": [1, 2], "messages": [messages([SYSTEM, *MORE]), messages(MORE[:2])]}
+    parquet.write_table(arrow.table(rows), tmp_path / "a.parquet")
+    (_, first), (_, second) = read_conversations([str(tmp_path / "a.parquet")])
+    assert (first, second) == ([SYSTEM, *MORE], MORE[:2])
 
 
 def test_pairs_that_go_on_are_one_conversation(tmp_path: Path) -> None:
@@ -144,7 +175,11 @@ def test_errors_name_the_line(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "line", "fact"),
-    [('{"a": 1}', 1, "list"), ('[\n{"turns": ["a", "b"]},\n{oops]', 3, "not JSON"), ("[\n1", 2, "ends")],
+    [
+        ('\n[\n{"turns": ["a"]}]', 3, "two turns"),
+        ('[\n{"turns": ["a", "b"]},\n{oops]', 3, "not JSON"),
+        ("[\n1", 2, "ends"),
+    ],
 )
 def test_errors_of_a_json_file_name_the_line(tmp_path: Path, text: str, line: int, fact: str) -> None:
     path = tmp_path / "bad.json"
