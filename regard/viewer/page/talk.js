@@ -69,13 +69,14 @@ function showAnswer(app, talked) {
     svg: () => drawTalk(talked),
     csv: () => ({ head: ["asked", "answered"], rows: [[input, output]] }),
   };
-  const continues = task === "write" && !talks; // the answer continues the text
+  const writes = ["write", "converse"].includes(task); // it reads what it has written
+  const continues = writes && !talks; // the answer continues the text
   const fullText = input + (talks ? "\n" : "") + output;
   const isPair = manifest.tokens.written && task !== "classify";
   const inside = h("button", { type: "button", id: "inside", onclick: () => go({
-    view: "attention", input: task === "write" ? fullText : input, answer: isPair ? output : null,
+    view: "attention", input: writes ? fullText : input, answer: isPair ? output : null,
     at: null, cell: null, row: null,
   }) }, "Look inside this answer");
   return [h("div", { class: "said" }, continues ? h("span", { class: "pale" }, input) : null, output),
-    ["write", "translate", "chat"].includes(task) ? inside : ""];
+    writes || ["translate", "chat"].includes(task) ? inside : ""];
 }
