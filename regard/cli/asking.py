@@ -9,15 +9,17 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.parser import ANSWER_OPTIONS
-from regard.errors import UserError
+from regard.errors import UserError, os_reason
 
 TERMINAL_HELP = "/reset starts a new conversation, /seed N sets the seed, /help says this, Ctrl-D ends"
 MOST_COLUMNS = 12  # classes in a confusion matrix that is printed
 
 if TYPE_CHECKING:
+    from regard.decode.grammar import Grammar
     from regard.runs.model import Model
     from regard.tasks import Answer
 
@@ -56,8 +58,29 @@ def load_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     return model, {name: value for name, value in values.items() if value is not None}
 
 
+def read_schema(model: "Model", file: str) -> "Grammar":
+    """Compile a file with a JSON schema for the answers of a model."""
+    from regard.decode.grammar import MAX_GRAMMAR, compile_grammar
+    from regard.files.untrusted import read_text
+
+    if not model.task.generates:
+        raise UserError("--schema needs a model that writes")
+    try:
+        text = read_text(Path(file), MAX_GRAMMAR)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({os_reason(error)}); give a JSON schema") from None
+    config: Any = model.model.config
+    vocab = getattr(config, "target_vocab", None) or config.vocab
+    try:
+        return compile_grammar("json", text, model.task.output_tokenizer, vocab)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+
+
 def ask(options: argparse.Namespace) -> None:
     model, settings = load_model(options)
+    if options.schema is not None:
+        settings |= {"grammar": read_schema(model, options.schema), "num_beams": settings.get("num_beams", 1)}
     model.request([], settings)  # raises an error about the options before one about a line
     if not options.input and sys.stdin.isatty():
         if settings.get("num_return_sequences", 1) > 1:

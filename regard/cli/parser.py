@@ -213,6 +213,7 @@ def add_ask_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_at_option(p)
     p.add_argument("--in", dest="within", metavar="FILE", help="search this file for the most similar lines")
+    p.add_argument("--schema", metavar="FILE", help="a JSON schema that every answer matches")
     add_answer_options(p)
 
 

@@ -91,7 +91,7 @@ def _generate(
     max_steps = sampling.max_new_tokens
     if sources is not None:
         max_steps = min(max_steps, 1 + model.config.context - max(map(len, texts), default=0))
-    rules = [row_rules(sampling, len(text), ends) for text in texts]
+    rules = [row_rules(sampling, len(text), ends, max_steps) for text in texts]
     job = Job(texts, sources, sampling.without_rules(), ends, generators, max_steps, rules)
     with borrow_runner(model, len(texts)) if cached else nullcontext() as runner:
         if runner is None:
@@ -123,7 +123,9 @@ def _generate_by_runner(runner: Runner, job: Job) -> Iterator[list[int | None]]:
                     steps.append([None] * len(texts))
                 steps[begun[output.text]][rows[output.text]] = output.token
                 begun[output.text] += 1
-            if output.token in ends or output.last:
+            rules = output.text.rules
+            raise_errors([rules])
+            if output.token in ends or output.last or (rules is not None and rules.finished):
                 runner.remove(output.text)
         yield from steps
 
@@ -155,7 +157,7 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
             uniform = draw_uniform([generators[row] for row in live])
             rules = [job.rules[row] for row in live]
             tokens = choose(logits, [texts[row] for row in live], sampling, uniform, rules)
-
+            raise_errors(rules)
             going = [b for b, token in enumerate(tokens) if token not in ends]
             new: list[int | None] = [None] * len(texts)
             for b in going:
@@ -164,6 +166,9 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
             if not going:
                 return
             yield new
+            going = [b for b in going if not ((rule := rules[b]) and rule.finished)]
+            if not going:
+                return
             if len(going) < len(live):  # costs no more than a step's growing of the cache
                 live = [live[b] for b in going]
                 if state is not None:
@@ -171,6 +176,12 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
     finally:
         for m in training:
             m.training = True
+
+
+def raise_errors(rules: Sequence[RowRules | None]) -> None:
+    for rule in rules:
+        if rule is not None and rule.error is not None:
+            raise rule.error
 
 
 class Stopper:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.decode.grammar import Grammar, GrammarState
 from regard.errors import UserError
 
 LEVELS = 3  # of groups of tokens, when one is sampled
@@ -50,6 +51,7 @@ class Sampling:
     presence_penalty: float = 0.0  # OpenAI's: subtracted once
     logit_bias: Sequence[tuple[int, float]] = ()  # added to the logits of these tokens
     min_new_tokens: int = 0  # no end before so many tokens
+    grammar: Grammar | None = None  # what the text has to match
 
     def __post_init__(self) -> None:
         for name, fits, need in (
@@ -133,6 +135,7 @@ RULES: dict[str, Any] = {
     "presence_penalty": 0.0,
     "logit_bias": (),
     "min_new_tokens": 0,
+    "grammar": None,
 }
 
 
@@ -218,11 +221,44 @@ def process_logits(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) 
 class RowRules:
     """What the options say of one row by what it has written since its prompt of `begin` tokens.
 
-    `ends` are the tokens that end a text.
+    `ends` are the tokens that end a text, which has at most `limit` new ones.
     """
 
-    def __init__(self, s: Sampling, begin: int, ends: Collection[int]):
-        self.sampling, self.begin, self.ends = s, begin, list(ends)
+    def __init__(self, s: Sampling, begin: int, ends: Collection[int], limit: int):
+        self.sampling, self.begin, self.ends, self.limit = s, begin, list(ends), limit
+        self.grammar: GrammarState | None = None  # made when the first token is chosen
+        self.error: UserError | None = None  # why this row can't go on; others can
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text is complete: nothing may follow."""
+        return self.grammar is not None and self.grammar.finished
+
+    def accept(self, token: int) -> int:
+        """Take the next token; another one where a grammar needs it to be complete in time."""
+        if self.grammar is None or self.error is not None:
+            return token
+        try:
+            return self.grammar.accept(token)
+        except UserError as error:
+            self.error = error
+            return token
+
+    def restrict(self, logits: Tensor, processed: Tensor) -> Tensor:
+        """Only what the grammar allows; by the model's own logits, if other options ruled that out."""
+        if self.sampling.grammar is None or self.error is not None:
+            return processed
+        try:
+            self.grammar = self.grammar or self.sampling.grammar.start(self.ends, self.limit)
+            banned = torch.from_numpy(~self.grammar.allowed()).to(logits.device)
+        except UserError as error:
+            self.error = error
+            return processed
+        if banned.all():
+            self.error = UserError("the model has no token that the schema or grammar allows here")
+            return processed
+        left = processed.masked_fill(banned, -math.inf)
+        return logits.masked_fill(banned, -math.inf) if left.isneginf().all() else left
 
     def process(self, logits: Tensor, text: Sequence[int]) -> Tensor:
         """The logits (V,) of the next token."""
@@ -241,9 +277,9 @@ class RowRules:
         return logits
 
 
-def row_rules(s: Sampling, begin: int, ends: Collection[int]) -> RowRules | None:
+def row_rules(s: Sampling, begin: int, ends: Collection[int], limit: int) -> RowRules | None:
     """The rules of a row with a prompt of `begin` tokens; None if it has none."""
-    return RowRules(s, begin, ends) if s.has_rules else None
+    return RowRules(s, begin, ends, limit) if s.has_rules else None
 
 
 # From logits to a token
@@ -326,12 +362,17 @@ def choose(
     rules: Sequence[RowRules | None] = (),
 ) -> list[int]:
     """The next token of each row, given its text so far, numbers from `draw_uniform` and its own rules."""
-    logits = logits.float()
+    own = logits = logits.float()
     finite = logits.amax(-1).isfinite()
     logits = process_logits(logits, texts, s)
     if any(rules):
-        rows = zip(logits, texts, rules, strict=True)
-        logits = torch.stack([row if rule is None else rule.process(row, text) for row, text, rule in rows])
+        rows = zip(own, logits, texts, rules, strict=True)
+        logits = torch.stack(
+            [
+                row if rule is None else rule.restrict(first, rule.process(row, text))
+                for first, row, text, rule in rows
+            ]
+        )
     if s.temperature < GREEDY:
         ids = logits.argmax(-1)
     else:
@@ -349,4 +390,6 @@ def choose(
     ).tolist()  # the only synchronisation with the device in a step
     if -1 in tokens:
         raise UserError(NOT_FINITE)
+    if any(rules):
+        return [t if rule is None else rule.accept(t) for t, rule in zip(tokens, rules, strict=True)]
     return tokens

@@ -68,7 +68,7 @@ class GenerationRequest:
         self.top_logprobs, self.remaining = top_logprobs, sampling.max_new_tokens
         if source is not None:
             self.remaining = min(self.remaining, 1 + context - len(prompt))
-        self.rules = row_rules(sampling, len(prompt), ends)
+        self.rules = row_rules(sampling, len(prompt), ends, self.remaining)
         # Requests with equal settings are sampled together: leave out what is particular to each of them.
         self.sampling = replace(sampling.without_rules(), seed=None, max_new_tokens=1)
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
@@ -277,6 +277,9 @@ class Batch:
     def _append(self, request: GenerationRequest, output: int | TokenOutput) -> None:
         """Add a token to its text and to the outputs of the step."""
         id = output if isinstance(output, int) else output.id
+        if request.rules is not None and request.rules.error is not None:
+            self._end(request, request.rules.error)
+            return
         if id in self.stop_ids:
             if isinstance(output, TokenOutput):
                 self.outputs.append((request, replace(output, ends=True)))
@@ -286,7 +289,9 @@ class Batch:
         request.remaining -= 1
         self.counts["tokens"] += 1
         self.outputs.append((request, output))
-        if not request.remaining:
+        if request.rules is not None and request.rules.finished:
+            self._end(request, "stop")
+        elif not request.remaining:
             self._end(request, "length")
 
     def _end(self, request: GenerationRequest, reason: FinishReason | Exception) -> None:

@@ -6,7 +6,8 @@ from regard.runs.model import Model
 from regard.serve.batch import TokenOutput
 from regard.serve.errors import APIError
 from regard.serve.generation import Chunk
-from regard.serve.protocol import ChatLogprobs, CompletionLogprobs, Json, Message, TokenLogprob, Turn, to_json
+from regard.serve.protocol import ChatLogprobs, CompletionLogprobs, Json, Message, TokenLogprob, to_json
+from regard.serve.tools import Tools, template_call
 from regard.text.chat_template import Conversation
 from regard.text.tokenizer import BYTES, Decoder, Tokenizer
 
@@ -103,19 +104,25 @@ class CompletionFormat:
 
 
 class ChatFormat:
-    """Answers to /v1/chat/completions."""
+    """Answers to /v1/chat/completions. With `tools`, what the model writes may be calls of them."""
 
     id_prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, tokenizer: Tokenizer, logprobs: bool):
-        self.tokenizer, self.with_logprobs = tokenizer, logprobs
+    def __init__(self, tokenizer: Tokenizer, logprobs: bool, tools: Tools | None = None):
+        self.tokenizer, self.with_logprobs, self.tools = tokenizer, logprobs, tools
+        self.texts: dict[int, str] = {}  # with tools: what each answer has so far
+        self.sent: dict[int, int] = {}  # letters of it that were sent as text
 
     def choice(self, answer: Chunk) -> Json:
+        text, calls = (answer.text, []) if self.tools is None else self.tools.split(answer.text)
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
         return {
             "index": answer.index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "message": message,
             "logprobs": self.logprobs(answer.tokens),
-            "finish_reason": answer.finish_reason or "stop",
+            "finish_reason": "tool_calls" if calls else answer.finish_reason or "stop",
         }
 
     def first_event(self, index: int) -> Json | None:
@@ -124,16 +131,34 @@ class ChatFormat:
 
     def choices(self, chunk: Chunk) -> list[str]:
         index, reason, choices = chunk.index, chunk.finish_reason, []
-        if chunk.text:
-            text, logprobs = to_json(chunk.text), "null"
+        piece, calls = (chunk.text, []) if self.tools is None else self.split_chunk(chunk, self.tools)
+        if piece or (self.tools is not None and chunk.tokens and self.with_logprobs):
+            text, logprobs = to_json(piece), "null"
             if self.with_logprobs:
                 logprobs = to_json(self.logprobs(chunk.tokens))
             delta = f'{{"content":{text}}}'
             choices.append(f'{{"index":{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":null}}')
+        if calls:
+            delta_calls = [{"index": i} | call for i, call in enumerate(calls)]
+            event = {"index": index, "delta": {"tool_calls": delta_calls}, "logprobs": None}
+            choices.append(to_json(event | {"finish_reason": None}))
         if reason is not None:
-            end = {"index": index, "delta": {}, "logprobs": None, "finish_reason": reason}
+            reason_given = "tool_calls" if calls else reason
+            end = {"index": index, "delta": {}, "logprobs": None, "finish_reason": reason_given}
             choices.append(to_json(end))
         return choices
+
+    def split_chunk(self, chunk: Chunk, tools: Tools) -> tuple[str, list[Json]]:
+        """More of an answer's text, as far as it is no part of a call; at the end, its calls."""
+        text = self.texts[chunk.index] = self.texts.get(chunk.index, "") + chunk.text
+        sent, calls = self.sent.get(chunk.index, 0), list[Json]()
+        if chunk.finish_reason is None:
+            stop = max(sent, tools.text_length(text))
+        else:
+            _, calls = tools.split(text)
+            stop = sent if calls else len(text)
+        self.sent[chunk.index] = stop
+        return text[sent:stop], calls
 
     def logprobs(self, tokens: list[TokenOutput]) -> ChatLogprobs | None:
         def describe(id: int, logprob: float) -> TokenLogprob:
@@ -168,11 +193,11 @@ def token_text(tokenizer: Tokenizer, id: int) -> tuple[str, list[int]]:
 
 def read_conversation(model: Model, messages: list[Message]) -> str | Conversation:
     """The input of a chat model: messages for its template, or one text of all turns."""
-    turns: list[Turn] = [{"role": message["role"], "content": message_text(message)} for message in messages]
     task = model.task
     if not task.converses:
         message = "this model has no chat template and holds no conversations; use /v1/completions"
         raise APIError(400, message, "model", "no_chat_template")
+    turns = [read_turn(message, f"messages[{i}]") for i, message in enumerate(messages)]
     if task.takes_messages:
         return Conversation(turns)
     expected = [("user", "assistant")[(len(turns) - n) % 2] for n in range(1, len(turns) + 1)]
@@ -182,6 +207,16 @@ def read_conversation(model: Model, messages: list[Message]) -> str | Conversati
     return task.conversation([turn["content"] for turn in turns])
 
 
-def message_text(message: Message) -> str:
-    content = message["content"]
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+def read_turn(message: Message, name: str) -> Json:
+    """A message as a chat template takes it: its content is one string."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    if content is None and message["role"] != "assistant":
+        raise APIError(400, f"{name}.content: give a text", "messages")
+    text = content if isinstance(content, str) else "".join(part["text"] for part in content or ())
+    turn: Json = {"role": message["role"], "content": text}
+    if calls:
+        turn["tool_calls"] = [template_call(call) for call in calls]
+    for field in ("name", "tool_call_id"):
+        if message.get(field) is not None:
+            turn[field] = message.get(field)
+    return turn

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from regard.decode.generate import Stopper
+from regard.errors import UserError
 from regard.runs.model import Model
 from regard.serve.batch import EngineError, FinishReason, GenerationRequest, Output, TokenOutput
 from regard.serve.engine import QueueFull
@@ -102,6 +103,8 @@ class OutputStream:
 
 
 def as_api_error(error: Exception) -> APIError:
+    if isinstance(error, UserError):  # of the request, such as a grammar that takes too long
+        return APIError(400, str(error))
     return engine_crashed() if isinstance(error, EngineError) else APIError(500, str(error))
 
 

@@ -6,13 +6,14 @@ An option that is not supported is refused by name, never ignored in silence.
 import base64
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from regard.decode.grammar import Grammar
 from regard.serve import schema
 from regard.serve.endpoint import DONE, encode_event, json_endpoint, stream_response
 from regard.serve.errors import APIError
@@ -38,6 +39,8 @@ from regard.serve.registry import (
     check_length,
 )
 from regard.serve.scoring import score_prompts
+from regard.serve.structured import Source, read_format
+from regard.serve.tools import read_tools
 from regard.tasks import Request as AnswerRequest
 from regard.text.chat_template import Conversation
 
@@ -82,7 +85,9 @@ class OpenAIRoutes:
             raise APIError(
                 400, "echo: this model reads its prompt with an encoder, which scores none", "echo"
             )
-        options = generation_options(served, body, len(prompts))
+        options = generation_options(
+            served, body, len(prompts), await self.compile(served, read_format(body))
+        )
         texts = [p if isinstance(p, str) else served.model.tokenizer.decode(p) for p in prompts if echo]
         repeated = [text for text in texts for _ in range(options.samples)]
         format = CompletionFormat(served.output_tokenizer, top_logprobs is not None, repeated)
@@ -96,11 +101,23 @@ class OpenAIRoutes:
         if top_logprobs is None and body.get("top_logprobs"):
             raise APIError(400, "top_logprobs: only together with logprobs", "top_logprobs")
         conversation = read_conversation(served.model, body["messages"])
+        tools = read_tools(served.model.task, cast("Json", body))
         if isinstance(conversation, Conversation):
             conversation.variables = self.template_variables(request, served, body)
-        options = generation_options(served, body, 1)
-        format = ChatFormat(served.output_tokenizer, top_logprobs is not None)
+            conversation.tools = body.get("tools") or [] if tools is not None else []
+        required, source = tools and tools.grammar(), read_format(body)
+        if required and source:
+            raise APIError(400, "response_format: not with a tool that has to be called", "response_format")
+        options = generation_options(served, body, 1, await self.compile(served, required or source))
+        format = ChatFormat(served.output_tokenizer, top_logprobs is not None, tools)
         return await self.generate(request, body, served, [conversation], options, top_logprobs, format)
+
+    async def compile(self, served: ServedModel, source: Source | None) -> Grammar | None:
+        """The grammar of an answer, compiled in a thread: it comes with a request and may take long."""
+        if source is None:
+            return None
+        kind, text = source
+        return await self.registry.run_in_thread(lambda: served.compile(kind, text))
 
     def template_variables(self, request: Request, served: ServedModel, body: ChatRequest) -> Json:
         """Variables of the model's own chat template; those that it does not use are ignored."""
@@ -206,8 +223,10 @@ def as_batch(value: Prompt | list[Prompt]) -> list[Any]:
     return value if isinstance(value, list) and value and not isinstance(value[0], int) else [value]
 
 
-def generation_options(served: ServedModel, body: GenerateFields, prompts: int) -> AnswerRequest:
-    requested: Json = {name: body.get(name) for name in schema.SAMPLING}
+def generation_options(
+    served: ServedModel, body: GenerateFields, prompts: int, grammar: Grammar | None
+) -> AnswerRequest:
+    requested: Json = {name: body.get(name) for name in schema.SAMPLING} | {"grammar": grammar}
     # no tokens at all are no options of a model: `EmptyGeneration` gives them
     requested |= {"max_new_tokens": body.get("max_tokens") or None, "num_return_sequences": body.get("n")}
     requested["min_new_tokens"] = body.get("min_tokens")

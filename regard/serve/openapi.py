@@ -54,7 +54,8 @@ EMBEDDING = response(
     }
 )
 CHOICE = response(
-    {"index": INTEGER, "finish_reason": enum("stop", "length")}, *("index", "finish_reason", "logprobs")
+    {"index": INTEGER, "finish_reason": enum("stop", "length", "tool_calls")},
+    *("index", "finish_reason", "logprobs"),
 )
 COMPLETION = response(
     {

@@ -57,16 +57,12 @@ class TextPart(TypedDict):
     text: str
 
 
-class Message(TypedDict):
-    role: str
-    content: str | list[TextPart]
-
-
-class Turn(TypedDict):
-    """A message whose content is one string."""
-
-    role: str
-    content: str
+class Message(TypedDict, total=False):
+    role: Required[str]
+    content: str | list[TextPart] | None
+    name: str | None
+    tool_calls: list[Json] | None
+    tool_call_id: str | None
 
 
 class ChatRequest(GenerateFields, total=False):
@@ -76,6 +72,9 @@ class ChatRequest(GenerateFields, total=False):
     top_logprobs: int | None
     chat_template_kwargs: Json | None
     reasoning_effort: str | None
+    tools: list[Json] | None
+    tool_choice: str | Json | None
+    parallel_tool_calls: bool | None
 
 
 class EmbeddingRequest(TypedDict, total=False):

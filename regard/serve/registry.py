@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from regard.cancel import make_cancellable
+from regard.decode.grammar import Grammar, Kind, compile_grammar
 from regard.decode.prompts import Source
 from regard.decode.sampling import RULES, Sampling
 from regard.errors import UserError
@@ -28,6 +29,7 @@ from regard.text.tokenizer import Tokenizer
 WORKERS = 2  # threads for long work outside the engines, and as many for short work
 SANDBOX_WORKERS = 8  # threads that wait for child processes
 READY_TIMEOUT = 5.0  # seconds for an engine to answer a probe
+MAX_GRAMMARS = 32  # that a model keeps
 INLINE = 4000  # bytes, letters or tokens that are processed in the event loop
 T = TypeVar("T")
 
@@ -75,6 +77,7 @@ class ServedModel:
 
     def __init__(self, name: str, model: Model, limits: ServerLimits, hand_over: Callable[[Outputs], None]):
         self.name, self.model, self.limits = name, model, limits
+        self.grammars: dict[tuple[Kind, str], Grammar] = {}
         self.engine: Engine | None = None
         if model.task.streams:
             ends = model.task.end_ids
@@ -126,6 +129,15 @@ class ServedModel:
         if options.get("top_k") == -1:  # vLLM's way to say that it is off
             options["top_k"] = 0
         return self.model.request([], options)
+
+    def compile(self, kind: Kind, text: str) -> Grammar:
+        """A grammar for this model; the last ones are kept."""
+        if (kind, text) not in self.grammars:
+            grammar = compile_grammar(kind, text, self.output_tokenizer, self.output_vocab)
+            while len(self.grammars) >= MAX_GRAMMARS:
+                self.grammars.pop(next(iter(self.grammars)), None)
+            self.grammars[kind, text] = grammar
+        return self.grammars[kind, text]
 
     def encode(self, prompt: str | list[int] | Conversation, as_user: bool = False) -> EncodedPrompt | None:
         """Encode a text, token ids or a conversation; None if the model answers it in several parts.

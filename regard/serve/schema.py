@@ -14,7 +14,9 @@ MAX_CHOICES = 64  # answers in one request
 MAX_EMBEDDINGS = 256  # texts in one request
 MAX_MESSAGES = 1024  # of a conversation
 MAX_PARTS = 64  # of a message
+MAX_TOOLS = 128
 MAX_BIASES = 1024  # tokens in logit_bias
+MAX_SCHEMA = 2**16  # characters of a schema, a grammar or a regular expression
 
 TEXT: Schema = {"type": "string", "maxLength": MAX_TEXT}
 NONEMPTY_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
@@ -68,7 +70,8 @@ def nullable(fields: dict[str, Schema]) -> dict[str, Schema]:
 
 
 TOKEN_IDS = array(integer(0, 2**31 - 1), MAX_TEXT)
-MODEL: Schema = {"type": "string", "maxLength": 200}
+NAME: Schema = {"type": "string", "maxLength": 200}
+MODEL = NAME
 SAMPLING: dict[str, Schema] = nullable(
     {
         "temperature": number(0, 100),
@@ -97,6 +100,32 @@ IGNORED: dict[str, Schema] = dict.fromkeys(
 )
 
 
+GRAMMAR_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_SCHEMA}
+CHOICES: Schema = array({"type": "string", "minLength": 1, "maxLength": 1000}, 256)
+JSON_SCHEMA: Schema = {"anyOf": [OBJECT, GRAMMAR_TEXT]}
+
+
+def format_fields() -> dict[str, Schema]:
+    """The fields of a request that say what its answer has to match."""
+    by_schema = obj({"name": ANY, "description": ANY, "schema": OBJECT, "strict": BOOLEAN}, "schema")
+    structured = {"json": JSON_SCHEMA, "regex": GRAMMAR_TEXT, "choice": CHOICES, "grammar": GRAMMAR_TEXT}
+    return {
+        "response_format": obj(
+            {
+                "type": enum("text", "json_object", "json_schema"),
+                "json_schema": by_schema,
+                "schema": OBJECT,  # llama.cpp's, of a json_object
+            },
+            "type",
+        ),
+        "guided_json": JSON_SCHEMA,
+        "guided_regex": GRAMMAR_TEXT,
+        "guided_choice": CHOICES,
+        "guided_grammar": GRAMMAR_TEXT,
+        "structured_outputs": obj({**structured, "json_object": BOOLEAN}),
+    }
+
+
 def generate_fields(max_tokens: int, min_tokens: int = 1) -> dict[str, Schema]:
     """What completions and chat have in common."""
     return {
@@ -117,6 +146,7 @@ def generate_fields(max_tokens: int, min_tokens: int = 1) -> dict[str, Schema]:
         "repeat_penalty": number(1e-3, 1e3),  # llama.cpp's name of repetition_penalty
         "min_tokens": integer(0, max_tokens),
         "ignore_eos": BOOLEAN,
+        **format_fields(),
         # vLLM's, only as they are anyway
         "skip_special_tokens": enum(True),
         "include_stop_str_in_output": enum(False),
@@ -137,28 +167,33 @@ def completion_request(max_tokens: int) -> Schema:
 
 def chat_request(max_tokens: int) -> Schema:
     parts = array(obj({"type": enum("text"), "text": TEXT}, "type", "text"), MAX_PARTS)
+    called = obj({"name": NAME, "arguments": TEXT}, "name", "arguments")
+    call = obj({"id": NAME, "type": enum("function"), "index": ANY, "function": called}, "function")
     message = obj(
         {
-            "role": enum("system", "developer", "user", "assistant"),
+            "role": enum("system", "developer", "user", "assistant", "tool"),
             "content": {"anyOf": [TEXT, parts]},
-            "name": {"type": "string", "maxLength": 200},
-            "tool_calls": array(ANY, 0, 0),
+            "name": NAME,
+            "tool_calls": array(call, MAX_TOOLS, 0),
+            "tool_call_id": NAME,
             # what clients send back of an answer, besides its text
             **dict.fromkeys(("refusal", "annotations", "reasoning", "reasoning_content"), ANY),
             **dict.fromkeys(("thinking_blocks", "provider_specific_fields", "id", "status"), ANY),
         },
         "role",
-        "content",
     )
+    function = obj({"name": NAME, "description": TEXT, "parameters": OBJECT, "strict": BOOLEAN}, "name")
+    named = obj({"type": enum("function"), "function": obj({"name": NAME}, "name")}, "type", "function")
     fields = {
         "messages": array(message, MAX_MESSAGES),
         "max_completion_tokens": integer(1, max_tokens),
         "logprobs": BOOLEAN,
         "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
-        "response_format": obj({"type": enum("text")}, "type"),
         "modalities": {"enum": [["text"]]},
-        "tools": array(ANY, 0, 0),
-        "tool_choice": enum("none", "auto"),
+        "tools": array(
+            obj({"type": enum("function"), "function": function}, "type", "function"), MAX_TOOLS, 0
+        ),
+        "tool_choice": {"anyOf": [enum("none", "auto", "required"), named]},
         "parallel_tool_calls": BOOLEAN,
         "functions": array(ANY, 0, 0),
         "function_call": enum("none", "auto"),

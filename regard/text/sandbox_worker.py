@@ -1,4 +1,5 @@
-"""The child process of `sandbox.py`: runs the chat template or the tokenizer of one model under limits.
+"""The child process of `sandbox.py`: runs the chat template or the tokenizer of one model, or compiles
+grammars, under limits.
 
 It is a script that imports nothing of regard, so that it starts quickly and stays small. Frames go both ways:
 a header, then JSON, then bytes. The first one is the template or the tokenizer, all others are calls. What
@@ -10,6 +11,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 from array import array
 from collections.abc import Callable
 from datetime import datetime
@@ -122,9 +124,52 @@ class Tokenizer:
         return {"lengths": list(map(len, encodings))}, ids.tobytes() + places.tobytes()
 
 
-PROGRAMS: dict[str, Callable[[], ChatTemplate | Tokenizer]] = {
+class Grammar:
+    """Compiles grammars of llguidance, each for a tokenizer of bytes, to see whether that works."""
+
+    threads = True
+
+    def __init__(self) -> None:
+        import llguidance
+
+        self.eos_token_id, self.bos_token_id = 256, None
+        self.tokens = [*(bytes([i]) for i in range(256)), b""]
+        self.special_token_ids = [self.eos_token_id]
+        self.library = llguidance
+        wrapped = llguidance.TokenizerWrapper(self)
+        self.tokenizer = llguidance.LLTokenizer(wrapped, n_vocab=257, eos_token=256)
+
+    def __call__(self, data: bytes) -> list[int]:
+        return list(data)
+
+    def load(self, setup: Json, content: bytes) -> Reply:
+        self.limits = self.library.LLParserLimits(**setup["limits"])
+        return {}, b""
+
+    def call(self, request: Json, content: bytes) -> Reply:
+        """Compile it with half of the usual stack, so that what works here works in any thread."""
+        errors: list[str] = []
+
+        def work() -> None:
+            matcher = self.library.LLMatcher(
+                self.tokenizer, request["grammar"], log_level=0, limits=self.limits
+            )
+            matcher.compute_bitmask()
+            errors.append(matcher.get_error())
+
+        threading.stack_size(2**22)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if errors != [""]:
+            raise ValueError(errors[0] if errors else "it can't be compiled")
+        return {}, b""
+
+
+PROGRAMS: dict[str, Callable[[], ChatTemplate | Tokenizer | Grammar]] = {
     "template": ChatTemplate,
     "tokenizer": Tokenizer,
+    "grammar": Grammar,
 }
 
 

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from helpers.commands import WORDS, call, check_refused, pair_model, regard, set_stdin, stdout_of
+from helpers.schemas import SCHEMAS, untrained
 from regard.runs.load import load
 from regard.tasks import Answer
 
@@ -340,3 +341,17 @@ def test_score(capsys, model, text):
     lines = stdout_of(capsys, "score", model, text).splitlines()
     assert lines[0].split() == ["tokens", str(scores.pop("tokens"))]
     assert [line.split() for line in lines[1:]] == [[name, f"{value:.4f}"] for name, value in scores.items()]
+
+
+def test_ask_by_a_schema(capsys, monkeypatch, tmp_path):
+    pytest.importorskip("llguidance")
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(SCHEMAS["person"]))
+    monkeypatch.setattr("regard.runs.load.load", lambda *args, **settings: untrained("bpe"))
+    for options in ((), ("--json", "--num-return-sequences", 2)):
+        out = stdout_of(capsys, "ask", "x", "the fox", "--schema", file, "--max-new-tokens", 60, *options)
+        answers = [json.loads(line)["output"] for line in out.splitlines()] if options else [out]
+        assert [json.loads(answer).keys() for answer in answers] == [{"name", "age"}] * len(answers)
+    file.write_text("{")
+    for name in (file, tmp_path / "nowhere.json"):
+        check_refused(capsys, tmp_path, ["ask", "x", "the fox", "--schema", name], name)

@@ -13,6 +13,7 @@ from regard.serve.registry import ServerLimits
 from regard.text.chat_template import Template
 
 WORDS = "the quick brown fox"
+TOOL = {"type": "function", "function": {"name": "look"}}
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +80,13 @@ def test_embeddings(client, address):
 
 def test_errors_have_their_types(client, address):
     words, many = {"prompt": "x"}, {"prompt": "fox " * 40}
-    chat = {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]}
+    chat = {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}
     write, talk = client.completions.create, client.chat.completions.create
     for kind, code, ask, body in (
         (openai.NotFoundError, "model_not_found", write, {"model": "nobody"} | words),
         (openai.BadRequestError, "context_length_exceeded", write, {"model": "writer"} | many),
         (openai.BadRequestError, None, write, {"model": "writer", "max_tokens": 51} | words),
-        (openai.BadRequestError, None, talk, {"model": "talker"} | chat),
+        (openai.BadRequestError, "no_tools", talk, {"model": "talker"} | chat),
         (openai.BadRequestError, None, client.embeddings.create, {"model": "writer", "input": "x"}),
     ):
         with pytest.raises(kind) as caught:

@@ -152,12 +152,9 @@ def test_each_limit_has_its_error(plain):
         plain.check_error(400, words, ask, body)
     for body, words in (
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools"),
-        (
-            {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}},
-            "response",
-        ),
+        ({"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "xml"}}, "response"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "content"),
     ):
         plain.check_error(400, words, "/v1/chat/completions", body)

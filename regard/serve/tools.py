@@ -1,0 +1,134 @@
+"""Tools of a chat: given to the model's chat template, and read from what the model writes."""
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from regard.decode.grammar import JSON_OPTIONS, limit_numbers
+from regard.serve.errors import APIError
+from regard.serve.protocol import Json
+from regard.serve.structured import Source
+from regard.tasks import Task
+from regard.text.chat_template import Template
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """How a model writes a call: JSON with a name and `arguments`, between two texts."""
+
+    begin: str = ""
+    end: str = ""
+    arguments: str = "arguments"
+
+
+HERMES = CallFormat("<tool_call>\n", "\n</tool_call>")
+LLAMA = CallFormat(arguments="parameters")
+
+
+class Tools:
+    """The tools of a request, and how this model calls them."""
+
+    def __init__(self, functions: Sequence[Json], choice: str | Json, parallel: bool, template: Template):
+        self.names = [function["name"] for function in functions]
+        self.choice, self.parallel, self.functions = choice, parallel, functions
+        self.format = CallFormat()
+        if "<tool_call>" in template.text:
+            self.format = HERMES
+        elif template.uses("parameters"):
+            self.format = LLAMA
+
+    def grammar(self) -> Source | None:
+        """What the answer has to match where a call is required."""
+        if self.choice == "auto":
+            return None
+        functions = self.functions
+        if isinstance(self.choice, dict):
+            name = self.choice["function"]["name"]
+            functions = [function for function in functions if function["name"] == name]
+            if not functions:
+                raise APIError(400, f"tool_choice: there is no tool {name!r} in tools", "tool_choice")
+        calls = [self.call_schema(function) for function in functions]
+        schema = limit_numbers({"anyOf": calls}) | {"x-guidance": JSON_OPTIONS}
+        begin, end = (json.dumps(text) if text else "" for text in (self.format.begin, self.format.end))
+        return "lark", f"start: {begin} call {end}\ncall: %json {json.dumps(schema)}"
+
+    def call_schema(self, function: Json) -> Json:
+        arguments = self.format.arguments
+        parameters = function.get("parameters") or {"type": "object", "additionalProperties": False}
+        return {
+            "type": "object",
+            "properties": {"name": {"const": function["name"]}, arguments: parameters},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+
+    def text_length(self, text: str) -> int:
+        """How much of what was written so far is text, and surely no part of a call."""
+        if marker := self.format.begin.strip():
+            at = text.find(marker)
+            if at >= 0:
+                return at
+            tails = (n for n in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:n]))
+            return len(text) - next(tails, 0)
+        return 0 if text.lstrip()[:1] in ("", "{") else len(text)
+
+    def split(self, text: str) -> tuple[str, list[Json]]:
+        """The text of an answer and its calls, in OpenAI's format; what is no valid call stays text."""
+        begin = self.text_length(text)
+        calls, rest = [], text[begin:]
+        marker, end = self.format.begin.strip(), self.format.end.strip()
+        while rest.lstrip().startswith(marker or "{"):
+            part = rest.lstrip().removeprefix(marker).lstrip()
+            try:
+                value, stop = json.JSONDecoder().raw_decode(part)
+            except (ValueError, RecursionError):
+                break
+            call = self.read_call(value)
+            if call is None:
+                break
+            calls.append(call)
+            rest = part[stop:].lstrip().removeprefix(end).lstrip(" \n;")
+            if not marker and not rest.startswith("{"):
+                break
+        if not calls:
+            return text, []
+        return text[:begin].strip(), calls if self.parallel else calls[:1]
+
+    def read_call(self, value: Any) -> Json | None:
+        if not isinstance(value, dict) or value.get("name") not in self.names:
+            return None
+        arguments = value.get("arguments", value.get("parameters", {}))
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        function = {"name": value["name"], "arguments": written}
+        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+def read_tools(task: Task, body: Json) -> Tools | None:
+    """The tools of a request; None if it has none, or wants none to be called."""
+    functions, choice = [tool["function"] for tool in body.get("tools") or ()], body.get("tool_choice")
+    if not functions:
+        if choice not in (None, "none", "auto"):
+            raise APIError(400, "tool_choice: only together with tools", "tool_choice")
+        return None
+    template = task.template
+    if template is None or not template.uses("tools"):
+        message = "tools: this model's chat template has no tools; leave them out, or serve a model that has"
+        raise APIError(400, message, "tools", "no_tools")
+    if choice == "none":
+        return None
+    parallel = body.get("parallel_tool_calls")
+    return Tools(functions, choice or "auto", parallel is None or parallel, template)
+
+
+def template_call(call: Json) -> Json:
+    """A call of an earlier answer as chat templates take it: with its arguments as an object."""
+    function = dict(call["function"])
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        arguments = None
+    if isinstance(arguments, dict):
+        function["arguments"] = cast("Json", arguments)
+    return {"id": call.get("id"), "type": "function", "function": function}
