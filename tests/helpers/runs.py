@@ -334,6 +334,18 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in TIMES} for row in lines if "notice" not in row]
 
 
+def notices(out: Path) -> list[str]:
+    """What log.jsonl says in words."""
+    lines = map(json.loads, (out / "log.jsonl").read_text().splitlines())
+    return [row["notice"] for row in lines if "notice" in row]
+
+
+def guard_of(out: Path) -> dict[str, Any]:
+    """The guard's state in the last checkpoint, without times."""
+    state = json.loads((out / "checkpoints" / checkpoints(out)[-1] / "state.json").read_text())
+    return {k: v for k, v in state["guard"].items() if not k.startswith("back_d")}
+
+
 def assert_rows_close(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]], rel: float) -> None:
     """Two logs have the same rows: numbers up to `rel`, words exactly."""
     for a, b in zip(first, second, strict=True):

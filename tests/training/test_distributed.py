@@ -18,7 +18,18 @@ from safetensors.torch import load_file
 
 from helpers.errors import user_error
 from helpers.forking import Process
-from helpers.runs import DIFFERENT, DRAWN, TINY, assert_rows_close, checkpoints, rows, tiny, write_data
+from helpers.runs import (
+    DIFFERENT,
+    DRAWN,
+    TINY,
+    assert_rows_close,
+    checkpoints,
+    guard_of,
+    notices,
+    rows,
+    tiny,
+    write_data,
+)
 from regard.files.atomic import new_folder
 from regard.files.locks import LOCK
 from regard.runs import checkpoints as checkpoint
@@ -180,6 +191,11 @@ MANY = (
 )
 
 
+# A rate so high that the guard soon starts anew.
+MEND = {"train__lr": 3.0, "train__ema": 0.0, "model__dropout": 0.0, "train__micro": 2, "steps": 25}
+MEND |= {"train__evaluate": 10, "train__save": 10}
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """A folder with all of MANY and two command lines, run by the same two processes, and their data."""
@@ -211,6 +227,7 @@ def run_both(folder):
             ("again", {"steps": 3, "resume": True}),
         ):
             runs.append((data["caption-hard"], str(folder / f"{name}-{parallel}"), settings | more))
+        runs.append((data["write"], str(folder / f"mend-{parallel}"), MEND | {"train__parallel": parallel}))
     (folder / "plan.json").write_text(json.dumps({"commands": commands, "runs": runs}))
     process = fork_two("--plan", folder / "plan.json")
     _, said = process.communicate(timeout=240)
@@ -281,6 +298,18 @@ def test_what_processes_draw_is_drawn_again_after_a_resume(both, parallel):
     assert whole["decoder.look.baseline"].any()
     for name, t in whole.items():
         torch.testing.assert_close(again[name], t, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_mend_as_one(both, one, exact, parallel):
+    """Also where each has only a part of the weights."""
+    alone, out = one(both[1]["write"], MEND), both[0] / f"mend-{parallel}"
+    assert len(notices(alone)) >= 1
+    names = ("scale", "mends", "restarts", "back_to", "back_from", "good")
+    # At such a rate, losses differ visibly after a few steps, by rounding.
+    assert [guard_of(out)[name] for name in names] == [guard_of(alone)[name] for name in names]
+    assert guard_of(out)["mends"] >= 1
+    assert [row["step"] for row in rows(out)] == [row["step"] for row in rows(alone)]
 
 
 # ---------------------------------------------------------------------------------------------- one process
