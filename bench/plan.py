@@ -2,11 +2,13 @@
 
     python -m bench.plan run SWEEP ... --data DIR [--workers 14] [--seconds 250] [--out rows.jsonl]
     python -m bench.plan page [rows.jsonl ...]
+    python -m bench.plan estimates --data DIR [--minutes 0.25] [--threads 2] [--only RECIPE ...]
 
 `run` trains the models of a sweep (bench/rows/sweeps.py), several at once: each worker starts Python once and
 takes one training after another. Each row of the output is a training: its settings, and every evaluation.
 What is not finished in time is written with what it has. `page` adds rows to docs/plan.json, and makes the
-tables and plots of docs/plan.md from them.
+tables and plots of docs/plan.md from them. `estimates` compares the time and the memory that --dry-run prints
+with those of trainings (bench/rows/estimates.py).
 """
 
 import argparse
@@ -22,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.rows.estimates import compare
 from bench.rows.plan_page import add_rows, write_page
 from bench.rows.sweeps import SWEEPS, Job
 
@@ -38,9 +41,16 @@ def main() -> None:
     run.add_argument("--out", type=Path, default=Path("rows.jsonl"))
     page = commands.add_parser("page")
     page.add_argument("rows", nargs="*", type=Path)
+    estimates = commands.add_parser("estimates")
+    estimates.add_argument("--data", type=Path, required=True)
+    estimates.add_argument("--minutes", type=float, default=0.25)
+    estimates.add_argument("--threads", type=int, default=2)
+    estimates.add_argument("--only", nargs="+", default=[])
     options = parser.parse_args()
     if options.command == "run":
         run_jobs(options)
+    elif options.command == "estimates":
+        compare(options.data, options.minutes, options.threads, options.only)
     else:
         add_rows(options.rows)
         write_page()

@@ -19,14 +19,15 @@ AUTO_CLASSES = {  # transformers' class for a task, and its result
 # Hugging Face
 
 
-def huggingface_card(task: str, config: dict[str, Any]) -> str:
-    library = "sentence-transformers" if task == "embed" else "transformers"
+def huggingface_card(task: str, config: dict[str, Any], mean: bool = False) -> str:
+    """`mean`: a head that reads the mean of all tokens, which sentence-transformers has."""
+    library = "sentence-transformers" if task == "embed" or mean else "transformers"
     parts = [
         f"---\nlibrary_name: {library}\n---",
         f"# A {config['model_type']} made with Regard",
         f"Task: {task}. Class: `{config['architectures'][0]}`. The folder holds no code and no pickles.",
         "## Use",
-        f"```python\n{transformers_example(task)}\n```",
+        f"```python\n{mean_example() if mean else transformers_example(task)}\n```",
     ]
     if task in AUTO_CLASSES and AUTO_CLASSES[task][1] == "generate":
         parts += ["## Serve", *serving_programs(task)]
@@ -47,6 +48,16 @@ def serving_programs(task: str) -> list[str]:
     )
     llamacpp = "With llama.cpp:\n```\n" + "\n".join(lines) + f"\n```\n{note}"
     return ["With vLLM:\n```\nvllm serve .\n```", ctranslate2, llamacpp]
+
+
+def mean_example() -> str:
+    lines = [
+        "from sentence_transformers import SentenceTransformer",
+        "from transformers import AutoConfig",
+        "",
+    ]
+    lines += ['logits = SentenceTransformer(".").encode(["A text."])[0]']
+    return "\n".join([*lines, 'AutoConfig.from_pretrained(".").id2label[int(logits.argmax())]'])
 
 
 def transformers_example(task: str) -> str:

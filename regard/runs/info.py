@@ -132,9 +132,9 @@ def describe_checkpoint(path: Path, step: int) -> Facts:
 
 
 def describe_huggingface(folder: Path) -> Facts:
-    top, sentences = folder, (folder / MODULES).exists()
+    top, sentences, dense = folder, (folder / MODULES).exists(), None
     if sentences:
-        folder, _ = read_modules(folder)
+        folder, _, dense = read_modules(folder)
     config = read_json(folder / THEIR_CONFIG)
     path = find_weights(folder)
     files = [path] if path.name == ONE_FILE else [path.parent / name for name in read_index(path)]
@@ -143,7 +143,7 @@ def describe_huggingface(folder: Path) -> Facts:
     restores = place.is_file() and SENTINEL.encode() in place.read_bytes()
     names = {name for header in headers for name in header.shapes}
     labels = config.get("id2label")
-    task = "embed" if sentences else identify_task(config, names, restores)
+    task = "classify" if dense else "embed" if sentences else identify_task(config, names, restores)
     sizes = {
         ours: next((config[n] for n in theirs if n in config), None) for ours, theirs in THEIR_SIZES.items()
     }

@@ -61,23 +61,19 @@ def export_folder(folder: str | Path, request: ExportRequest) -> str:
 def write_folder(folder: Path, request: ExportRequest) -> None:
     model, task = request.model, str(request.task["name"])
     head: Any = None
+    mean = False  # the heads of transformers read the first token; sentence-transformers has one for the mean
     if getattr(model, "has_task_head", False):
-        if model.mean:
-            raise UserError(
-                "task.mean=true has no place in transformers, whose heads read the first token; train with "
-                "task.mean=false, or use --to onnx"
-            )
-        model, head = model.model, model.head
+        mean, model, head = model.mean, model.model, model.head
     if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
         raise UserError(
             f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers; use "
             "--to onnx"
         )
     family = FAMILIES[type(model), task](model.config, request)
-    own_head = head_weights(head, task)
+    own_head = {} if mean else head_weights(head, task)
     if isinstance(model, Electra):
         own_head, model = electra.discriminator_weights(model), model.model
-    config = describe(family, model, request)
+    config = describe(family, model, request, mean)
     if config["model_type"] in LIKE_ROBERTA:
         names = {ours: theirs for theirs, ours in roberta.TOKEN_NAMES.items()}
         request = replace(request, tokenizer=rename_special_tokens(request.tokenizer or "", names))
@@ -93,7 +89,9 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
         write_json(folder / PREPROCESSOR, vit.preprocessor(request.task))
     if task == "embed":
         write_modules(folder, request.task, model.config.dim)
-    (folder / "README.md").write_text(huggingface_card(task, config), encoding="utf-8")
+    if mean:
+        write_modules(folder, {"pooling": "mean", "normalize": False}, model.config.dim, head.state_dict())
+    (folder / "README.md").write_text(huggingface_card(task, config, mean), encoding="utf-8")
 
 
 # The family of a model
@@ -144,8 +142,8 @@ FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Famil
 }
 
 
-def describe(family: Family, model: Any, request: ExportRequest) -> dict[str, Any]:
-    """The content of config.json, but for the ids of special tokens."""
+def describe(family: Family, model: Any, request: ExportRequest, bare: bool) -> dict[str, Any]:
+    """The content of config.json, but for the ids of special tokens; of a `bare` model, without a head."""
     config, task = family.describe(model), str(request.task["name"])
     if config["model_type"] == "longformer" and request.task.get("separators") == 1:
         raise UserError(
@@ -155,7 +153,9 @@ def describe(family: Family, model: Any, request: ExportRequest) -> dict[str, An
         config |= label_names(request.task)
     if family.kind == "bert":
         end = "ForPreTraining" if predicts_next(family, request) else CLASS_OF_TASK[task]
-        if isinstance(request.model, Electra):
+        if bare:
+            end = "Model"
+        elif isinstance(request.model, Electra):
             end = "ForPreTraining"
         elif task == "fill" and not request.task.get("words", True):
             end = "ForNextSentencePrediction"

@@ -33,7 +33,7 @@ from regard.convert.huggingface.family import Family, build_model
 from regard.convert.huggingface.files import CONFIG, TOKENIZER, WEIGHTS, find_weights, read_weights
 from regard.convert.huggingface.generation import read_generation
 from regard.convert.huggingface.identify import HEAD_NAMES, MASKED_LM_HEADS, NEXT_HEAD, TASK_OF_CLASS
-from regard.convert.huggingface.sentence_transformers import MODULES, read_modules
+from regard.convert.huggingface.sentence_transformers import MODULES, read_dense, read_modules
 from regard.convert.huggingface.sentencepiece import SOURCE, marian_tokenizers
 from regard.errors import UserError
 from regard.files.tensors import Tensors
@@ -98,17 +98,21 @@ def load_folder(path: str | Path) -> LoadedFolder:
     if folder.is_file():
         return load_gguf(folder)
     sentences: dict[str, Any] | None = None
+    dense: Path | None = None
     if (folder / MODULES).exists():
-        folder, sentences = read_modules(folder)
+        folder, sentences, dense = read_modules(folder)
     family, c, model, names, head = load_model(folder)
     writes = family.kind in WRITING_TASKS
-    if head and (writes or sentences is not None):
+    if (head and (writes or sentences is not None)) or (writes and dense):
         raise UserError(
             f"{c.weights}: a head for classes or answers has no place in such a folder; remove it"
         )
     tokenizer, target = load_tokenizers(family, folder, top)
     if writes:
         task = writing_task(family.kind, tokenizer)
+    elif dense:
+        head = read_dense(dense)
+        task = head_task(c, head, model.config.dim, "classify") | (sentences or {})
     elif sentences is not None:
         task = {"name": "embed"} | sentences
     elif head:
@@ -184,12 +188,13 @@ def writing_task(kind: str, tokenizer: Path | tokenizers.Tokenizer | None) -> di
     return {"name": WRITING_TASKS[kind]}
 
 
-def head_task(c: Config, head: Tensors, dim: int) -> dict[str, Any]:
-    """The task of a fine-tuned folder, with the names of its classes; or of an ELECTRA's discriminator."""
+def head_task(c: Config, head: Tensors, dim: int, task: str | None = None) -> dict[str, Any]:
+    """The task of a fine-tuned folder, which its class says, with the names of its classes; or of an ELECTRA's
+    discriminator."""
     if "found.weight" in head:
         return {"name": "fill", "next": False, "words": False, "replaced": True}
     architecture, sees = c.architecture or "BertForSequenceClassification", c.kind in ("vit", "siglip")
-    task = next((task for end, task in TASK_OF_CLASS.items() if architecture.endswith(end)), None)
+    task = task or next((task for end, task in TASK_OF_CLASS.items() if architecture.endswith(end)), None)
     if task is None or (task == "see") != sees:
         name = "ViT" if sees else "Bert"
         supported = ", ".join(

@@ -1,40 +1,69 @@
-"""Folders of sentence-transformers: an encoder, pooling of its hidden states, and perhaps normalisation.
+"""Folders of sentence-transformers: an encoder, pooling of its hidden states, and perhaps normalisation, or a
+dense layer, which may be a head for classes.
 
 Reimers & Gurevych 2019.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from regard.convert.huggingface.files import CONFIG
+from regard.convert.huggingface.files import CONFIG, WEIGHTS, read_weights
 from regard.errors import UserError
 from regard.files.untrusted import read_json, write_json
 
+if TYPE_CHECKING:
+    from regard.files.tensors import Tensors
+
 MODULES = "modules.json"  # the list of a folder's modules
 LENGTHS = "sentence_bert_config.json"
+DENSE = "2_Dense"
+IDENTITY = "torch.nn.modules.linear.Identity"  # the activation of a dense layer that is a head
 POOLINGS = {"mean": "mean", "mean_tokens": "mean", "cls": "first", "cls_token": "first"}  # their names: ours
 
 
-def read_modules(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder of the encoder, and the settings of the task: how hidden states become one vector."""
+def read_modules(folder: Path) -> tuple[Path, dict[str, Any], Path | None]:
+    """The folder of the encoder, the settings of the task, which are how hidden states become one vector, and
+    the folder of a head for classes."""
     path = folder / MODULES
     modules = read_json(path, list)
     if not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
         raise UserError(f"{path}: should list the modules of a model, each with type and path")
     kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"], ["Dense"]):
         raise UserError(
             f"{path}: the modules {', '.join(kinds) or '(none)'} are not supported; supported: Transformer, "
-            "Pooling and perhaps Normalize"
+            "Pooling and perhaps Normalize or Dense"
         )
-    places = [str(module["path"]) for module in modules[:2]]
+    places = [str(module["path"]) for module in modules]
     if any(Path(place).is_absolute() or ".." in Path(place).parts for place in places):
         raise UserError(f"{path}: a module's path leads out of the folder; remove it")
-    encoder, pooling = (folder / place for place in places)
-    settings: dict[str, Any] = {"pooling": read_pooling(pooling / CONFIG), "normalize": len(kinds) == 3}
+    encoder, pooling = (folder / place for place in places[:2])
+    how = read_pooling(pooling / CONFIG)
+    if kinds[2:] == ["Dense"]:
+        check_dense(folder / places[2] / CONFIG, how)
+        return encoder, {"mean": True}, folder / places[2]
+    settings: dict[str, Any] = {"pooling": how, "normalize": len(kinds) == 3}
     lengths = encoder / LENGTHS
     longest = read_json(lengths).get("max_seq_length") if lengths.exists() else None
-    return encoder, settings | ({} if longest is None else {"longest": longest})
+    return encoder, settings | ({} if longest is None else {"longest": longest}), None
+
+
+def check_dense(path: Path, pooling: str) -> None:
+    """Raise UserError for a dense layer that is no head for classes on the mean of the hidden states."""
+    config = read_json(path)
+    if pooling != "mean" or config.get("activation_function") != IDENTITY or config.get("bias") is not True:
+        raise UserError(
+            f"{path}: a dense layer is supported as a head for classes only: on the mean of all tokens, with a "
+            f"bias, and activation_function {IDENTITY}"
+        )
+
+
+def read_dense(folder: Path) -> "Tensors":
+    """The weight and the bias of a head for classes."""
+    state = read_weights(folder / WEIGHTS)
+    if set(state) != {"linear.weight", "linear.bias"}:
+        raise UserError(f"{folder / WEIGHTS}: should have linear.weight and linear.bias, and nothing else")
+    return {name.removeprefix("linear."): t.float() for name, t in state.items()}
 
 
 def read_pooling(path: Path) -> str:
@@ -50,10 +79,12 @@ def read_pooling(path: Path) -> str:
     return POOLINGS[modes[0]]
 
 
-def write_modules(folder: Path, task: dict[str, Any], dim: int) -> None:
-    """Write the files that make a folder with an encoder one of sentence-transformers."""
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if task["normalize"] else [])]
-    paths = ["", "1_Pooling", "2_Normalize"]
+def write_modules(folder: Path, task: dict[str, Any], dim: int, head: "Tensors | None" = None) -> None:
+    """Write the files that make a folder with an encoder one of sentence-transformers; its last module is the
+    `head`, if there is one."""
+    last = ["Dense"] if head else ["Normalize"] if task["normalize"] else []
+    kinds = ["Transformer", "Pooling", *last]
+    paths = ["", "1_Pooling", DENSE if head else "2_Normalize"]
     modules = [
         {"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(kinds)
@@ -66,3 +97,9 @@ def write_modules(folder: Path, task: dict[str, Any], dim: int) -> None:
     for mode in ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens"):
         pooling[f"pooling_mode_{mode}"] = POOLINGS.get(mode) == task["pooling"]
     write_json(folder / paths[1] / CONFIG, pooling)
+    if head:
+        from regard.files.tensors import write_tensors  # needs torch, which `regard info` does without
+
+        sizes = {"in_features": dim, "out_features": len(head["bias"])}
+        write_json(folder / DENSE / CONFIG, sizes | {"bias": True, "activation_function": IDENTITY})
+        write_tensors(folder / DENSE / WEIGHTS, {f"linear.{name}": t.float() for name, t in head.items()})

@@ -335,7 +335,7 @@ def test_a_head_for_classes_classifies(tmp_path: Path) -> None:
     ("parts", "pooling", "words"),
     [
         (
-            ["Transformer", "Pooling", "Dense"],
+            ["Transformer", "Pooling", "Dense", "Normalize"],
             {"pooling_mode": "mean"},
             ["modules.json", "Dense", "Normalize"],
         ),

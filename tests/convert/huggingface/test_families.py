@@ -449,7 +449,6 @@ def test_models_without_an_equal_in_transformers(tmp_path: Path) -> None:
     ):
         refused("bert", "fill", "wordpiece", {}, word, **sizes)
     refused("bert", "classify", "wordpiece", {}, "scores")
-    refused("bert", "classify", "wordpiece", {"labels": ["a", "b"], "mean": True}, "task.mean")
     refused("gpt", "classify", "wordpiece", {"labels": ["a", "b"]}, "GPT", "classify")
     sees = {"labels": ["cat", "dog"], "size": 15, "channels": 1, "mean": [0.5], "std": [0.2]}
     refused("vit", "see", None, sees, "model.norm=rms", size=15, channels=1, patch=5, norm="rms")

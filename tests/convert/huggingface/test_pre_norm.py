@@ -9,7 +9,6 @@ import torch
 import transformers as hf
 from torch.testing import assert_close
 
-from helpers.errors import user_error
 from helpers.exports import train_tokens, trained_model
 from helpers.folders import TEXT
 from regard.convert.model_card import AUTO_CLASSES
@@ -77,7 +76,7 @@ def test_there_and_back(tmp_path: Path, task: str) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_the_plan_for_own_text(tmp_path: Path) -> None:
-    """Without a setting, masked words of own text become a Megatron-BERT; to classify, one is needed."""
+    """Without a setting, own texts become a Megatron-BERT, and with replaced words an ELECTRA."""
     (tmp_path / "my.txt").write_text("\n".join(f"{text} {i}." for i in range(40) for text in TEXT[:3]))
     rows = [f"{text} {i}\t{('good', 'bad')[i % 2]}" for i in range(40) for text in TEXT[:3]]
     (tmp_path / "my.tsv").write_text("\n".join(["text\tlabel", *rows]))
@@ -87,8 +86,9 @@ def test_the_plan_for_own_text(tmp_path: Path) -> None:
     hf.MegatronBertForMaskedLM.from_pretrained(tmp_path / "words")
     assert load(tmp_path / "words", "cpu").ask(INPUTS["fill"]) == model.ask(INPUTS["fill"])
     model = train("classify", tmp_path / "my.tsv", out=tmp_path / "mean", set=size)
-    user_error(lambda: export(model, tmp_path / "classes"), "task.mean=false")
-    model = train("classify", tmp_path / "my.tsv", out=tmp_path / "first", set=size | {"task.mean": False})
     export(model, tmp_path / "classes")
-    hf.MegatronBertForSequenceClassification.from_pretrained(tmp_path / "classes")
+    hf.MegatronBertModel.from_pretrained(tmp_path / "classes")
     assert load(tmp_path / "classes", "cpu").ask(TEXT[0]) == model.ask(TEXT[0])
+    model = train("fill", tmp_path / "my.txt", out=tmp_path / "found", set=size | {"task.replaced": True})
+    export(model, tmp_path / "electra")
+    hf.ElectraForPreTraining.from_pretrained(tmp_path / "electra")
