@@ -1,10 +1,10 @@
 """Cancellation: work that nobody waits for ends before the next call of a module, or while it waits for a
-child process."""
+child process. Work can also pause there."""
 
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 POLL = 0.05  # seconds between two looks at whether work that waits was cancelled
 _event: ContextVar[threading.Event | None] = ContextVar("cancellation", default=None)
+_pause: ContextVar[Callable[[], None] | None] = ContextVar("pause", default=None)
 _lock: ContextVar["CancellableLock | None"] = ContextVar("lock", default=None)  # that the present work holds
 
 
@@ -32,8 +33,20 @@ def cancelled_by(event: threading.Event) -> Iterator[None]:
         _event.reset(token)
 
 
+@contextmanager
+def paused_by(pause: Callable[[], None]) -> Iterator[None]:
+    """Call `pause` wherever the work in this block could be cancelled: it may wait for others."""
+    token = _pause.set(pause)
+    try:
+        yield
+    finally:
+        _pause.reset(token)
+
+
 def check_cancelled(*_: object) -> None:
     """Raise Cancelled if the present work was cancelled. Arguments, those of a hook, are ignored."""
+    if (pause := _pause.get()) is not None:
+        pause()
     event = _event.get()
     if event is not None and event.is_set():
         raise Cancelled

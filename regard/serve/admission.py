@@ -29,13 +29,10 @@ class Places:
         self.free, self.limit = asyncio.Semaphore(places), places + queue
         self.count = 0  # requests that have a place or wait
 
-    def check(self) -> None:
-        if self.count >= self.limit:
-            raise queue_full()
-
     @asynccontextmanager
     async def take(self, receive: Receive) -> AsyncIterator[None]:
-        self.check()
+        if self.count >= self.limit:
+            raise queue_full()
         self.count += 1
         try:
             if self.free.locked():
@@ -78,9 +75,8 @@ class AdmissionMiddleware:
             return
         places, reserved = self.places[share], Reservation(self)
         try:
-            places.check()  # before the body is read
-            if self.is_full(scope["path"]):
-                raise queue_full()
+            if (refusal := self.find_refusal(share, scope["path"])) is not None:
+                raise refusal  # before the body is read
             body = b""
             if scope["method"] == "POST":
                 body = await self.read_body(Headers(scope=scope), receive, reserved)
@@ -92,6 +88,14 @@ class AdmissionMiddleware:
             pass  # nobody is left to be answered; the monitoring counts it
         finally:
             reserved.release()
+
+    def find_refusal(self, share: Share, path: str, begun: int = 0) -> APIError | None:
+        """The error for a request for which there is no place, whatever its body is; None if there is one.
+
+        `begun` requests come before it that have not taken their places yet.
+        """
+        places = self.places[share]
+        return queue_full() if places.count + begun >= places.limit or self.is_full(path) else None
 
     async def read_body(self, headers: Headers, receive: Receive, reserved: "Reservation") -> bytes:
         limit, data = self.limits.body, bytearray()

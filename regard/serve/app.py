@@ -1,15 +1,18 @@
 """The application of `regard serve`: all routes, error handling and middleware."""
 
+from dataclasses import dataclass
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from regard.errors import UserError
 from regard.serve.admission import AdmissionMiddleware, Share
 from regard.serve.ask import AskRoute
+from regard.serve.connections import Refuse
 from regard.serve.endpoint import CancellationMiddleware
 from regard.serve.errors import APIError, error_response
 from regard.serve.lazy_page import LazyPage, is_page_path
@@ -18,6 +21,7 @@ from regard.serve.monitoring import MonitoringMiddleware
 from regard.serve.openai import OpenAIRoutes
 from regard.serve.openapi import openapi_document
 from regard.serve.page import build_routes
+from regard.serve.refusals import QuickRefusals
 from regard.serve.registry import ModelRegistry
 from regard.serve.security import SecurityConfig, SecurityMiddleware
 
@@ -25,7 +29,18 @@ GENERATING = ("/v1/completions", "/v1/chat/completions")  # what needs an engine
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter | None = None) -> ASGIApp:
+@dataclass(frozen=True)
+class ModelApp:
+    """The application with all its layers, and what refuses requests before they get to it."""
+
+    app: ASGIApp
+    refuse: Refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter | None = None) -> ModelApp:
     """The API of all models, and the page for every other path; a `log` gets a line for each request."""
     routes = [
         *OpenAIRoutes(registry).routes(),
@@ -55,8 +70,10 @@ def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter
     def is_full(path: str) -> bool:
         return path in GENERATING and registry.engines_full()
 
-    admitted = AdmissionMiddleware(app, registry.limits, share, is_full)
-    return MonitoringMiddleware(SecurityMiddleware(admitted, security), registry.metrics, route_label, log)
+    admission = AdmissionMiddleware(app, registry.limits, share, is_full)
+    secured = SecurityMiddleware(admission, security)
+    monitored = MonitoringMiddleware(secured, registry.metrics, route_label, log)
+    return ModelApp(monitored, QuickRefusals(admission, secured, monitored).refuse)
 
 
 def status_routes(registry: ModelRegistry, key: bool) -> list[Route]:

@@ -7,16 +7,19 @@ complete is never closed for another.
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import h11
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 PART = 2**16  # bytes of a response that are written at a time
 MIN_RATE = 2**16  # bytes a second at which a large response is read, at least
 DRAIN_SECONDS = 5.0  # for the rest of a body that nobody reads, so that the client sees the answer
+Refuse = Callable[[bytes], tuple[Response, int] | None]  # see QuickRefusals.refuse
 HEAD_END = re.compile(rb"\n\r?\n")
 BUSY = b"all connections are in use; try again in a moment"
 REFUSAL = (
@@ -98,12 +101,15 @@ class JoinedWrites:
 class LimitedProtocol(H11Protocol):
     """uvicorn's protocol with limits for slow clients, and for the number of connections."""
 
-    def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any):
+    def __init__(self, *args: Any, limits: ConnectionLimits, refuse: Refuse | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.limits, self.timeout_keep_alive = limits, limits.idle_seconds  # type: ignore[assignment]
         self.conn = StrictConnection(limits.header_bytes)
         self.inner_app: Any = self.app
         self.app: Any = self.call_app
+        self.refuse = refuse
+        self.answered = False  # there was a response
+        self.unread = 0  # bytes of the body of a request that was refused
         self.waits_for: str | None = None  # None: the server works on a request
         self.since = 0.0  # when the server began to wait
         self.timer: asyncio.TimerHandle | None = None
@@ -117,10 +123,13 @@ class LimitedProtocol(H11Protocol):
         self.make_room()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        data, self.unread = data[self.unread :], max(0, self.unread - len(data))
+        if data and not self.refuse_request(data):
+            super().data_received(data)
         self.update()
 
     def on_response_complete(self) -> None:
+        self.answered = True
         super().on_response_complete()
         self.update()
 
@@ -143,12 +152,14 @@ class LimitedProtocol(H11Protocol):
         answered = self.cycle is None or self.cycle.response_complete
         if self.transport.is_closing():
             self.wait_for("reader", self.limits.send_seconds)  # the end of the last response
+        elif self.unread:
+            self.wait_for("rest", DRAIN_SECONDS)
         elif state is h11.SEND_BODY:
             # The application limits the time for a body that it reads.
             self.wait_for("rest", DRAIN_SECONDS) if answered else self.wait_for("body")
         elif state is not h11.IDLE:
             self.wait_for(None)
-        elif self.cycle is not None and not self.conn.trailing_data[0]:
+        elif self.answered and not self.conn.trailing_data[0]:
             self.wait_for("request")  # uvicorn limits the time
         else:
             self.wait_for("headers", self.limits.header_seconds)
@@ -179,6 +190,25 @@ class LimitedProtocol(H11Protocol):
             self.update()
 
     # Responses
+
+    def refuse_request(self, data: bytes) -> bool:
+        """Refuse a request that begins with this data, if that needs no parsing by h11."""
+        between_requests = self.conn.their_state is self.conn.our_state is h11.IDLE
+        if self.refuse is None or not between_requests or self.conn.trailing_data[0]:
+            return False
+        if self.flow.write_paused or len(data) > self.limits.header_bytes:
+            return False
+        refusal = self.refuse(data)
+        if refusal is None:
+            return False
+        response, self.unread = refusal
+        self._unset_keepalive_if_required()
+        headers = (*self.server_state.default_headers, *response.raw_headers)
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        start = b"HTTP/1.1 %d %b\r\n" % (response.status_code, STATUS_PHRASES[response.status_code])
+        self.transport.write(start + lines + b"\r\n" + response.body)
+        self.on_response_complete()
+        return True
 
     async def call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application. Its responses are sent in parts as the client reads them, in limited time."""

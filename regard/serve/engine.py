@@ -46,7 +46,7 @@ class Engine:
     says), up to `queue` more wait.
 
     A step that takes longer than `step_timeout` seconds counts as hanging. `hand_over` gets the outputs of
-    each step; unless it is given, the engine's thread delivers them.
+    each step; unless it is given, the engine's thread delivers them. `pause` is called before each step.
     """
 
     def __init__(
@@ -58,12 +58,13 @@ class Engine:
         queue: int = 128,
         step_timeout: float = math.inf,
         hand_over: Callable[[Outputs], None] = deliver_outputs,
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
         decoder: Any = model.eval()
         self.model, self.context = decoder, int(decoder.config.context)
         self.stop_ids, self.queue = frozenset(stop_ids), queue
         self.places = places_for(model, next(model.parameters()).device) if places is None else places
-        self.step_timeout, self.restarts, self.hand_over = step_timeout, 0, hand_over
+        self.step_timeout, self.restarts, self.hand_over, self.pause = step_timeout, 0, hand_over, pause
         self._counts: Counter[str] = Counter()
         self._waiting: deque[GenerationRequest] = deque()
         self._probes: list[Callable[[], object]] = []
@@ -209,6 +210,7 @@ class Engine:
     def _generate(self, batch: Batch) -> None:
         batch.warm_up()
         while self._wait_for_work(batch):
+            self.pause()
             batch.step_began = time.monotonic()
             try:
                 self._answer_probes()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.serve.log import LogWriter
@@ -126,20 +127,30 @@ class MonitoringMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        requested = Headers(scope=scope).get("x-request-id", "")
-        id = requested if REQUEST_ID.fullmatch(requested) else secrets.token_hex(8)
-        info = scope["request_info"] = RequestInfo(id, self.route_label(scope["path"]))
+        info = scope["request_info"] = self.start(scope["path"], Headers(scope=scope))
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 info.status = message["status"]
-                message["headers"].append((b"x-request-id", id.encode()))
+                message["headers"].append((b"x-request-id", info.id.encode()))
             await send(message)
 
         try:
             await self.app(scope, receive, send_with_id)
         finally:
             self.record(info, scope["method"])
+
+    def start(self, path: str, headers: Headers) -> RequestInfo:
+        requested = headers.get("x-request-id", "")
+        id = requested if REQUEST_ID.fullmatch(requested) else secrets.token_hex(8)
+        return RequestInfo(id, self.route_label(path))
+
+    def record_refusal(self, method: str, path: str, headers: Headers, response: Response) -> None:
+        """Count and log a request that is refused before it gets to the application."""
+        info = self.start(path, headers)
+        info.status = response.status_code
+        response.raw_headers.append((b"x-request-id", info.id.encode()))
+        self.record(info, method)
 
     def record(self, info: RequestInfo, method: str) -> None:
         """Count and log a request, but never its text or its answer."""

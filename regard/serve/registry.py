@@ -16,7 +16,6 @@ from regard.decode.prompts import Source
 from regard.decode.sampling import RULES, Sampling
 from regard.errors import UserError
 from regard.runs.model import Model
-from regard.serve.batch import Outputs
 from regard.serve.engine import Engine
 from regard.serve.errors import APIError
 from regard.serve.monitoring import Labels, Metric, Metrics
@@ -75,7 +74,7 @@ class EncodedPrompt:
 class ServedModel:
     """A model, its name, and its engine if it generates text."""
 
-    def __init__(self, name: str, model: Model, limits: ServerLimits, hand_over: Callable[[Outputs], None]):
+    def __init__(self, name: str, model: Model, limits: ServerLimits, bridge: ThreadBridge):
         self.name, self.model, self.limits = name, model, limits
         self.grammars: dict[tuple[Kind, str], Grammar] = {}
         self.engine: Engine | None = None
@@ -87,7 +86,8 @@ class ServedModel:
                 places=limits.places,
                 queue=limits.queue,
                 step_timeout=limits.timeout,  # nobody waits longer for an answer, so not for a step
-                hand_over=hand_over,
+                hand_over=bridge.put,
+                pause=bridge.pause,
             )
 
     @cached_property
@@ -180,9 +180,7 @@ class ModelRegistry:
 
     def __init__(self, models: dict[str, Model], limits: ServerLimits):
         self.metrics, self.bridge = Metrics(), ThreadBridge()
-        self.models = {
-            name: ServedModel(name, model, limits, self.bridge.put) for name, model in models.items()
-        }
+        self.models = {name: ServedModel(name, model, limits, self.bridge) for name, model in models.items()}
         places = [served.engine.places for served in self.models.values() if served.engine is not None]
         self.limits = replace(limits, places=max(places, default=limits.places))
         self.long_work = WorkerThreads(WORKERS, limits.timeout)

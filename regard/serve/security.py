@@ -93,7 +93,7 @@ class SecurityMiddleware:
         if scope["type"] != "http":
             return
         path = scope["path"]
-        extra = RAW_DATA_HEADERS if path.startswith("/v1/") else RAW_PAGE_HEADERS
+        extra = security_headers(path)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -122,6 +122,11 @@ class SecurityMiddleware:
         challenge = 'Bearer realm="regard"' if path.startswith("/v1/") else 'Basic realm="regard"'
         message = "a valid API key is needed: Authorization: Bearer KEY"
         return APIError(401, message, None, "invalid_api_key", {"WWW-Authenticate": challenge})
+
+
+def security_headers(path: str) -> list[tuple[bytes, bytes]]:
+    """The headers that the response to every request to this path has."""
+    return RAW_DATA_HEADERS if path.startswith("/v1/") else RAW_PAGE_HEADERS
 
 
 def host_name(host: str) -> str:

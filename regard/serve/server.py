@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from regard.errors import UserError
 from regard.runs.model import Model
-from regard.serve.app import create_app
+from regard.serve.app import ModelApp, create_app
 from regard.serve.connections import ConnectionLimits, LimitedProtocol
 from regard.serve.log import log_in_background
 from regard.serve.page import page_app
@@ -69,9 +69,12 @@ def bind_socket(port: int, host: str = "127.0.0.1", exact: bool = False) -> sock
 def uvicorn_config(app: ASGIApp, limits: ConnectionLimits | None = None, **options: Any) -> Any:
     import uvicorn
 
+    refuse = app.refuse if isinstance(app, ModelApp) else None
+    protocol: Any = partial(LimitedProtocol, limits=limits or ConnectionLimits(), refuse=refuse)
     return uvicorn.Config(
         app,
-        http=partial(LimitedProtocol, limits=limits or ConnectionLimits()),  # type: ignore[arg-type]
+        http=protocol,
+        loop="regard.serve.loop:ServingLoop",
         log_config=None,
         log_level="warning",
         access_log=False,

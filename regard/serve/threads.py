@@ -8,10 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
-from regard.cancel import CancellableLock, Cancelled, cancelled_by
+from regard.cancel import CancellableLock, Cancelled, cancelled_by, paused_by
 from regard.serve.batch import Outputs, deliver_outputs
+from regard.serve.loop import ServingLoop
 
 WATCH_INTERVAL = 1.0  # seconds between two looks at work that could hang
 T = TypeVar("T")
@@ -104,18 +106,27 @@ class ExclusiveThreads:
 
 
 def start_thread(work: Callable[[], T]) -> Future[T]:
-    """Run work in a daemon thread, in the present context."""
-    job, context = Future[T](), contextvars.copy_context()
+    """Run work in a daemon thread, in the present context. It lets the event loop catch up."""
+    job, context, loop = Future[T](), contextvars.copy_context(), asyncio.get_running_loop()
+
+    def pausing_work() -> T:
+        with paused_by(partial(let_catch_up, loop)):
+            return work()
 
     def compute() -> None:
         try:
-            job.set_result(context.run(work))
+            job.set_result(context.run(pausing_work))
         except BaseException as error:
             job.set_exception(error)
 
     job.set_running_or_notify_cancel()
     threading.Thread(target=compute, name="worker", daemon=True).start()
     return job
+
+
+def let_catch_up(loop: asyncio.AbstractEventLoop | None) -> None:
+    if isinstance(loop, ServingLoop):
+        loop.let_catch_up()
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> bool:
@@ -155,6 +166,10 @@ class ThreadBridge:
             if not call_in_loop(self.loop, self.deliver):
                 self.scheduled = False
                 self.batches.clear()
+
+    def pause(self) -> None:
+        """Called in an engine's thread before a step: let the event loop catch up."""
+        let_catch_up(self.loop)
 
     def deliver(self) -> None:
         assert self.loop is not None
