@@ -30,7 +30,8 @@ SECONDS = 2.0  # of processor time to compile one
 MEMORY = 2**30  # bytes
 MAX_PLAN = 1024  # tokens that are planned ahead
 MAX_ROW_SECONDS = 5.0  # of processor time for all tokens of a row
-LIMITS = {  # of llguidance: fuel is about 50,000 units a millisecond to compile, 14,000 in a step
+# Limits of llguidance: fuel is about 50,000 units a millisecond to compile, 14,000 in a step.
+LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 50_000,
@@ -38,7 +39,7 @@ LIMITS = {  # of llguidance: fuel is about 50,000 units a millisecond to compile
     "max_grammar_size": 100_000,
     "verbose_errors": False,
 }
-JSON_OPTIONS = {
+JSON_OPTIONS: Any = {
     "whitespace_pattern": r"[ \n]{1,40}",
     "lenient": False,
 }  # between the parts; all keywords count

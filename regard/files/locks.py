@@ -77,10 +77,10 @@ def _acquire(path: Path, name: Path, advice: str) -> tuple[int, str]:
                 return handle, owner
 
 
-def try_lock(handle: int, wait: bool = False) -> bool | None:
+def try_lock(handle: int, wait: bool = False, shared: bool = False) -> bool | None:
     """Lock an open file. Return False if another process has, and None if the filesystem has no locks."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError as e:
@@ -177,6 +177,6 @@ def is_locked(folder: Path) -> bool:
         match = OWNER.fullmatch(os.pread(handle, 500, 0).decode(errors="replace").strip("\0"))
         if match and match[2] == socket.gethostname() and not _is_alive(int(match[1])):
             return False
-        return not try_lock(handle)
+        return not try_lock(handle, shared=True)  # NFS refuses any other of a file that is open to be read
     finally:
         release(handle)

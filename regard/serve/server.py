@@ -165,7 +165,7 @@ def serve_models(
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             await super().shutdown(sockets)
-            # uvicorn raises the signal again: now an exception, so that the last lines of the log are written.
+            # uvicorn raises the signal again: now as an exception, so that the log is written to its end
             signal.signal(signal.SIGHUP, lambda sig, _: sys.exit(128 + sig))
 
     listener = bind_socket(PORT if port is None else port, security.host, port is not None)

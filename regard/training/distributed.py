@@ -27,8 +27,8 @@ def process_group(device: torch.device) -> Iterator[None]:
         return
     # gloo next to NCCL: the processes make small decisions on the CPU, without waiting for the GPU
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    # Never freed: DDP would be the last to let go of the group, and would wait for gloo's thread while it holds
-    # the GIL, for which that thread waits where it frees a tensor.
+    # Never freed: DDP would be the last to let go of the group, and would wait for gloo's thread while it
+    # holds the GIL, for which that thread waits where it frees a tensor.
     _groups.append(dist.group.WORLD)
     try:
         yield

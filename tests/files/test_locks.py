@@ -11,8 +11,8 @@ import pytest
 
 from helpers.errors import user_error
 from helpers.locking import held, start
-from regard.files.atomic import new_folder
-from regard.files.locks import LOCK, lock_folder
+from regard.files.atomic import new_folder, write_text
+from regard.files.locks import LOCK, is_locked, lock_folder
 
 
 def lock(folder: Path, rank: int = 0) -> None:
@@ -113,19 +113,41 @@ def test_what_is_no_lock_of_ours_is_left_alone(tmp_path: Path) -> None:
     assert mine.read_text().startswith("pid 1")
 
 
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
 def test_a_filesystem_without_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     """The file is the lock, and a person decides when it is stale."""
 
     def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     lock(tmp_path)
-    assert str(tmp_path / LOCK) in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path / LOCK) in line
+    write_text(tmp_path / "text", "whole")
+    (tmp_path / "text").unlink()
     assert names(tmp_path) == []
     with lock_folder(tmp_path, "--out"):
+        assert is_locked(tmp_path)
         user_error(lambda: lock(tmp_path), f"pid {os.getpid()} on", f"delete {tmp_path / LOCK}")
         assert names(tmp_path) == [LOCK]
     lock(tmp_path)
+
+
+def test_locks_of_nfs_need_a_file_that_is_open_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def lock_as_nfs_does(handle: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX and fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_as_nfs_does)
+    with lock_folder(tmp_path, "--out"):
+        assert is_locked(tmp_path)
+    (tmp_path / LOCK).write_text("pid 999999999 on elsewhere, since 2026-01-01 00:00:00\n")
+    assert not is_locked(tmp_path)

@@ -53,8 +53,8 @@ def check_dense(path: Path, pooling: str) -> None:
     config = read_json(path)
     if pooling != "mean" or config.get("activation_function") != IDENTITY or config.get("bias") is not True:
         raise UserError(
-            f"{path}: a dense layer is supported as a head for classes only: on the mean of all tokens, with a "
-            f"bias, and activation_function {IDENTITY}"
+            f"{path}: a dense layer is supported as a head for classes only: on the mean of all tokens, with "
+            f"a bias, and activation_function {IDENTITY}"
         )
 
 
