@@ -107,7 +107,7 @@ class Tab:
     def __init__(self, browser, url, **options):
         options = {"reduced_motion": "reduce"} | options  # fewer pictures to draw
         self.page, self.url, self.wrong, self.opened = browser.new_page(**options), url, [], 0
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
         self.page.on("request", self.requested)

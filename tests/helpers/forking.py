@@ -9,6 +9,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -125,6 +126,9 @@ def main() -> None:
     handle, *sys.path = sys.argv[1:]
     exec(PRELOAD, {})
     request = wait_for_request(socket.socket(fileno=int(handle)))
+    # As in a terminal: under nohup, or in the background of a script, these are ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     open_streams()
     os.chdir(request["cwd"])
     os.environ.clear()

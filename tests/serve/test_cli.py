@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
 import torch
 
 import regard
+from helpers.forking import Process
 from helpers.looking import reader
 from regard import cli
 from regard.errors import UserError
@@ -63,24 +63,14 @@ if "engine" in sys.argv:
     from regard.models import GPT
     GPT.step = lambda *_: time.sleep(600)
 else:  # the main thread
-    registry.ServedModel.encode = lambda *_: time.sleep(600)
+    registry.ServedModel.encode = lambda *_: print("stuck", flush=True) or time.sleep(600)
 cli.main(["serve", *sys.argv[2:]])
 """
 
 
-def default_signals():
-    """A child ignores what its parent ignores: SIGHUP under nohup, SIGINT in the background of a script."""
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-
-
 @contextmanager
-def process(*more, script=None, **env):
-    start = ["-m", "regard", "serve"] if script is None else ["-c", script]
-    command = [sys.executable, *start, *map(str, more)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | env
-    server = subprocess.Popen(command, env=environment, preexec_fn=default_signals, **pipes)
+def process(script, *more, **env):
+    server = Process("-c", script, *more, env=os.environ | {"OMP_NUM_THREADS": "1"} | env)
     try:
         server.address = server.stdout.readline().strip()
         yield server
@@ -113,7 +103,7 @@ def test_signal_lets_running_answers_finish(run, number):
         )
 
     more = ("--port", "0", "--places", "3", "--queue", "2")
-    with process(run, *more, script=SLOW_LOG) as server:
+    with process(SLOW_LOG, run, *more) as server:
         assert server.address.startswith("http://127.0.0.1:")
         lines = [post(server, body | {"stream": True}) for _ in range(3)]  # each has started
         waiting = line(server)
@@ -143,7 +133,7 @@ def test_second_signal_ends_at_once(run, tmp_path):
     end = json.loads((folder / GENERATION).read_text())["eos_token_id"]
     (folder / GENERATION).write_text(json.dumps({"suppress_tokens": [end]}))  # or the answer ends by itself
     more = ("--port", "0", "--log", "none")
-    with process(folder, *more, script=SLOW_STEPS, REGARD_API_KEY="sesame") as server:
+    with process(SLOW_STEPS, folder, *more, REGARD_API_KEY="sesame") as server:
         body = {"prompt": "the fox", "max_tokens": 4096, "stream": True}
         it, answer = post(server, body)
         assert answer.status == 401  # the key of the environment is needed
@@ -161,7 +151,7 @@ def test_second_signal_ends_at_once(run, tmp_path):
 @pytest.mark.parametrize("stuck", ["engine", "main"])
 def test_signal_ends_a_stuck_server_within_its_bound(run, stuck):
     more = ("--port", "0", "--log", "none", "--timeout", "0.5")
-    with process(stuck, run, *more, script=STUCK) as server:
+    with process(STUCK, stuck, run, *more) as server:
         it = line(server)
         body = json.dumps({"prompt": "the fox", "max_tokens": 9})
         it.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
@@ -169,7 +159,7 @@ def test_signal_ends_a_stuck_server_within_its_bound(run, stuck):
             assert it.getresponse().status in (408, 503)
             it.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         else:
-            time.sleep(0.3)  # until it is read
+            assert server.stdout.readline() == "stuck\n"
         server.send_signal(signal.SIGTERM)
         _, errors = server.communicate(timeout=60)
         it.close()

@@ -5,8 +5,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import urllib.request
 from itertools import pairwise
@@ -17,6 +15,7 @@ import torch
 from PIL import Image
 
 import regard
+from helpers.forking import Process
 from helpers.looking import noise, reader, seer
 from helpers.runs import TINY
 from helpers.serving import serve_session
@@ -268,22 +267,16 @@ def test_command_serves_until_it_is_stopped(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog.\n" * 30)
     regard.train("write", str(text), out=str(tmp_path / "run"), steps=2, set=TINY)
-    command = [sys.executable, "-m", "regard", "look", str(tmp_path / "run"), "The fox", "--head", "1"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"BROWSER": "true"},
-    )
+    words = ("look", tmp_path / "run", "The fox", "--head", 1)
+    process = Process("-m", "regard", *words, env=os.environ | {"BROWSER": "true"})
     try:
         address = process.stdout.readline().strip()
         assert address.startswith("http://127.0.0.1:")
         assert address.endswith("/#head=1")
-        with urllib.request.urlopen(address.split("#")[0] + "api/log", timeout=20) as answer:
+        with urllib.request.urlopen(address.split("#")[0] + "api/log", timeout=60) as answer:
             assert [row["step"] for row in json.load(answer)][:1] == [1]
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()

@@ -17,6 +17,7 @@ import pytest
 import sacrebleu
 
 from helpers.errors import user_error
+from helpers.forking import Process
 from regard.tasks.metrics import (
     accuracy,
     by_length,
@@ -59,10 +60,11 @@ def command(folder: Path, references: list[str], *systems: list[str], options: s
     for name, lines in zip(["references", "b", "a"], [references, *systems], strict=False):
         paths.append(folder / name)
         paths[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    run = [sys.executable, "-m", "sacrebleu", str(paths[0]), "-i", *map(str, paths[1:]), *options.split()]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
-    done = subprocess.run(run, capture_output=True, check=True, env=environment, encoding="utf-8")
-    return done.stdout
+    words = ("-m", "sacrebleu", paths[0], "-i", *paths[1:], *options.split())
+    with Process(*words, env=os.environ | {"NO_COLOR": "1"}, encoding="utf-8") as run:
+        output, errors = run.communicate()
+    assert run.returncode == 0, errors
+    return output
 
 
 # One system
