@@ -140,7 +140,7 @@ def class_names(labels: Iterable[str]) -> list[str]:
     names = sorted(set(labels), key=_sort_key)
     if len(names) < 2:
         only = f"only the class {quote_name(names[0])}" if names else "no class"
-        raise UserError(f"{only} in the labels; give texts of two or more classes")
+        raise UserError(f"{only} in the labels; give examples of two or more classes")
     return names
 
 

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from regard.tasks import Hear, HearConfig
 from regard.tasks.pixel_classes import PictureConfig
 from regard.tasks.request import DataRequest, Request
 from regard.training.build import train
+from regard.training.plan.facts import Facts, read_facts
+from regard.training.plan.report import data_words
 from regard.vision.decoding import ImageSource
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -166,6 +169,21 @@ def test_errors_name_the_file(data, tmp_path):
     (tmp_path / "hear" / "low_ben_99.wav").write_bytes(b"RIFF")
     user_error(lambda: train("hear", data, out=tmp_path / "no", steps=1, set=TINY), "low_ben_99.wav")
     assert not (tmp_path / "no").exists()
+
+
+def test_a_single_class_is_refused(data):
+    for path in (*Path(data).glob("low_*"), *Path(data).glob("middle_*")):
+        path.unlink()
+    user_error(lambda: read(data), '"high"', "examples of two or more classes")
+
+
+def test_a_plan_says_how_long_recordings_are(tmp_path):
+    for label, seconds in (("a", 11.0), ("b", 1.0)):
+        write_wav(tmp_path / label / "1.wav", tone(300, seconds))
+    facts = read_facts("hear", [str(tmp_path)])
+    assert "up to 10 s each" in data_words(facts, "hear")  # no more is read of each
+    assert "pixels" not in data_words(facts, "hear")
+    assert "10 pixels each way" in data_words(Facts(size=10), "see")
 
 
 def test_without_data_digits_are_spoken(tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ from regard.data.pairs import Pair, build_histories, read_pairs
 from regard.data.reading import current_reading, read_together
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.sound_readers import read_sound_classes
-from regard.data.sounds import frames_of, open_sound, read_header
+from regard.data.sounds import DEFAULT_SECONDS, frames_of, open_sound, read_header
 from regard.data.spans import read_spans
 from regard.data.tables import SUFFIXES
 from regard.data.tags import read_tags
@@ -296,7 +296,8 @@ def read_sound_facts(paths: Sequence[str]) -> Facts:
     for recording in recordings[:LOOKED_AT]:
         with open_sound(recording.source) as file:
             longest = max(longest, read_header(file, recording.source.name).seconds)
-    return class_facts(Counter(recording.label for recording in recordings), frames_of(longest), 1)
+    frames = frames_of(min(longest, DEFAULT_SECONDS))
+    return class_facts(Counter(recording.label for recording in recordings), frames, 1)
 
 
 def class_facts(counts: Counter[str] | Counter[int], size: int, channels: int) -> Facts:

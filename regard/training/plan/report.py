@@ -1,5 +1,6 @@
 """A plan in words: a few lines to print, and comments for recipe.toml."""
 
+from regard.audio.mel import HOP, RATE
 from regard.training.plan.facts import Facts
 from regard.training.plan.plan import Plan, rows_of
 from regard.training.plan.speed import Machine
@@ -14,7 +15,7 @@ def describe(plan: Plan) -> list[str]:
     read = f"{plan.steps:,} steps of {count(plan.batch)} {unit}, {plan.passes:.3g} passes over the data"
     lines = [
         f"plan: {request.kind} of {count(plan.cost.weights)} weights ({size_words(plan)})",
-        f"  data: {data_words(request.facts)}; {count(units)} {unit}",
+        f"  data: {data_words(request.facts, request.task)}; {count(units)} {unit}",
         f"  {read}; {limit_words(plan)}",
         f"  {rate_words(plan)}",
     ]
@@ -43,12 +44,14 @@ def size_words(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def data_words(facts: Facts) -> str:
+def data_words(facts: Facts, task: str) -> str:
     parts = [f"{facts.rows:,} row{'s' * (facts.rows != 1)}"]
     if facts.characters:
         alphabet = facts.source.alphabet or facts.target.alphabet
         parts.append(f"{count(facts.characters)} characters, {alphabet} different")
-    if facts.size:
+    if facts.size and task == "hear":
+        parts.append(f"up to {facts.size * HOP / RATE:.2g} s each")
+    elif facts.size:
         parts.append(f"{facts.size} pixels each way")
     if facts.classes:
         parts.append(f"{facts.classes} classes, the largest {facts.balance:.0%}")
