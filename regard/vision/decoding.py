@@ -21,12 +21,17 @@ from regard.errors import UserError, first_line, os_reason
 
 MAX_PIXELS = 2**26  # in the header of an image: more would fill the memory
 STRIP = 2**20  # pixels that are converted at a time
+BLOCK = 2**26  # bytes of a large image that Pillow allocates at once
 
 WEB = ("PNG", "JPEG", "WEBP")  # formats that clients may send
 # Formats that Pillow only recognises, or hands to other programs.
 NOT_READ = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 HEAD = 2**16  # bytes of a file by which it is recognised
 GREY = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}  # Pillow's modes without colour
+
+# malloc gives blocks of more than 32 MiB back to the system at once. Of smaller ones, such as Pillow's usual
+# 16 MiB, it keeps some for each thread that has decoded an image.
+Image.core.set_block_size(BLOCK)
 
 Shape = tuple[int, int, int]  # channels, height, width
 Size = tuple[int, int, bool]  # width and height of an image, and whether it is grey
@@ -147,21 +152,22 @@ def resize_image(image: Image.Image, shape: Shape) -> np.ndarray:
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.has_transparency_data:
-        image = put_on_white(image)
     mode = "L" if C == 1 else "RGB"
+    if image.has_transparency_data:
+        image = put_on_white(image, mode)
     image = image if image.mode == mode else image.convert(mode)
     if image.size != (W, H):
         image = ImageOps.fit(image, (W, H), Image.Resampling.BICUBIC)
     return np.asarray(image).reshape(H, W, C).transpose(2, 0, 1)
 
 
-def put_on_white(image: Image.Image) -> Image.Image:
-    """Return an image in RGB on a white background. In strips, since each step needs a copy."""
-    result = Image.new("RGB", image.size)
+def put_on_white(image: Image.Image, mode: str) -> Image.Image:
+    """Return an image in RGB or grey on a white background. In strips, since each step needs a copy."""
+    result = Image.new(mode, image.size)
     height = max(1, STRIP // image.width)
     for top in range(0, image.height, height):
         box = 0, top, image.width, min(top + height, image.height)
         strip = image.crop(box).convert("RGBA")
-        result.paste(Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip), box)
+        whole = Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip)
+        result.paste(whole.convert(mode), box)
     return result

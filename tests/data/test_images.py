@@ -93,7 +93,8 @@ def test_transparent_images_are_put_on_white_strip_by_strip(tmp_path, monkeypatc
     for image in (rgba, palette, keyed, grey):
         whole = image.convert("RGBA")
         want = Image.alpha_composite(Image.new("RGBA", image.size, "white"), whole).convert("RGB")
-        assert decoding.put_on_white(image).tobytes() == want.tobytes()
+        for mode in ("RGB", "L"):
+            assert decoding.put_on_white(image, mode).tobytes() == want.convert(mode).tobytes()
 
 
 def test_number_of_decoded_pixels_is_limited(tmp_path):
