@@ -53,7 +53,7 @@ def export_onnx(folder: str | Path, request: ExportRequest) -> str:
     graphs = task_graphs(model, task)
     with atomic_folder(Path(folder)) as temporary:
         for graph in graphs:
-            write_graph(temporary / f"{graph.name}.onnx", graph, model)
+            write_graph(temporary / f"{graph.name}.onnx", graph, model, task)
         ids = {"eos_token_id": request.end, "decoder_start_token_id": request.begin}
         tokens = {name: id for name, id in ids.items() if id is not None and request.generates}
         if request.tokenizer is not None:
@@ -85,9 +85,8 @@ def task_graphs(model: Any, task: dict[str, Any]) -> list[Graph]:
     graphs: list[Graph] = model.graphs()
     backwards = any(isinstance(m, nn.RNNBase) and m.bidirectional for m in model.modules())
     if backwards and task["name"] != "fill" and not any(graph.recurrent for graph in graphs):
-        raise UserError(  # padding would be read first
-            f"an ELMo's vectors for {task['name']} have no ONNX graph; export the model that predicts words"
-        )
+        # torch's exporter would have it read the padding first
+        graphs = [replace(graph, recurrent=True) for graph in graphs]
     if task["name"] == "embed":
         return [pool_vectors(graph, model.encode, task) for graph in graphs]
     if task["name"] in ("see", "hear"):
@@ -103,7 +102,7 @@ def pool_vectors(graph: Graph, encode: Callable[..., Tensor], task: dict[str, An
         y = x[:, 0] if task["pooling"] == "first" else masked_mean(x, mask)
         return F.normalize(y, dim=1) if task["normalize"] else y
 
-    inputs = {name: axes for name, axes in graph.inputs.items() if name in ("ids", "mask")}
+    inputs = dict.fromkeys(("ids", "mask"), graph.inputs["ids"])
     return replace(graph, f=vectors, inputs=inputs, outputs=("vectors",))
 
 
@@ -123,9 +122,9 @@ def normalize_pixels(graph: Graph, config: Any, task: dict[str, Any]) -> Graph:
 
 
 @torch.no_grad()
-def write_graph(path: Path, graph: Graph, model: Any) -> None:
+def write_graph(path: Path, graph: Graph, model: Any, task: dict[str, Any]) -> None:
     if graph.recurrent:
-        import_extra("onnx").save_model(recurrent_graph(model, graph), str(path))
+        import_extra("onnx").save_model(recurrent_graph(model, graph, task), str(path))
         return
     inputs = random_inputs(graph, model, 0, batch=3, lengths=(7, 5))
     shapes = tuple(

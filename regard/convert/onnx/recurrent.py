@@ -47,11 +47,11 @@ class GraphBuilder:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
 
 
-def recurrent_graph(model: Any, declared: Graph) -> Any:
+def recurrent_graph(model: Any, declared: Graph, task: dict[str, Any]) -> Any:
     """The graph that a model declares as recurrent."""
     if "source" in declared.inputs:
         return encoder_graph(model)
-    return writer_graph(model) if "state" in declared.inputs else reader_graph(model)
+    return writer_graph(model) if "state" in declared.inputs else reader_graph(model, task)
 
 
 def encoder_graph(model: Any) -> Any:
@@ -90,26 +90,57 @@ def writer_graph(model: Any) -> Any:
     )
 
 
-def reader_graph(model: Any) -> Any:
-    """ids, mask -> logits: a recurrent model with a head, over each token or the pooled vector."""
-    graph, rnn, types = GraphBuilder(), model.model.rnn, import_extra("onnx").TensorProto
-    x, states = add_layers(graph, model.model.embed, rnn, "ids", add_lengths(graph))
-    if model.each:
+def reader_graph(model: Any, task: dict[str, Any]) -> Any:
+    """ids, mask -> logits: a recurrent model with a head, over each token or the pooled vector; or -> vectors
+    of texts, without a head."""
+    graph, types, embeds = GraphBuilder(), import_extra("onnx").TensorProto, task["name"] == "embed"
+    reader = model if embeds else model.model
+    mix = getattr(reader, "mix", None)  # of an ELMo's layers
+    rnn = reader.rnn if mix is None else reader.encoder.rnn
+    x, states = add_layers(graph, reader.embed, rnn, "ids", add_lengths(graph))
+    x = x if mix is None else add_mix(graph, mix, "x", x)
+    if not embeds and model.each:
         x = graph.node("Transpose", [x], ["by_text"], perm=[1, 0, 2])  # (B, S, D)
-    elif model.mean:  # the states are 0 where a text is padded
-        total = graph.node("ReduceSum", [x, graph.weight("tokens", torch.tensor([0]))], ["total"], keepdims=0)
-        graph.node("Cast", ["mask"], ["present"], to=types.FLOAT)
-        count = graph.node("ReduceSum", ["present", "axis"], ["count"], keepdims=1)  # (B, 1)
-        x = graph.node("Div", [total, count], ["mean"])  # (B, D)
+    elif task["pooling"] == "mean" if embeds else model.mean:
+        x = add_mean(graph, x)
+    elif mix is not None:
+        x = graph.node("Gather", [x, graph.weight("first", torch.tensor(0))], ["first_token"])  # (B, D)
     else:
         last = [states[rnn.num_layers - 1], graph.weight("layer", torch.tensor([0]))]
         x = graph.node("Squeeze", last, ["last"])  # (B, D)
-    graph.node("Identity", [add_linear(graph, x, "head", model.head.weight, model.head.bias)], ["logits"])
     ids = ["batch", "length"]
-    return graph.model(
-        {"ids": (types.INT64, ids), "mask": (types.BOOL, ids)},
-        {"logits": (types.FLOAT, [*(ids if model.each else ids[:1]), model.head.out_features])},
-    )
+    if embeds:
+        if task["normalize"]:
+            x = graph.node("LpNormalization", [x], ["unit"], axis=1)
+        graph.node("Identity", [x], ["vectors"])
+        output = {"vectors": (types.FLOAT, [*ids[:1], reader.config.dim])}
+    else:
+        graph.node("Identity", [add_linear(graph, x, "head", model.head.weight, model.head.bias)], ["logits"])
+        output = {"logits": (types.FLOAT, [*(ids if model.each else ids[:1]), model.head.out_features])}
+    return graph.model({"ids": (types.INT64, ids), "mask": (types.BOOL, ids)}, output)
+
+
+def add_mix(graph: GraphBuilder, mix: Any, *layers: str) -> str:
+    """Add the mixture of layers of an ELMo; return its name."""
+    weights = mix.gamma * mix.w.softmax(0)
+    parts = [
+        graph.node("Mul", [layer, graph.weight(f"s{j}", weights[j])], [f"part{j}"])
+        for j, layer in enumerate(layers)
+    ]
+    return graph.node("Sum", parts, ["mixed"])
+
+
+def add_mean(graph: GraphBuilder, x: str) -> str:
+    """Add the mean over the tokens of each text, from (S, B, D) to (B, D); return its name."""
+    present = graph.node("Cast", ["mask"], ["present"], to=graph.onnx.TensorProto.FLOAT)  # (B, S)
+    count = graph.node("ReduceSum", [present, "axis"], ["count"], keepdims=1)  # (B, 1)
+    by_token = graph.node("Transpose", [present], ["by_token"], perm=[1, 0])
+    by_token = graph.node(
+        "Unsqueeze", [by_token, graph.weight("width", torch.tensor([2]))], ["weights"]
+    )  # (S, B, 1)
+    x = graph.node("Mul", [x, by_token], ["unpadded"])
+    total = graph.node("ReduceSum", [x, graph.weight("tokens", torch.tensor([0]))], ["total"], keepdims=0)
+    return graph.node("Div", [total, count], ["mean"])
 
 
 def add_linear(graph: GraphBuilder, x: str, name: str, W: Tensor, b: Tensor | None = None) -> str:
