@@ -28,7 +28,7 @@ def of_width(recipe: str, data: tuple[str, ...], *widths: int) -> list[Case]:
 
 
 CASES = [
-    *of_width("write", TEXT, 64, 128, 256),
+    *of_width("write", TEXT, 64, 128, 256, 512),
     *of_width("fill", WIKI, 64, 128, 256),
     *of_width("classify", ("sst2/train.tsv.gz",), 64, 128),
     *of_width("translate", PAIRS, 128, 256),

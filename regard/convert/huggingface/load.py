@@ -189,7 +189,7 @@ def writing_task(kind: str, tokenizer: Path | tokenizers.Tokenizer | None) -> di
 
 
 def head_task(c: Config, head: Tensors, dim: int, task: str | None = None) -> dict[str, Any]:
-    """The task of a fine-tuned folder, which its class says, with the names of its classes; or of ELECTRA's
+    """The task of a fine-tuned folder, as its class says, with the names of its classes; or of an ELECTRA's
     discriminator."""
     if "found.weight" in head:
         return {"name": "fill", "next": False, "words": False, "replaced": True}

@@ -73,6 +73,7 @@ MACHINES = {
 WORD = 2e5  # operations for a word of word2vec, as fast as it is on two cores
 FASTER_NOW = 1.15  # than what is remembered; less is chance, and would change a plan from run to run
 FASTER = 1.6  # a CPU that multiplies bf16, than in float32; to the same loss (docs/results.md)
+PROCESS = 0.5e9  # bytes of Python, torch and a small set of data, measured
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
 
 
@@ -265,10 +266,11 @@ def working_speed(machine: Machine, cost: Cost, compiled: bool) -> float:
 
 
 def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool) -> float:
-    """The bytes of weights, gradients, the optimizer's state, and what a step keeps for its backward pass."""
+    """The bytes of weights, gradients, the optimizer's state, and what a step keeps for its backward pass; of a
+    GPU, or of the whole process."""
     by_muon = cost.blocks if muon else 0
     state = 4 * (2 * cost.weights + by_muon + 2 * (cost.weights - by_muon))
     # measured on the H200: bf16 takes 0.43 of what is kept in float32; logits are computed a part at a time
     saved_bytes = cost.activations * units / machine.processes * (0.43 if machine.gpu else 1.0)
     logits = 8.0 * min(units / machine.processes, 8192) * vocab
-    return state + saved_bytes + logits + (0.2e9 if machine.gpu else 0.0)
+    return state + saved_bytes + logits + (0.2e9 if machine.gpu else PROCESS)

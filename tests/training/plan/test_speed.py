@@ -10,7 +10,15 @@ from helpers.errors import user_error
 from regard.models import MODELS
 from regard.runs import recipe
 from regard.training.plan import speed
-from regard.training.plan.speed import Row, cost_of, known_machine, memory_of, step_seconds, this_machine
+from regard.training.plan.speed import (
+    PROCESS,
+    Row,
+    cost_of,
+    known_machine,
+    memory_of,
+    step_seconds,
+    this_machine,
+)
 
 GPT = {"dim": 48, "depth": 3, "heads": 3, "context": 32}
 
@@ -52,9 +60,9 @@ def test_every_kind_has_a_cost(kind: str, sizes: dict[str, int], shapes: list[tu
 def test_memory_of_known_sizes() -> None:
     """Weights, gradients and the optimizer's state: 16 bytes a weight with AdamW, 12 in Muon's blocks."""
     cpu, cost = known_machine("cpu2"), gpt_cost()
-    assert memory_of(cpu, cost, 0, 61, muon=False) == 16 * cost.weights
-    assert memory_of(cpu, cost, 0, 61, muon=True) == 12 * cost.blocks + 16 * 61 * 48
-    more = memory_of(cpu, cost, 64, 61, muon=False) - 16 * cost.weights
+    assert memory_of(cpu, cost, 0, 61, muon=False) == PROCESS + 16 * cost.weights
+    assert memory_of(cpu, cost, 0, 61, muon=True) == PROCESS + 12 * cost.blocks + 16 * 61 * 48
+    more = memory_of(cpu, cost, 64, 61, muon=False) - PROCESS - 16 * cost.weights
     assert more == 64 * cost.activations + 8 * 64 * 61
 
 
