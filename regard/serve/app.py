@@ -23,9 +23,10 @@ from regard.serve.openapi import openapi_document
 from regard.serve.page import build_routes
 from regard.serve.refusals import QuickRefusals
 from regard.serve.registry import ModelRegistry
+from regard.serve.responses import ResponsesRoute
 from regard.serve.security import SecurityConfig, SecurityMiddleware
 
-GENERATING = ("/v1/completions", "/v1/chat/completions")  # what needs an engine
+GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses")  # what needs an engine
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -42,8 +43,10 @@ class ModelApp:
 
 def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter | None = None) -> ModelApp:
     """The API of all models, and the page for every other path; a `log` gets a line for each request."""
+    api = OpenAIRoutes(registry)
     routes = [
-        *OpenAIRoutes(registry).routes(),
+        *api.routes(),
+        ResponsesRoute(api).route(),
         AskRoute(registry).route(),
         *status_routes(registry, security.key is not None),
     ]

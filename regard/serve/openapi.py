@@ -9,6 +9,7 @@ from regard.serve.schema import (
     completion_request,
     enum,
     obj,
+    responses_request,
 )
 from regard.serve.security import PUBLIC_PATHS
 
@@ -67,6 +68,16 @@ COMPLETION = response(
         "usage": USAGE,
     }
 )
+RESPONSE = response(
+    {
+        "id": STRING,
+        "object": enum("response"),
+        "status": enum("completed", "incomplete"),
+        "model": STRING,
+        "output": {"type": "array", "items": {"type": "object"}},
+        "usage": {"type": "object"},
+    }
+)
 SCORED = response({"text": STRING, "score": {"type": ["number", "null"]}})  # a probability, of classes
 ANSWER = response(
     {
@@ -114,6 +125,9 @@ def openapi_document(max_tokens: int, key: bool) -> Schema:
         "/v1/models/{model}": one_model,
         "/v1/completions": post("Continue a text.", completion, COMPLETION, JSON_ERRORS),
         "/v1/chat/completions": post("Answer in a conversation.", chat, COMPLETION, JSON_ERRORS),
+        "/v1/responses": post(
+            "Answer a text or a conversation.", responses_request(max_tokens), RESPONSE, JSON_ERRORS
+        ),
         "/v1/embeddings": post(
             "Embed texts as vectors.", EMBEDDING_REQUEST, list_of(EMBEDDING), JSON_ERRORS, streams=False
         ),

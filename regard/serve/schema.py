@@ -94,6 +94,7 @@ IGNORED: dict[str, Schema] = dict.fromkeys(
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
         *("prompt_cache_retention", "prediction", "verbosity", "stream_moderation", "moderation"),
         *("cache_prompt", "cache_salt", "priority", "request_id", "session_id", "keep_alive"),
+        *("truncation", "include", "max_tool_calls"),
         *("spaces_between_special_tokens", "return_tokens_as_token_ids", "return_token_ids"),
     ),
     ANY,
@@ -203,6 +204,46 @@ def chat_request(max_tokens: int) -> Schema:
         "continue_final_message": enum(False),
     }
     return obj(generate_fields(max_tokens) | fields, "messages")
+
+
+def responses_request(max_tokens: int) -> Schema:
+    kinds = enum("text", "input_text", "output_text")
+    part = obj({"type": kinds, "text": TEXT, "annotations": ANY, "logprobs": ANY}, "type", "text")
+    item = obj(
+        {
+            "type": NAME,
+            "role": enum("system", "developer", "user", "assistant"),
+            "content": {"anyOf": [TEXT, array(part, MAX_PARTS)]},
+            **dict.fromkeys(("id", "status", "phase"), ANY),
+        },
+        "role",
+        "content",
+    )
+    form = obj(
+        {
+            "type": enum("text", "json_object", "json_schema"),
+            "schema": OBJECT,
+            **dict.fromkeys(("name", "description", "strict"), ANY),
+        },
+        "type",
+    )
+    fields = {
+        "model": MODEL,
+        **SAMPLING,
+        **IGNORED,
+        "input": {"anyOf": [TEXT, array(item, MAX_MESSAGES)]},
+        "instructions": TEXT,
+        "max_output_tokens": integer(1, max_tokens),
+        "stream": BOOLEAN,
+        "text": obj({"format": form, "verbosity": ANY}),
+        "reasoning": obj({"effort": NAME, "summary": ANY, "generate_summary": ANY}),
+        # only as they are anyway
+        "background": enum(False),
+        "top_logprobs": enum(0),
+        "tools": array(ANY, 0, 0),
+        "tool_choice": enum("none", "auto"),
+    }
+    return obj(fields, "input")
 
 
 EMBEDDING_REQUEST = obj(

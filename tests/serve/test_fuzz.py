@@ -39,7 +39,7 @@ NUMERIC = {
     *("n", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed"),
     *("no_repeat_ngram_size", "num_beams", "length_penalty", "logprobs", "presence_penalty"),
     *("frequency_penalty", "max_new_tokens", "num_return_sequences", "checkpoint", "dimensions"),
-    *("top_logprobs", "max_completion_tokens"),
+    *("top_logprobs", "max_completion_tokens", "max_output_tokens"),
 }
 ROUTES = {
     "/v1/completions": (
@@ -49,6 +49,10 @@ ROUTES = {
     "/v1/chat/completions": (
         schema.chat_request(TOKENS),
         {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 3, "model": "chat"},
+    ),
+    "/v1/responses": (
+        schema.responses_request(TOKENS),
+        {"input": TEXT, "max_output_tokens": 3, "model": "chat"},
     ),
     "/v1/embeddings": (schema.EMBEDDING_REQUEST, {"input": TEXT, "model": "embed"}),
     "/api/ask": (schema.ask_request(TOKENS), {"input": TEXT, "model": "translate", "max_new_tokens": 3}),
