@@ -99,8 +99,8 @@ def read_excel(path: str) -> Iterator[Row]:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
             sheet = book.worksheets[0]
             if len(book.worksheets) > 1:
-                others = ", ".join(each.title for each in book.worksheets[1:])
-                record_note(f"{path}: the first sheet, {sheet.title}, is read; left out: {others}")
+                left_out = ", ".join(each.title for each in book.worksheets[1:])
+                record_note(f"{path}: the first sheet, {sheet.title}, is read; left out: {left_out}")
             sheet.reset_dimensions()  # which some programs write wrong
             for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
                 row = [_excel_text(cell) for cell in cells]

@@ -22,6 +22,7 @@ from regard.errors import UserError
 FEW = 20  # of so many rows, one may have an empty cell and is left out; if there are more, the file is wrong
 NAME = re.compile(r"[^\W\d][\w .:/()#-]{0,39}")  # what may be the name of a column
 IDENTIFIER = re.compile(r"[A-Za-z]+[0-9]*(_[A-Za-z0-9]+)+")  # what is no word of a text: sentence_en
+FIRST = re.compile(r"[:! ]1$")  # where the first row of a file is
 NUMBERS = {"", "id", "idx", "index", "row", "number", "unnamed: 0"}  # columns that count rows
 MOST_CLASSES, LONGEST_CLASS = 50, 40  # of a column that is taken for labels without their name
 
@@ -308,7 +309,7 @@ def has_header(rows: Sequence[Row], layout: Layout, chosen: Mapping[str, str]) -
     where, cells = rows[0]
     cells = [str(cell).strip() for cell in cells]
     names = [normalize(cell) for cell in cells]
-    if layout.in_order and not where.endswith(":1"):  # a blank line before it says that it has none
+    if layout.in_order and not FIRST.search(where):  # a blank line before it says that it has none
         return False
     if layout.is_header is not None and (len(cells) == 2 or reading_version() < 3):
         if layout.is_header(cells):
@@ -331,7 +332,8 @@ def has_header(rows: Sequence[Row], layout: Layout, chosen: Mapping[str, str]) -
 
 
 def combinations_of_two(cells: Sequence[str]) -> list[list[str]]:
-    return [list(pair) for pair in combinations(cells, 2)] if all(map(NAME.fullmatch, cells)) else []
+    is_named = all(NAME.fullmatch(cell) or not cell for cell in cells)
+    return [list(pair) for pair in combinations(cells, 2)] if is_named else []
 
 
 def stands_out(rows: Sequence[Row]) -> bool:
@@ -374,14 +376,18 @@ def is_class_column(values: Sequence[Any]) -> bool:
 def guess_label(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
     """Of two columns besides numbers of rows, take the one with few short values for the label, and the other
     for the text."""
-    others = [index for index, name in enumerate(names) if normalize(name) not in NUMBERS and "." not in name]
-    if len(others) != 2 or not rows:
+    candidates = [
+        index for index, name in enumerate(names) if normalize(name) not in NUMBERS and "." not in name
+    ]
+    if len(candidates) != 2 or not rows:
         return {}
-    columns = {index: [cells[index] for _, cells in rows] for index in others}
-    classes = [index for index in others if is_class_column(columns[index]) and known.get("text") != index]
+    columns = {index: [cells[index] for _, cells in rows] for index in candidates}
+    classes = [
+        index for index in candidates if is_class_column(columns[index]) and known.get("text") != index
+    ]
     texts = [
         index
-        for index in others
+        for index in candidates
         if index not in classes and not all(map(is_number, map(str, columns[index])))
     ]
     if len(classes) != 1 or len(texts) != 1 or known.get("label", classes[0]) != classes[0]:

@@ -100,18 +100,12 @@ def _parse_record(where: str, record: dict[str, Any]) -> Span:
         start = start[0] if start else None
     if isinstance(answer, dict):  # as in SQuAD's files
         start, answer = answer.get("answer_start", start), answer.get("text")
-    if str(record.get("impossible") or "").strip().lower() in ("true", "1", "yes") or (
-        is_list and answer == ""
-    ):
+    if is_list and not answer:
         return Span(question, context, "", 0)
-    if answer is not None and not isinstance(answer, str):
+    if not isinstance(answer, str) or not check_surrogates(answer, where).strip():
         raise UserError(
-            f"{where}: the answer {quote_name(repr(answer))} is not a text; copy it from the context"
-        )
-    if not answer or not check_surrogates(answer, where).strip():
-        raise UserError(
-            f"{where}: an empty answer; fill it in or remove the row, or say that there is none by "
-            '"answers": [] or is_impossible'
+            f"{where}: the answer {quote_name(repr(answer))} is no text; copy it from the context, or say that "
+            'there is none by "answers": []'
         )
     return Span(question, context, answer, _find_start(where, context, answer, start))
 
