@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from regard.data import Corpus
 from regard.data.bucketing import bucket_width
-from regard.data.conversations import Conversation, read_conversations
+from regard.data.conversations import SYSTEM, Conversation, read_conversations
 from regard.data.ragged import Ragged
 from regard.data.splitting import hold_out_groups
 from regard.decode.sampling import Sampling
@@ -59,7 +59,7 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         if request.valid:
             held = list(read_conversations(request.valid))
         else:
-            out = hold_out_groups([turns[0].text for _, turns in rows], request.data.holdout)
+            out = hold_out_groups([first_words(turns) for _, turns in rows], request.data.holdout)
             held = [row for row, is_out in zip(rows, out, strict=True) if is_out]
             rows = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
         train, notes = task.encode(rows, request.data.longest)
@@ -117,6 +117,11 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         answers = self.answers(model, Request(prompts, options))
         lines = zip(prompts, answers, strict=True)
         return "\n".join(f"{messages[-1]['content']}\n  → {several[0].text}" for messages, several in lines)
+
+
+def first_words(turns: Conversation) -> str:
+    """What is said first: conversations that begin alike are on one side of the split."""
+    return next((turn.text for turn in turns if turn.role != SYSTEM), "")
 
 
 def plain_template(tokenizer: Tokenizer) -> Template:

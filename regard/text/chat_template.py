@@ -144,7 +144,7 @@ class Template:
 
 
 def is_answer(message: Message) -> bool:
-    return bool(message.get("role") == "assistant")
+    return message.get("role") == "assistant" and bool(message.get("content"))
 
 
 def cut_marks(text: str, begins: str, ends: str) -> tuple[str, list[Span]]:

@@ -122,10 +122,7 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     if job.teachers:
         check_teachable(task_class, sections["task"]["name"])
     started = going and find_checkpoint(job.folder)[0] is not None
-    torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
-    if going and (job.folder / BASE).exists():
-        find_base(job.folder)  # raises UserError if it is not what it was
-    parent = load(job.base, "cpu") if job.base and (config.adapter or not started) else None
+    parent = load_parent(job, config, started)
     if parent and parent.task.config.name == sections["task"]["name"]:
         inherited = {name: getattr(parent.task.config, name) for name in task_class.inherits}
         sections["task"] = {k: v for k, v in inherited.items() if v is not None} | sections["task"]
@@ -179,6 +176,15 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
         task.continue_from(base_task)
     task.gather = gather_pairs
     return start(job, kind, model, task, corpus, data_config, config, device, make_first_model)
+
+
+def load_parent(job: Job, config: TrainConfig, started: bool) -> Model | None:
+    """The model to start from. The checkpoints of a run that has started have all weights, unless it keeps
+    an adapter: its base must be what it was then."""
+    torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
+    if job.resumes and (job.folder / BASE).exists():
+        find_base(job.folder)
+    return load(job.base, "cpu") if job.base and (config.adapter or not started) else None
 
 
 def find_task(name: Any, config: TrainConfig) -> tuple[type[Task], type[Any]]:

@@ -12,7 +12,7 @@ import torch
 
 from helpers.errors import user_error
 from helpers.runs import tiny, write_text
-from regard.data.conversations import Turn, read_conversations
+from regard.data.conversations import Turn
 from regard.models import GPT, GPTConfig
 from regard.runs.layout import read_log
 from regard.runs.load import load
@@ -243,7 +243,11 @@ def test_the_plan_knows_conversations(files) -> None:
 
 def test_dialogues_that_begin_alike_are_on_one_side(tmp_path, files) -> None:
     data = tmp_path / "alike.jsonl"
-    rows = [{"turns": [f"start {n % 11}", f"reply {n}"]} for n in range(44)]
+    roles = ("system", "user", "assistant")
+    texts = [("be brief", f"start {n % 11}", f"reply {n}") for n in range(44)]
+    rows = [
+        {"messages": [{"role": r, "content": t} for r, t in zip(roles, text, strict=True)]} for text in texts
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     base = load(files["base"], "cpu")
     section = ConverseConfig(name="converse")
@@ -251,7 +255,6 @@ def test_dialogues_that_begin_alike_are_on_one_side(tmp_path, files) -> None:
     corpus = Converse.read(request)
     assert len(corpus.train) + len(corpus.valid) == 44
     assert len(corpus.valid) == 4
-    assert len({turns[0].text for _, turns in read_conversations([str(data)])}) == 11
 
 
 def test_what_cannot_chat(files, tmp_path) -> None:
