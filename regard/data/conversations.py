@@ -17,7 +17,7 @@ from regard.data.files import (
     read_jsonl,
 )
 from regard.data.pairs import SUFFIXES, Pair, UserReply, read_pairs
-from regard.data.reading import reading_version, record_source
+from regard.data.reading import current_reading, reading_version, record_source
 from regard.data.tables import SUFFIXES as TABLES
 from regard.data.tables import read_table
 from regard.errors import UserError, first_line, shorten
@@ -134,13 +134,13 @@ def link_pairs(file: str, pairs: Iterable[Pair]) -> Iterator[tuple[str, Conversa
 
 def read_rows(file: str) -> Iterator[tuple[str, Any]] | None:
     """Where each row of a file is, and its values by name; None if it is a file of pairs."""
-    suffix = content_suffix(file)
+    suffix, reading = content_suffix(file), current_reading()
+    if file == "-" or reading.columns or reading.usual_columns or (suffix == ".tsv" and reading.version < 3):
+        return None
     if suffix == ".jsonl":
         return read_jsonl(file)
     if suffix == ".json" and begins_list(file):
         return read_json_list(file)
-    if file == "-" or (suffix == ".tsv" and reading_version() < 3):
-        return None
     table = read_table(file)
     header = table.header or [str(cell) for cell in table.sample()[0][1]]
     names = [name.strip().lower() for name in header]

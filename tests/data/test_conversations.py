@@ -12,7 +12,7 @@ import pytest
 from helpers.errors import user_error
 from regard.data.conversations import Turn, read_chat_pairs, read_conversations
 from regard.data.pairs import UserReply, build_histories, read_pairs
-from regard.data.tables import SUFFIXES as TABLES
+from regard.data.reading import read_together
 from regard.tasks import Chat, ChatConfig, DataRequest
 from regard.training.plan.facts import read_facts
 
@@ -88,6 +88,13 @@ def test_tables_of_questions_and_answers(tmp_path: Path) -> None:
         ]
 
 
+def test_columns_that_were_chosen_are_those_of_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "no", "completion": "no", "asked": "Hi", "said": "Hello"}\n')
+    with read_together(columns={"source": "asked", "target": "said"}):
+        assert list(read_chat_pairs([str(path)])) == [("Hi", "Hello")]
+
+
 def test_a_json_file_may_be_an_object(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"data": [{"messages": messages(MORE)}]}))
     ((_, turns),) = read_conversations([str(tmp_path / "a.json")])
@@ -96,8 +103,6 @@ def test_a_json_file_may_be_an_object(tmp_path: Path) -> None:
 
 def test_parquet(tmp_path: Path) -> None:
     parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
-    if ".parquet" not in TABLES:
-        pytest.skip("no reader of Parquet yet")
     rows = {"id": [1, 2], "messages": [messages([SYSTEM, *MORE]), messages(MORE[:2])]}
     parquet.write_table(arrow.table(rows), tmp_path / "a.parquet")
     (_, first), (_, second) = read_conversations([str(tmp_path / "a.parquet")])
