@@ -1,6 +1,7 @@
 """Small data files in the place of those that the documents name."""
 
 import gzip
+import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,11 @@ def write_gguf(path: Path) -> None:
     (path.with_name("gguf") / hostile.GGUF).rename(path)
 
 
+def write_conversations(path: Path) -> None:
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
+    path.write_text((json.dumps({"messages": turns}) + "\n") * 12)
+
+
 DATA: dict[str, Callable[[Path], object]] = {
     "my.txt": write_prose,
     "other.txt": write_prose,
@@ -132,6 +138,11 @@ DATA: dict[str, Callable[[Path], object]] = {
     **{f"{part}.tsv": write_captions for part in ("train", "dev", "test")},
 }
 DATA_OF_PAGE: dict[str, dict[str, Callable[[Path], object]]] = {  # where a name stands for something else
+    "docs/chatting.md": {
+        "my.jsonl": write_conversations,
+        "SmolLM2.gguf": write_gguf,
+        **{f"{part}.tsv": copy_lines("chat.tsv") for part in ("train", "valid")},
+    },
     "docs/hearing.md": {
         "test/": write_recordings,
         "train.tsv": write_audio_table,

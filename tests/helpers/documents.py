@@ -160,7 +160,8 @@ def run_command(page: str, command: Command, monkeypatch: pytest.MonkeyPatch) ->
         if before != "--out" and not Path(word).exists():
             make(page, name, word)
     if name == "train" and "--list" not in words:
-        words += SMALL if words[0] in ("chat", "translate") and "model." not in " ".join(words) else []
+        is_new = "--from" not in words and "model." not in " ".join(words)
+        words += SMALL if words[0] in ("chat", "translate") and is_new else []
         words += ["--steps", "3"] if "--resume" in words else ["--steps", "2", "--set", "train.batch=2"]
     if name == "serve" or (name == "look" and not {"--save", "--word"} & set(words)):
         check_server([name, *words], command.environment)
