@@ -24,6 +24,10 @@ def write_base(folder: Path, model: nn.Module, base: str, rank: int, alpha: floa
 def digest_weights(base: str) -> dict[str, str]:
     """The SHA-256 of each file with weights of a model."""
     path = download(base) if base.startswith(HUB) else Path(base)
+    if (path / BASE).exists():  # it might point at another, and that at this one
+        raise UserError(
+            f"{path}: it keeps an adapter itself; make one folder of it first: regard export {path} FOLDER"
+        )
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     return {file.name: file_sha256(file) for file in files}
 
