@@ -10,6 +10,7 @@ SECTIONS: dict[str, list[str | Callable[[], str]]] = {
     "Start": ["start.md", "python.md"],
     "Tour": ["tour/README.md", "tour/*.md"],
     "How to": [
+        "data.md",
         "translating.md",
         "chatting.md",
         "writing.md",

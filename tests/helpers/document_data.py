@@ -1,5 +1,6 @@
 """Small data files in the place of those that the documents name."""
 
+import csv
 import gzip
 import json
 import struct
@@ -100,6 +101,13 @@ def write_similarities(path: Path) -> None:
     path.write_text("word1,word2,similarity\nking,queen,9\nman,woman,8\nking,river,1\ndog,fox,5\n")
 
 
+def write_reviews(path: Path) -> None:
+    """The built-in texts with classes, under other names."""
+    rows = [line.split("\t") for line in (BUILTIN / "classify.tsv").read_text().splitlines()[1:60]]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("review", "sentiment"), *rows])
+
+
 def write_gguf(path: Path) -> None:
     hostile.make_gguf(path.with_name("gguf"))
     (path.with_name("gguf") / hostile.GGUF).rename(path)
@@ -115,6 +123,8 @@ DATA: dict[str, Callable[[Path], object]] = {
     "other.txt": write_prose,
     "my.tsv": copy_lines("chat.tsv"),
     "reviews.tsv": copy_lines("classify.tsv"),
+    "reviews.csv": write_reviews,
+    "test.csv": write_reviews,
     "news.conll": copy_lines("tag.conll", 700),
     "tags.tsv": copy_lines("tag.conll", 700),
     "questions.jsonl": copy_lines("span.jsonl"),

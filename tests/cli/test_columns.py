@@ -1,0 +1,75 @@
+"""Columns of tables by options: in a plan, a run, its recipe, and when it is scored."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from helpers.commands import call, check_refused, stdout_of, train_model
+
+SETTINGS = ("model.dim=8", "model.depth=1", "model.heads=2", "model.context=23", "data.tokenizer=char")
+TINY = [word for setting in (*SETTINGS, "train.device=cpu") for word in ("--set", setting)]
+ROWS = [(f"{n} a {'good' if n % 2 else 'bad'} film", "yes" if n % 2 else "no") for n in range(40)]
+
+
+def write_table(path: Path, header: str) -> Path:
+    path.write_text(
+        header + "\n" + "".join(f'{n},"{text}",{label}\n' for n, (text, label) in enumerate(ROWS))
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_table(tmp_path_factory.mktemp("columns") / "a.csv", "n,q1,q2")
+
+
+@pytest.fixture(scope="module")
+def run(table: Path) -> Path:
+    columns = ("--text", "q1", "--label", "3")
+    return train_model(table.parent / "run", "classify", table, *columns, "--steps", 2, *TINY)
+
+
+def test_a_run_keeps_its_columns(
+    run: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (run / "recipe.toml").read_text()
+    assert tomllib.loads(text)["data"]["columns"] == {"text": "q1", "label": "3"}
+    assert "# data: " in text
+    assert "text = q1, label = q2" in text
+    assert "film" not in text  # examples are shown, not kept
+    assert "accuracy" in stdout_of(capsys, "score", run, table)
+    other = write_table(table.parent / "b.csv", "n,text,label")
+    assert "accuracy" in stdout_of(capsys, "score", run, other)
+    check_refused(
+        capsys, tmp_path, ["score", run, other, "--text", "q1"], 'no column "q1" (--text)', '"text", "label"'
+    )
+
+
+def test_a_run_is_resumed_with_its_columns(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, out = run / "recipe.toml", ["--out", run, "--resume"]
+    assert call("train", recipe, *out, "--steps", 3, "--text", "q1") == 0
+    check_refused(capsys, tmp_path, ["train", recipe, *out, "--text", "q2"], "data.columns.text", "q1", "q2")
+
+
+def test_what_is_read_is_shown_before_it_is_trained(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("train", "classify", table, "--text", "q1", "--label", "q2", "--dry-run", "--steps", 2, *TINY)
+    lines = stdout_of(capsys, *words).splitlines()
+    assert f"{table}: 40 rows: text = q1, label = q2" in lines[0]
+    assert "nothing" in lines[1]
+    assert "36" in lines[2]
+    assert "text: 0 a bad film | label: no" in lines[3]
+    assert lines[5].startswith("plan:")
+
+
+def test_columns_of_another_recipe_are_refused(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = ["train", "classify", table, "--source", "q1", "--dry-run"]
+    check_refused(capsys, tmp_path, refused, "--source", "--text --other --label --score")
+    refused = ["train", "classify", table, "--set", "data.columns=3", "--dry-run"]
+    check_refused(capsys, tmp_path, refused, "data.columns=3", "table")
