@@ -13,7 +13,7 @@ from itertools import combinations
 from math import isfinite
 from typing import Any, Literal
 
-from regard.data.files import check_surrogates, display_name, normalize_newlines
+from regard.data.files import check_surrogates, content_suffix, display_name, normalize_newlines
 from regard.data.headers import record_header
 from regard.data.reading import Source, current_reading, reading_version, record_source
 from regard.data.tables import Row, Table, read_table
@@ -161,7 +161,7 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
     if table.header is None and rows and has_header(rows, layout, {**reading.usual_columns, **chosen}):
         table.take_header()
         rows = rows[1:]
-        if layout.in_order:
+        if layout.in_order and content_suffix(table.path) in (".tsv", ""):  # which may have none
             record_header(table.where, table.header or [], "row")
     columns = list_columns(table, rows)
     matched = {name: choose_column(table, columns, name, wanted) for name, wanted in chosen.items()}

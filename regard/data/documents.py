@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from regard.data.columns import Field, Layout, read_records
 from regard.data.files import (
     COMPRESSED,
     check_surrogates,
@@ -19,18 +20,22 @@ from regard.data.files import (
     read_jsonl,
     read_lines,
 )
-from regard.data.reading import record_source
+from regard.data.reading import current_reading, record_source
+from regard.data.tables import is_table
 from regard.errors import UserError
 
 T = TypeVar("T")
 Chunk = tuple[bool, str]  # whether a document starts here, and text of it
+BINARY = {".parquet", ".arrow", ".feather", ".xlsx"}
+LAYOUT = Layout((Field("text", ("content", "document", "body", "article", "story")),), "text")
 CHUNK = 2**20  # bytes of a plain file that are read at once; whole lines, so it may be more
 
 
 def read_documents(paths: Sequence[str]) -> Iterator[str]:
     """Yield the documents in files, folders, standard input ("-") and datasets on the hub ("hf:...").
 
-    A file is one document; a .jsonl has one on each line, and blank documents are skipped.
+    A file is one document; a .jsonl has one on each line, a table in each row, and blank documents are
+    skipped.
     """
     texts: list[str] = []
     for starts, text in read_chunks(paths):
@@ -45,17 +50,26 @@ def read_documents(paths: Sequence[str]) -> Iterator[str]:
 def read_chunks(paths: Sequence[str]) -> Iterator[Chunk]:
     """Yield the same documents chunk by chunk, so that a file of any size takes little memory."""
     for file in expand_folders(paths):
-        is_empty, source = True, record_source(display_name(file))
+        is_empty, source = True, None if is_text_table(file) else record_source(display_name(file))
         for starts, text in _file_chunks(file):
             is_empty = is_empty and (not text or text.isspace())
-            if starts:
+            if starts and source is not None:
                 source.add({"text": text})
             yield starts, text
         if is_empty:
             raise empty_file(file)
 
 
+def is_text_table(file: str) -> bool:
+    """Whether a file has a document in each row; tables that are text do if their column is chosen."""
+    return content_suffix(file) in BINARY or ("text" in current_reading().columns and is_table(file))
+
+
 def _file_chunks(file: str) -> Iterator[Chunk]:
+    if is_text_table(file):
+        for _, record in read_records(file, LAYOUT):
+            yield True, record["text"]
+        return
     if file.startswith("hf:") or content_suffix(file) == ".jsonl":
         for text in (_hub if file.startswith("hf:") else _jsonl)(file):
             if text and not text.isspace():
@@ -111,7 +125,8 @@ def text_size(paths: Sequence[str]) -> int | None:
     """Return the size of plain text files and folders in bytes; None if that would take reading them."""
     total = 0
     for file in expand_folders(paths):
-        if not os.path.isfile(file) or Path(file.lower()).suffix in {".jsonl", *COMPRESSED}:
+        is_plain = os.path.isfile(file) and Path(file.lower()).suffix not in {".jsonl", *COMPRESSED}
+        if not is_plain or is_text_table(file):
             return None
         total += os.path.getsize(file)
     return total

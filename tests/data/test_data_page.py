@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from regard.data import image_readers, labels, pairs, sound_readers, spans, tags
+from regard.data import documents, image_readers, labels, pairs, sound_readers, spans, tags
 from regard.data.columns import FEW, Layout
 from regard.data.tables import READERS
 from regard.tasks import similarity
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 LAYOUTS: dict[str, Layout] = {
+    "write, fill, restore, words": documents.LAYOUT,
     "classify": labels.LAYOUT,
     "translate": pairs.LAYOUT,
     "embed, triplets": similarity.TRIPLETS,

@@ -16,6 +16,7 @@ import pytest
 from helpers.errors import user_error
 from regard.data import columns as fields
 from regard.data import image_readers, labels, pairs, sound_readers, spans, tags
+from regard.data.documents import read_documents
 from regard.data.pairs import read_pairs
 from regard.data.reading import describe_sources, read_together
 from regard.tasks import similarity
@@ -141,6 +142,7 @@ READ: dict[str, Callable[[str], Rows]] = {
     "embed": read_similar,
     "see": lambda path: [row for _, row in image_readers.read_files(path, image_readers.CLASSES)],
     "caption": lambda path: [row for _, row in image_readers.read_files(path, image_readers.CAPTIONS)],
+    "write": lambda path: [{"text": text} for text in read_documents([path])],
     "hear": lambda path: [row for _, row in image_readers.read_files(path, sound_readers.LAYOUT)],
 }
 ROWS: dict[str, Rows] = {
@@ -163,6 +165,7 @@ ROWS: dict[str, Rows] = {
         {"words": ["Ada", "codes", "."], "tags": ["B-PER", "O", "O"]},
         {"words": ["In", "Rome"], "tags": ["O", "B-LOC"]},
     ],
+    "write": [{"text": text} for text in ("One, two.\nThree.", "é | four", "five")],
     "embed": [{"anchor": f"a {n}", "positive": f"p, {n}", "negative": f"n {n}"} for n in range(3)],
     "see": [{"image": "one.png", "label": "owl"}, {"image": "two words.png", "label": "fox"}],
     "caption": [
@@ -184,7 +187,7 @@ class Case:
     columns: dict[str, str] = field(default_factory=dict)  # that the user chooses
 
 
-def plain(name: str, recipe: str) -> Case:
+def plain(name: str, recipe: str, **columns: str) -> Case:
     """All columns have the names of the fields."""
     file, write = FORMATS[name]
 
@@ -192,7 +195,7 @@ def plain(name: str, recipe: str) -> Case:
         write(folder / file, FLAT.get(recipe, ROWS[recipe]))
         return str(folder / file)
 
-    return Case(name, recipe, write_rows)
+    return Case(name, recipe, write_rows, columns={key: column for key, column in columns.items() if column})
 
 
 def content(
@@ -283,6 +286,10 @@ CASES = [
         plain(name, recipe)
         for recipe in ("see", "caption", "hear")
         for name in ("csv", "tsv", "jsonl", "parquet", "xlsx")
+    ),
+    *(
+        plain(name, "write", text="text" if name not in ("jsonl", "parquet", "feather", "xlsx") else "")
+        for name in ("csv", "csv with ;", "jsonl", "json", "parquet", "feather", "xlsx")
     ),
     # other names
     written(
