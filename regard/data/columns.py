@@ -191,11 +191,12 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
             f"{table.where}: {listed}; needed are {layout.expected}; choose them with "
             f"{' '.join(f'--{name} NAME' for name in missing)}, or by number"
         )
+    matched = {field.name: matched[field.name] for field in layout.fields if field.name in matched}
     source.columns = {name: column.name for name, column in matched.items()}
     source.is_guess |= any(
         column.name.lower() != name and name not in chosen for name, column in matched.items() if table.header
     )
-    return {field.name: matched[field.name] for field in layout.fields if field.name in matched}
+    return matched
 
 
 def missing_fields(layout: Layout, matched: Mapping[str, Column]) -> list[str]:

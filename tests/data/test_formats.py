@@ -396,6 +396,16 @@ CASES = [
         "\"['In', 'Rome']\",\"['O', 'B-LOC']\"\n",
     ),
     # similar texts
+    content(
+        "labels 0 and 1",
+        "embed",
+        "a.csv",
+        "sentence1,sentence2,label\na,b,1\nc,d,0\n",
+        rows=[
+            {"sentence1": "a", "sentence2": "b", "score": 1.0},
+            {"sentence1": "c", "sentence2": "d", "score": 0.0},
+        ],
+    ),
     written(
         "scores",
         "embed",
