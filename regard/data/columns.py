@@ -4,16 +4,23 @@ A column is chosen by the user, or has the name of the field or another one know
 the first rows. What is not obvious is an error that lists the columns.
 """
 
-import ast
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
-from regard.data.files import check_surrogates, content_suffix, display_name, normalize_newlines
+from regard.data.cells import (
+    EMPTY,
+    Kind,
+    count_columns,
+    is_class_column,
+    is_number,
+    parse_cell,
+    quote_name,
+    quote_names,
+)
+from regard.data.files import content_suffix, display_name
 from regard.data.headers import record_header
 from regard.data.reading import Source, current_reading, reading_version, record_source
 from regard.data.tables import Row, Table, read_table
@@ -24,10 +31,6 @@ NAME = re.compile(r"[^\W\d][\w .:/()#-]{0,39}")  # what may be the name of a col
 IDENTIFIER = re.compile(r"[A-Za-z]+[0-9]*(_[A-Za-z0-9]+)+")  # what is no word of a text: sentence_en
 FIRST = re.compile(r"[:! ]1$")  # where the first row of a file is
 NUMBERS = {"", "id", "idx", "index", "row", "number", "unnamed: 0"}  # columns that count rows
-MOST_CLASSES, LONGEST_CLASS = 50, 40  # of a column that is taken for labels without their name
-
-Kind = Literal["text", "exact", "label", "score", "words", "texts", "any"]
-EMPTY: dict[Kind, Any] = {"text": "", "words": [], "texts": []}
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,9 @@ def table_records(table: Table, layout: Layout) -> Iterator[Record]:
         rows += 1
         if len(cells) != count:
             raise UserError(f"{where}: {count_columns(cells)}, but {width} has {count}; {layout.row}")
-        values = {name: parse_cell(where, layout[name], c.value(cells)) for name, c in columns.items()}
+        values = {
+            name: parse_cell(where, name, layout[name].kind, c.value(cells)) for name, c in columns.items()
+        }
         record = layout.clean(values)
         if empty := [name for name, value in record.items() if value is None]:
             if not all(layout[name].may_be_empty for name in empty):
@@ -168,19 +173,10 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
     for name, wanted in reading.usual_columns.items():
         if name in names and name not in matched and (column := find_column(columns, wanted)) is not None:
             matched[name] = column
-    by_name = match_names(table, columns, layout, matched)
-    matched = by_name
+    matched = match_names(table, columns, layout, matched)
+    if missing_fields(layout, matched):
+        matched, source.is_guess = guess_columns(table, columns, rows, layout, matched)
     if missing := missing_fields(layout, matched):
-        plain = {name: column.index for name, column in matched.items() if column.key is None}
-        every = [column.name for column in columns]
-        for name, index in layout.guess(every, expand_rows(columns, rows), plain).items():
-            matched[name] = columns[index]
-            source.is_guess = True
-        if layout.in_order and not matched and len(columns) == len(missing):
-            matched = dict(zip(missing, columns, strict=True))
-            source.is_guess = table.header is not None
-        missing = missing_fields(layout, matched)
-    if missing:
         cells = [str(cell) for cell in (rows[0][1] if rows else ())]
         listed = (
             f"the columns are named {quote_names([column.name for column in columns])}"
@@ -197,6 +193,21 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
         column.name.lower() != name and name not in chosen for name, column in matched.items() if table.header
     )
     return matched
+
+
+def guess_columns(
+    table: Table, columns: list[Column], rows: list[Row], layout: Layout, matched: dict[str, Column]
+) -> tuple[dict[str, Column], bool]:
+    """Return the columns with those that are obvious, and whether any is a guess: in files without names,
+    the order of columns is none."""
+    known = {name: column.index for name, column in matched.items() if column.key is None}
+    guesses = layout.guess([column.name for column in columns], expand_rows(columns, rows), known)
+    if guesses:
+        return matched | {name: columns[index] for name, index in guesses.items()}, True
+    missing = missing_fields(layout, matched)
+    if layout.in_order and not matched and len(columns) == len(missing):
+        return dict(zip(missing, columns, strict=True)), table.header is not None
+    return matched, False
 
 
 def missing_fields(layout: Layout, matched: Mapping[str, Column]) -> list[str]:
@@ -272,6 +283,15 @@ def expand_rows(columns: Sequence[Column], rows: Sequence[Row]) -> list[Row]:
 def choose_column(table: Table, columns: Sequence[Column], field: str, wanted: str) -> Column:
     """Return the column that the user has chosen, by its name or its number."""
     column = find_column(columns, wanted)
+    if (
+        column is not None
+        and normalize(column.name) == normalize(wanted)
+        and sum(each.name == column.name for each in columns) > 1
+    ):
+        raise UserError(
+            f"{table.where}: several columns are named {quote_name(wanted)}; choose by number: --{field} "
+            f"{column.index + 1}"
+        )
     if column is None:
         raise UserError(
             f"{table.where}: no column {quote_name(wanted)} (--{field}); there are "
@@ -351,27 +371,7 @@ def stands_out(rows: Sequence[Row]) -> bool:
     return False
 
 
-def is_number(text: str) -> bool:
-    try:
-        return isfinite(float(text))
-    except ValueError:
-        return False
-
-
 # Labels without a name
-
-
-def is_class_column(values: Sequence[Any]) -> bool:
-    """Whether values look like names of classes: short, few, and coming again."""
-    texts = [
-        str(value).strip() for value in values if value is not None and not isinstance(value, list | dict)
-    ]
-    distinct = set(texts) - {""}
-    return (
-        2 <= len(distinct) <= min(MOST_CLASSES, len(texts) // 2)
-        and max(map(len, distinct)) <= LONGEST_CLASS
-        and not any(is_number(text) and not text.lstrip("+-").isdecimal() for text in distinct)
-    )
 
 
 def guess_label(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
@@ -394,86 +394,3 @@ def guess_label(names: list[str], rows: list[Row], known: dict[str, int]) -> dic
     if len(classes) != 1 or len(texts) != 1 or known.get("label", classes[0]) != classes[0]:
         return {}
     return {"text": texts[0], "label": classes[0]}
-
-
-# Cells
-
-
-def parse_cell(where: str, field: Field, value: Any) -> Any:
-    """Return the value of a cell; None if it is empty."""
-    if isinstance(value, float) and value != value:  # how pandas spells that there is none
-        value = None
-    match field.kind:
-        case "any":
-            return None if isinstance(value, str) and not value.strip() else value
-        case "exact":  # positions in it are known
-            return value if parse_text(where, field.name, value) else None
-        case "score":
-            return None if value is None else parse_score(where, value)
-        case "words":
-            return parse_words(where, field.name, value)
-        case "texts":
-            several = value if isinstance(value, list) else [value]
-            texts = [parse_text(where, field.name, each) for each in several]
-            return [text for text in texts if text] or None
-        case "label":
-            if isinstance(value, float) and value.is_integer():
-                value = int(value)
-            if isinstance(value, int):
-                value = str(value).lower()  # 1, or JSON's true
-    return parse_text(where, field.name, value)
-
-
-def parse_text(where: str, name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
-    return normalize_newlines(check_surrogates(value, where)).strip() or None
-
-
-def parse_score(where: str, value: Any) -> float | None:
-    if isinstance(value, str) and not value.strip():
-        return None
-    try:
-        score = float("nan" if isinstance(value, bool) else value)
-    except (TypeError, ValueError, OverflowError):
-        score = float("nan")
-    if not isfinite(score):
-        raise UserError(f"{where}: the score {quote_name(str(value))} is not a number; write it like 3.5")
-    return score
-
-
-def parse_words(where: str, name: str, value: Any) -> list[str] | None:
-    """Return a list of texts, also if it is written as JSON or Python writes it, or with spaces between."""
-    if isinstance(value, str) and value.lstrip().startswith("[") and value.rstrip().endswith("]"):
-        for parse in (json.loads, ast.literal_eval):
-            try:
-                value = parse(value)
-                break
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                continue
-    if isinstance(value, str):
-        value = value.split()
-    if not value:
-        return None
-    if not isinstance(value, list) or any(isinstance(each, list | dict | None) for each in value):
-        raise UserError(f'{where}: no list of words under "{name}", but {quote_name(repr(value))}; give one')
-    return [check_surrogates(str(each), where) for each in value]
-
-
-# Messages
-
-
-def quote_name(name: str) -> str:
-    """Quote a name for an error message, shortened because anything may be in its place."""
-    name = " ".join(name.split())
-    return f'"{name[:40]}…"' if len(name) > 40 else f'"{name}"'
-
-
-def quote_names(names: Sequence[str]) -> str:
-    return ", ".join([quote_name(name) for name in names[:20]] + ["…"] * (len(names) > 20))
-
-
-def count_columns(row: Sequence[Any]) -> str:
-    return f"{len(row)} column{'s' * (len(row) != 1)}"

@@ -6,7 +6,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from regard.data.columns import Field, Layout, guess_label, quote_name, quote_names, read_records
+from regard.data.cells import quote_name, quote_names
+from regard.data.columns import Field, Layout, guess_label, read_records
 from regard.data.files import display_name, expand_folders
 from regard.data.splitting import first_held_out, number_groups
 from regard.data.tables import folder_suffixes

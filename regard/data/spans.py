@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.columns import Field, Layout, quote_name, table_records
+from regard.data.cells import quote_name
+from regard.data.columns import Field, Layout, table_records
 from regard.data.files import check_surrogates, expand_folders
 from regard.data.tables import Row, Table, folder_suffixes, read_jsonl_table, read_table
 from regard.errors import UserError

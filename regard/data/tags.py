@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from regard.data.columns import Field, Layout, count_columns, read_records
+from regard.data.cells import count_columns
+from regard.data.columns import Field, Layout, read_records
 from regard.data.files import content_suffix, decode_utf8, display_name, expand_folders, read_lines
 from regard.data.headers import TAG_NAMES, WORD_NAMES, is_header, record_header
 from regard.data.reading import reading_version, record_note, record_source

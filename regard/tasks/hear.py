@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from regard.audio.mel import FRAMES, HOP, RATE, attention_mask, spectrogram
 from regard.data import Corpus
-from regard.data.columns import quote_names
+from regard.data.cells import quote_names
 from regard.data.labels import class_names
 from regard.data.shuffling import random_keys
 from regard.data.sound_readers import LabelledSound, read_sound_classes, split_by_voice

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import read_pairs
-from regard.data.columns import Field, Layout, is_number, normalize, read_records
+from regard.data.cells import is_number
+from regard.data.columns import Field, Layout, normalize, read_records
 from regard.data.files import content_suffix, decode_utf8, empty_file, expand_folders, list_files, read_lines
 from regard.data.labels import LAYOUT as LABELS
 from regard.data.labels import LabelledTexts, read_labels, split_labels

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from helpers.errors import user_error
-from regard.data import columns as fields
 from regard.data import image_readers, labels, pairs, sound_readers, spans, tags
+from regard.data.cells import is_class_column
 from regard.data.documents import read_documents
 from regard.data.pairs import read_pairs
 from regard.data.reading import describe_sources, read_together
@@ -497,6 +497,13 @@ MALFORMED = [
         {"text": "review"},
         ['no column "review" (--text)', '"text", "label"'],
     ),
+    (
+        "classify",
+        "a.csv",
+        b"q,q,label\na,b,c\n",
+        {"text": "q"},
+        ['several columns are named "q"', "--text 1"],
+    ),
     ("classify", "a.csv", LABELLED.encode(), {"label": "3"}, ['no column "3" (--label)']),
     (
         "classify",
@@ -598,5 +605,5 @@ def test_a_key_that_comes_late_is_named(tmp_path: Path) -> None:
 
 
 def test_column_names() -> None:
-    assert fields.is_class_column(["a", "b"] * 4)
-    assert not fields.is_class_column(["a", "b", "c", "d"])
+    assert is_class_column(["a", "b"] * 4)
+    assert not is_class_column(["a", "b", "c", "d"])

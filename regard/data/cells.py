@@ -1,0 +1,118 @@
+"""Parse the cells of tables: texts, labels, scores, lists of words; and quote them in messages."""
+
+import ast
+import json
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, Literal
+
+from regard.data.files import check_surrogates, normalize_newlines
+from regard.errors import UserError
+
+MOST_CLASSES, LONGEST_CLASS = 50, 40  # of a column that is taken for labels without their name
+
+Kind = Literal["text", "exact", "label", "score", "words", "texts", "any"]
+EMPTY: dict[Kind, Any] = {"text": "", "words": [], "texts": []}  # cells of fields that may be empty
+
+
+def parse_cell(where: str, name: str, kind: Kind, value: Any) -> Any:
+    """Return the value of a cell; None if it is empty."""
+    if isinstance(value, float) and value != value:  # how pandas spells that there is none
+        value = None
+    match kind:
+        case "any":
+            return None if isinstance(value, str) and not value.strip() else value
+        case "exact":  # positions in it are known
+            return value if parse_text(where, name, value) else None
+        case "score":
+            return None if value is None else parse_score(where, value)
+        case "words":
+            return parse_words(where, name, value)
+        case "texts":
+            several = value if isinstance(value, list) else [value]
+            texts = [parse_text(where, name, each) for each in several]
+            return [text for text in texts if text] or None
+        case "label":
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if isinstance(value, int):
+                value = str(value).lower()  # 1, or JSON's true
+    return parse_text(where, name, value)
+
+
+def parse_text(where: str, name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
+    return normalize_newlines(check_surrogates(value, where)).strip() or None
+
+
+def parse_score(where: str, value: Any) -> float | None:
+    if isinstance(value, str) and not value.strip():
+        return None
+    try:
+        score = float("nan" if isinstance(value, bool) else value)
+    except (TypeError, ValueError, OverflowError):
+        score = float("nan")
+    if not isfinite(score):
+        raise UserError(f"{where}: the score {quote_name(str(value))} is not a number; write it like 3.5")
+    return score
+
+
+def parse_words(where: str, name: str, value: Any) -> list[str] | None:
+    """Return a list of texts, also if it is written as JSON or Python writes it, or with spaces between."""
+    if isinstance(value, str) and value.lstrip().startswith("[") and value.rstrip().endswith("]"):
+        for parse in (json.loads, ast.literal_eval):
+            try:
+                value = parse(value)
+                break
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+    if isinstance(value, str):
+        value = value.split()
+    if not value:
+        return None
+    if not isinstance(value, list) or any(isinstance(each, list | dict | None) for each in value):
+        raise UserError(f'{where}: no list of words under "{name}", but {quote_name(repr(value))}; give one')
+    return [check_surrogates(str(each), where) for each in value]
+
+
+# Kinds of columns
+
+
+def is_number(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def is_class_column(values: Sequence[Any]) -> bool:
+    """Whether values look like names of classes: short, few, and coming again."""
+    texts = [
+        str(value).strip() for value in values if value is not None and not isinstance(value, list | dict)
+    ]
+    distinct = set(texts) - {""}
+    return (
+        2 <= len(distinct) <= min(MOST_CLASSES, len(texts) // 2)
+        and max(map(len, distinct)) <= LONGEST_CLASS
+        and not any(is_number(text) and not text.lstrip("+-").isdecimal() for text in distinct)
+    )
+
+
+# Messages
+
+
+def quote_name(name: str) -> str:
+    """Quote a name for an error message, shortened because anything may be in its place."""
+    name = " ".join(name.split())
+    return f'"{name[:40]}…"' if len(name) > 40 else f'"{name}"'
+
+
+def quote_names(names: Sequence[str]) -> str:
+    return ", ".join([quote_name(name) for name in names[:20]] + ["…"] * (len(names) > 20))
+
+
+def count_columns(row: Sequence[Any]) -> str:
+    return f"{len(row)} column{'s' * (len(row) != 1)}"
