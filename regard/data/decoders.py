@@ -4,6 +4,7 @@ Pillow holds Python's lock for a fifth of the time that it needs for a small JPE
 cores, threads would wait for each other, and the thread that trains would wait for them.
 """
 
+import dataclasses
 import functools
 import io
 import json
@@ -102,7 +103,7 @@ def exchange(worker: Worker, sources: Sequence[ImageSource], pixels: np.ndarray 
     assert worker.stdin is not None
     output = cast(io.BufferedReader, worker.stdout)
     shape = None if pixels is None else pixels.shape[1:]
-    rows = [(source.path, source.name, source.start, source.length) for source in sources]
+    rows = [dataclasses.astuple(source) for source in sources]
     worker.stdin.write(json.dumps({"shape": shape, "sources": rows}).encode() + b"\n")
     worker.stdin.flush()
     head: dict[str, Any] = json.loads(output.readline())

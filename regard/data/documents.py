@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from regard.data.archives import is_file, is_folder
 from regard.data.columns import Field, Layout, read_records
 from regard.data.files import (
     COMPRESSED,
@@ -116,7 +117,7 @@ class Reiterable(Generic[T]):
 def reiterable_chunks(paths: Sequence[str]) -> Iterable[Chunk]:
     """Return the documents, to be read any number of times; those of pipes are held in memory."""
     paths = [str(path) for path in paths]
-    pipes = [p for p in paths if not (p.startswith("hf:") or os.path.isfile(p) or os.path.isdir(p))]
+    pipes = [p for p in paths if not (p.startswith("hf:") or is_file(p) or is_folder(p))]
     cached = {path: list(read_chunks([path])) for path in pipes}
     return Reiterable(lambda: chain.from_iterable(cached.get(path) or read_chunks([path]) for path in paths))
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import IO, Any
 
+from regard.data.archives import is_folder, list_archive, open_member, read_archive, split_path
 from regard.data.reading import current_reading, reading_version, record_file, record_note
 from regard.errors import UserError, first_line, os_reason
 from regard.files.regular import regular_stat
@@ -27,29 +28,25 @@ COMPRESSED = {".gz", ".xz", ".zst"}
 CONVERT = (
     dict.fromkeys((".heic", ".heif", ".svg"), " (convert to .png)")
     | dict.fromkeys((".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".wma"), " (convert to .wav)")
+    | dict.fromkeys((".zip",), " (give it by itself)")
     | dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".html", ".epub"), " (convert to .txt)")
 )  # files that people have, and what to do with them
 # Paths
 
 
 def list_files(folder: str, suffixes: Set[str] = TEXT_SUFFIXES, what: str = "text") -> list[str]:
-    """Return all files below a folder that have one of these suffixes, sorted, without hidden ones."""
-
-    def fail(error: OSError) -> None:
-        raise UserError(f"{error.filename}: cannot be read ({os_reason(error)}); check its permissions")
-
+    """Return all files below a folder or in a .zip that have one of these suffixes, sorted, without hidden
+    ones."""
     paths, left_out = [], Counter[str]()
-    for root, folders, files in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        visible = [name for name in files if not name.startswith(".")]
-        names = [name for name in visible if content_suffix(name) in suffixes]
-        left_out.update(content_suffix(name) for name in visible if content_suffix(name) not in suffixes)
-        for path in (os.path.join(root, name) for name in names):
-            try:
-                regular_stat(path)
-            except OSError as error:
-                fail(error)
+    place = split_path(folder)
+    if place is not None:
+        check_unpacked(place[0])
+    for path in _walk(folder) if place is None else list_archive(folder):
+        if content_suffix(path) in suffixes:
+            _check_regular(path)
             paths.append(path)
+        else:
+            left_out[content_suffix(path)] += 1
     kinds = ", ".join(
         f"{count:,} {suffix or 'without a suffix'}{CONVERT.get(suffix, '')}"
         for suffix, count in left_out.most_common()
@@ -68,10 +65,30 @@ def list_files(folder: str, suffixes: Set[str] = TEXT_SUFFIXES, what: str = "tex
     return sorted(paths)
 
 
+def _unreadable(error: OSError) -> None:
+    raise UserError(f"{error.filename}: cannot be read ({os_reason(error)}); check its permissions") from None
+
+
+def _check_regular(path: str) -> None:
+    if split_path(path) is None:
+        try:
+            regular_stat(path)
+        except OSError as error:
+            _unreadable(error)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Yield all visible files below a folder."""
+    for root, folders, files in os.walk(folder, onerror=_unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in (name for name in files if not name.startswith(".")):
+            yield os.path.join(root, name)
+
+
 def expand_folders(paths: Iterable[str], suffixes: Set[str] = TEXT_SUFFIXES) -> Iterator[str]:
-    """Yield the paths, with each folder replaced by the files in it."""
+    """Yield the paths, with each folder and .zip replaced by the files in it."""
     for path in map(str, paths):
-        yield from list_files(path, suffixes) if os.path.isdir(path) else [path]
+        yield from list_files(path, suffixes) if is_folder(path) else [path]
 
 
 def content_suffix(path: str) -> str:
@@ -145,6 +162,11 @@ def check_expansion(path: str, count: int, limit: int | None) -> None:
         )
 
 
+def check_unpacked(archive: str) -> None:
+    """Raise UserError if the files in a .zip have too many bytes together."""
+    check_expansion(archive, read_archive(archive).unpacked, expansion_limit(os.path.getsize(archive)))
+
+
 class _LimitedReader(io.RawIOBase):
     """What a decompressor returns, up to a limit: a small file may expand to fill any memory or disk."""
 
@@ -178,12 +200,17 @@ def _open_pipe(path: str) -> IO[bytes]:
     return file
 
 
-def _open(path: str) -> IO[bytes]:
+def _open(path: str) -> tuple[IO[bytes], int]:
+    """Open a file of the disk or in a .zip; return its size, too, 0 for a pipe."""
+    if (place := split_path(path)) is not None:
+        check_unpacked(place[0])
+        record_file(path)
+        return open_member(path)
     if Path(path).is_fifo():
-        return _open_pipe(path)
-    regular_stat(path)
+        return _open_pipe(path), 0
+    size = regular_stat(path).st_size
     record_file(path)
-    return open(path, "rb")
+    return open(path, "rb"), size
 
 
 @contextlib.contextmanager
@@ -191,7 +218,8 @@ def _open_decompressed(path: str) -> Iterator[IO[bytes]]:
     if path == "-":
         yield sys.stdin.buffer
         return
-    with _open(path) as file:
+    file, size = _open(path)
+    with file:
         decompressed: io.RawIOBase | gzip.GzipFile | lzma.LZMAFile
         match Path(path).suffix.lower():
             case ".gz":
@@ -203,7 +231,7 @@ def _open_decompressed(path: str) -> Iterator[IO[bytes]]:
             case _:
                 yield file
                 return
-        limited = _LimitedReader(decompressed, path, os.fstat(file.fileno()).st_size)
+        limited = _LimitedReader(decompressed, path, size)
         yield io.BufferedReader(limited, 2**16)  # faster than GzipFile's own readline
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from regard.data.archives import find_source, is_file, is_folder, list_entries
 from regard.data.columns import Field, Layout, read_records
 from regard.data.files import (
     content_suffix,
@@ -52,7 +53,7 @@ def read_image_classes(
         return read_idx_images(idx_paths, size, channels, max_size)
     sources, labels = [], []
     for path in map(str, paths):
-        if os.path.isdir(path):
+        if is_folder(path):
             pairs = read_class_folders(path)
         else:
             pairs = ((source, row["label"]) for source, row in read_files(path, CLASSES))
@@ -72,7 +73,7 @@ def read_captions(
     captions in a row."""
     captions: dict[ImageSource, list[str]] = {}
     for path in map(str, paths):
-        if os.path.isdir(path):
+        if is_folder(path):
             raise UserError(
                 f"{path}: a folder; give a table with the columns image and caption, beside this folder"
             )
@@ -86,7 +87,7 @@ def read_captions(
 
 def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
     """Yield each image of FOLDER/CLASS/any/where.png, and its class."""
-    if any(is_idx(name) for name in os.listdir(folder)):
+    if any(is_idx(name) for name, _ in list_entries(folder)):
         raise UserError(f"{folder}: a folder of IDX files; give {folder}/...images-idx3-ubyte")
     suffixes = readable_suffixes() if reading_version() > 1 else SUFFIXES
     source = record_source(folder)
@@ -96,7 +97,7 @@ def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
         if not below:
             raise UserError(f"{path}: in no class; put images in folders named after their classes")
         source.add({"image": os.path.relpath(path, folder), "label": name})
-        yield ImageSource(path, path), name
+        yield find_source(path), name
 
 
 def read_files(path: str, layout: Layout) -> Iterator[tuple[ImageSource, dict[str, Any]]]:
@@ -121,11 +122,12 @@ def image_finder(path: str) -> Callable[[str], ImageSource | None]:
         except (tarfile.TarError, OSError, EOFError) as error:
             raise UserError(f"{tar}: not a complete .tar ({first_line(error)}); get it again") from None
         return {m.name: ImageSource(tar, f"{tar}:{m.name}", m.offset_data, m.size) for m in members}.get
-    folder = stem if os.path.isdir(stem) else os.path.dirname(path)
+    folders = [stem, f"{stem}.zip"]
+    folder = next((path for path in folders if is_folder(path)), os.path.dirname(path))
 
     def find(name: str) -> ImageSource | None:
         file = os.path.join(folder, name)
-        return ImageSource(file, file) if os.path.isfile(file) else None
+        return find_source(file) if is_file(file) else None
 
     return find
 
@@ -134,7 +136,7 @@ def image_finder(path: str) -> Callable[[str], ImageSource | None]:
 
 
 def is_idx(path: str) -> bool:
-    return "-idx" in os.path.basename(path) and not os.path.isdir(path)
+    return "-idx" in os.path.basename(path) and not is_folder(path)
 
 
 def read_idx_images(
@@ -174,7 +176,7 @@ def idx_labels_path(path: str) -> str:
     name = os.path.basename(path).replace("images-idx3", "labels-idx1")
     plain = os.path.join(os.path.dirname(path), name.removesuffix(".gz"))
     for candidate in (plain, f"{plain}.gz"):
-        if os.path.isfile(candidate):
+        if is_file(candidate):
             return candidate
     raise UserError(f"{path}: its labels are missing; put {os.path.basename(plain)} beside it")
 

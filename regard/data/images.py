@@ -6,7 +6,6 @@ Shapes: B batch, C channels, H height, W width.
 import functools
 import hashlib
 import itertools
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from regard.data.archives import find_source, is_file
 from regard.data.decoders import Decoders, decoders, processors
 from regard.data.digests import file_sha256
 from regard.data.reading import record_file
@@ -226,9 +226,9 @@ def read_sizes(sources: Sequence[ImageSource], advance: Callable[[int], None]) -
 
 def find_image(path: str) -> ImageSource:
     """Return the file at a path of this machine."""
-    if not os.path.isfile(path):
+    if not is_file(path):
         raise UserError(f"{path}: no such image; give the path of one, such as a PNG, JPEG or WebP")
-    return ImageSource(path, path)
+    return find_source(path)
 
 
 def read_pixels(image: object, shape: Shape) -> Tensor:

@@ -1,11 +1,11 @@
 """Read pairs of texts for translation and chat, and split them for training and evaluation."""
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
 
 import numpy as np
 
+from regard.data.archives import path_exists
 from regard.data.columns import NUMBERS, Field, Layout, normalize, table_records
 from regard.data.encoding import MIN_DOCUMENTS
 from regard.data.files import (
@@ -55,7 +55,7 @@ def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:
     files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
     parallel = [file for file in files if not is_table(file)]
     for file in parallel:
-        if not os.path.exists(file):
+        if not path_exists(file):
             raise missing_file(file)
     if parallel and len(parallel) < len(files):
         other = next(file for file in files if file not in parallel)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from regard.data.archives import archive_of
+
 # How files are read and split. In version 1, Windows' line ends stay, a header is a pair, CoNLL-U is not
 # known, of images only PNG, JPEG and WebP are read, folders named train and val are like any others, and rows
 # are held out one by one, also where they share a source. In versions 1 and 2, the first line of a .tsv of
@@ -125,7 +127,7 @@ def record_source(name: str) -> Source:
 
 def record_file(path: str) -> None:
     """Record that a file is opened; called by everything that reads data."""
-    current_reading().files.setdefault(path)
+    current_reading().files.setdefault(archive_of(path))
 
 
 def record_note(note: str) -> None:

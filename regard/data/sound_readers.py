@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from regard.data.archives import find_source, is_folder
 from regard.data.columns import Field, Layout
 from regard.data.files import list_files
 from regard.data.image_readers import read_files
@@ -44,7 +45,7 @@ def read_sound_classes(paths: Sequence[str]) -> list[LabelledSound]:
     """
     recordings: list[LabelledSound] = []
     for path in map(str, paths):
-        recordings += read_folder(path) if os.path.isdir(path) else read_sound_table(path)
+        recordings += read_folder(path) if is_folder(path) else read_sound_table(path)
     return recordings
 
 
@@ -69,7 +70,7 @@ def read_folder(folder: str) -> Iterator[LabelledSound]:
         elif voice is None and digit is not None and digit["label"] == label:
             voice = digit["voice"]
         source.add({"audio": os.path.relpath(path, folder), "label": label, "voice": voice or "unknown"})
-        yield LabelledSound(ImageSource(path, path), label, voice)
+        yield LabelledSound(find_source(path), label, voice)
 
 
 def read_sound_table(path: str) -> Iterator[LabelledSound]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.audio.mel import FRAMES, HOP, RATE, resample, spectrogram
+from regard.data.archives import find_source, is_file
 from regard.data.images import MAX_MEMORY, ImageDataset, PixelCache, decode_images
 from regard.data.reading import record_file
 from regard.draw.terminal import progress
@@ -188,9 +189,9 @@ class SoundDataset(ImageDataset):
 
 def find_sound(path: str) -> ImageSource:
     """Return the file at a path of this machine."""
-    if not os.path.isfile(path):
+    if not is_file(path):
         raise UserError(f"{path}: no such recording; give the path of a WAV file")
-    return ImageSource(path, path)
+    return find_source(path)
 
 
 def read_spectrogram(recording: object, shape: Shape) -> Tensor:

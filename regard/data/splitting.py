@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from regard.data.archives import enter_archive, is_folder, list_entries
 from regard.data.files import COMPRESSED
 from regard.data.reading import reading_fold, reading_version, record_note
 
@@ -58,33 +59,33 @@ def find_splits(folder: str, has_classes: bool) -> dict[str, str]:
     """
     splits: dict[str, str] = {}
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        entries = list_entries(folder)
     except OSError:  # whoever reads the folder says why it can't be read
         return {}
-    for entry in entries:
-        name = entry.name.lower()
-        while not entry.is_dir() and Path(name).suffix in COMPRESSED:
+    for entry, is_dir in entries:
+        name, path = entry.lower(), os.path.join(folder, entry)
+        while not is_dir and Path(name).suffix in COMPRESSED:
             name = Path(name).stem
-        stem = name if entry.is_dir() else Path(name).stem
-        if name.startswith(".") or stem in ABOUT:
+        stem = name if is_dir else Path(name).stem
+        if stem in ABOUT:
             continue
         kind = NAMES.get(stem)
-        if kind is None or kind in splits or (has_classes and not _has_folders_only(entry)):
+        if kind is None or kind in splits or (has_classes and not (is_dir and _has_folders_only(path))):
             return {}
-        splits[kind] = entry.path
+        splits[kind] = path
     return splits if "train" in splits else {}
 
 
-def _has_folders_only(entry: os.DirEntry[str]) -> bool:
-    inside = [e for e in os.scandir(entry.path) if not e.name.startswith(".")] if entry.is_dir() else []
-    return bool(inside) and all(e.is_dir() for e in inside)
+def _has_folders_only(folder: str) -> bool:
+    inside = list_entries(folder)
+    return bool(inside) and all(is_dir for _, is_dir in inside)
 
 
 def use_splits(paths: Sequence[str], valid: Sequence[str], has_classes: bool) -> tuple[list[str], list[str]]:
     """Return what to train on and to evaluate on, where folders have splits of their own."""
-    train, held_out = [], list(valid)
-    for path in map(str, paths):
-        splits = find_splits(path, has_classes) if reading_version() > 1 and os.path.isdir(path) else {}
+    train, held_out = [], [enter_archive(str(path), has_classes) for path in valid]
+    for path in (enter_archive(str(path), has_classes) for path in paths):
+        splits = find_splits(path, has_classes) if reading_version() > 1 and is_folder(path) else {}
         train.append(splits.get("train", path))
         if not splits:
             continue
@@ -99,8 +100,8 @@ def use_splits(paths: Sequence[str], valid: Sequence[str], has_classes: bool) ->
 def choose_test(paths: Sequence[str], has_classes: bool) -> list[str]:
     """Return what to score on, where folders have splits of their own: test, else valid."""
     chosen = []
-    for path in map(str, paths):
-        splits = find_splits(path, has_classes) if reading_version() > 1 and os.path.isdir(path) else {}
+    for path in (enter_archive(str(path), has_classes) for path in paths):
+        splits = find_splits(path, has_classes) if reading_version() > 1 and is_folder(path) else {}
         kind = next((kind for kind in ("test", "valid") if kind in splits), None)
         chosen.append(path if kind is None else splits[kind])
         if kind is not None:

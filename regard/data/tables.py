@@ -5,12 +5,12 @@ A new format is a function from a path to a `Table`, and its line in READERS.
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
+from regard.data.archives import path_exists
 from regard.data.binary_tables import read_arrow, read_excel
 from regard.data.files import (
     content_suffix,
@@ -68,7 +68,7 @@ def read_table(path: str) -> Table:
         return _read_hub(path)
     suffix = ".tsv" if path == "-" else content_suffix(path)
     if suffix not in READERS:
-        if not os.path.exists(path):
+        if not path_exists(path):
             raise missing_file(path)
         raise UserError(f"{path}: not a table; give {' '.join(READERS)}, or rename it")
     table = READERS[suffix](path)

@@ -4,7 +4,6 @@ Shapes: D width.
 """
 
 import itertools
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import read_pairs
+from regard.data.archives import is_folder
 from regard.data.cells import is_number
 from regard.data.columns import Field, Layout, normalize, read_records
 from regard.data.files import content_suffix, decode_utf8, empty_file, expand_folders, list_files, read_lines
@@ -100,7 +100,7 @@ def table_kind(paths: Sequence[str]) -> str:
     if "negative" in columns:
         return "triplets"
     path = str(paths[0])
-    if os.path.isdir(path):
+    if is_folder(path):
         path = str(list_files(path, TABLE_SUFFIXES)[0])
     if path == "-" or not is_table(path):  # standard input can be read only once
         return "scores" if "score" in columns else "pairs"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus
+from regard.data.archives import is_folder
 from regard.data.documents import read_chunks
 from regard.data.encoding import encode_texts, split_parts, split_texts
 from regard.data.files import (
@@ -125,7 +126,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
 
     def held_out(self, paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
         """Tables of pairs with how similar people find them, or of analogies: the rows of each file."""
-        files = [f for path in paths for f in (list_files(path, {".csv"}) if os.path.isdir(path) else [path])]
+        files = [f for path in paths for f in (list_files(path, {".csv"}) if is_folder(path) else [path])]
         return {file: read_table(file) for file in files}
 
     def samples(self, data: Stream, seed: int, rows: int, tokens: int | None) -> Windows:

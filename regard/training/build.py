@@ -14,6 +14,7 @@ from torch import nn
 from regard import errors
 from regard.convert.huggingface.hub import HUB
 from regard.data import Corpus
+from regard.data.archives import path_exists
 from regard.data.reading import ReadConfig, describe_sources, read_together
 from regard.data.splitting import use_splits
 from regard.errors import UserError
@@ -375,4 +376,4 @@ def start(
 
 
 def absolute(paths: Sequence[str]) -> list[str]:
-    return [os.path.abspath(p) if os.path.exists(p) else p for p in paths]
+    return [os.path.abspath(p) if path_exists(p) else p for p in paths]

@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,12 +40,13 @@ Size = tuple[int, int, bool]  # width and height of an image, and whether it is 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Where the bytes of an image are: a file, or a part of a .tar."""
+    """Where the bytes of an image are: a file, or a part of a .tar or .zip."""
 
     path: str
     name: str  # for messages
     start: int = 0
     length: int = -1
+    unpacked: int = -1  # its bytes, where those in the archive are deflated
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -55,16 +57,31 @@ class ImageSource:
         """Return a digest of the size and the first bytes, which are hardly ever those of another image."""
         with open(self.path, "rb") as file:
             size = self.length if self.length >= 0 else os.fstat(file.fileno()).st_size
-            file.seek(self.start)
-            return hashlib.sha256(str(size).encode() + file.read(min(size, HEAD))).digest()
+            if self.unpacked >= 0:
+                size, head = self.unpacked, self._unpack(HEAD)
+            else:
+                file.seek(self.start)
+                head = file.read(min(size, HEAD))
+            return hashlib.sha256(str(size).encode() + head).digest()
 
     def open(self) -> str | io.BytesIO:
         """Return what Pillow opens: the path of a whole file, so that it reads no more than it needs."""
         if self.length < 0:
             return self.path
+        if self.unpacked >= 0:
+            return io.BytesIO(self._unpack(self.unpacked))
         with open(self.path, "rb") as file:
             file.seek(self.start)
             return io.BytesIO(file.read(self.length))
+
+    def _unpack(self, most: int) -> bytes:
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            data = file.read(self.length)
+        try:
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most) if most else b""
+        except zlib.error as error:
+            raise UserError(f"{self.name}: damaged in the zip ({first_line(error)}); get it again") from None
 
 
 @cache

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from regard.convert import efficientnet
+from regard.data.archives import file_size, is_file, is_folder
 from regard.data.columns import read_records
 from regard.data.conversations import read_chat_pairs, read_conversations
 from regard.data.documents import read_chunks, text_size
@@ -134,7 +135,7 @@ def read_facts(task: str, paths: Sequence[str], built_in: bool = False, turns: i
     if not paths:  # drawn shapes, spoken digits
         rows, size, channels = (DIGITS, frames_of(SPOKEN_SECONDS), 1) if task == "hear" else (SHAPES, 32, 3)
         return Facts(rows=rows, classes=10, size=size, channels=channels, built_in=True)
-    pipes = [p for p in paths if not (p.startswith("hf:") or os.path.isfile(p) or os.path.isdir(p))]
+    pipes = [p for p in paths if not (p.startswith("hf:") or is_file(p) or is_folder(p))]
     if missing := [p for p in pipes if p != "-" and not os.path.exists(p)]:
         raise missing_file(missing[0])
     if pipes:  # which can be read only once
@@ -256,7 +257,7 @@ def read_picture_facts(paths: Sequence[str]) -> Facts:
         for path in paths
         for row in (
             read_class_folders(path)
-            if os.path.isdir(path)
+            if is_folder(path)
             else ((source, row["label"]) for source, row in read_files(path, CLASSES))
         )
     ]
@@ -324,8 +325,7 @@ def count_rest(rows: Iterator[object], paths: Sequence[str], characters: int) ->
 
 def count_bytes(files: Iterable[str]) -> float:
     """The bytes of files, about as many as they expand to."""
-    plain = [file for file in files if os.path.isfile(file)]
-    return sum(os.path.getsize(f) * (EXPANDS if Path(f).suffix.lower() in COMPRESSED else 1) for f in plain)
+    return sum(file_size(f) * (EXPANDS if Path(f).suffix.lower() in COMPRESSED else 1) for f in files)
 
 
 READERS: dict[str, Callable[[Sequence[str]], Facts]] = {
