@@ -1,15 +1,15 @@
 """Read documents from files, folders, standard input and the Hugging Face hub."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from regard.data.archives import is_file, is_folder
+from regard.data.archives import file_size, is_file, is_folder
 from regard.data.columns import Field, Layout, read_records
 from regard.data.files import (
     COMPRESSED,
+    CONVERTED,
     check_surrogates,
     content_suffix,
     decode_utf8,
@@ -21,8 +21,10 @@ from regard.data.files import (
     read_jsonl,
     read_lines,
 )
-from regard.data.reading import current_reading, record_source
+from regard.data.markup import read_page, read_subtitles
+from regard.data.reading import current_reading, reading_version, record_source
 from regard.data.tables import is_table
+from regard.data.warc import read_warc
 from regard.errors import UserError
 
 T = TypeVar("T")
@@ -35,8 +37,8 @@ CHUNK = 2**20  # bytes of a plain file that are read at once; whole lines, so it
 def read_documents(paths: Sequence[str]) -> Iterator[str]:
     """Yield the documents in files, folders, standard input ("-") and datasets on the hub ("hf:...").
 
-    A file is one document; a .jsonl has one on each line, a table in each row, and blank documents are
-    skipped.
+    A file is one document; a .jsonl has one on each line, a table in each row and a .warc in each record, and
+    blank documents are skipped.
     """
     texts: list[str] = []
     for starts, text in read_chunks(paths):
@@ -50,15 +52,25 @@ def read_documents(paths: Sequence[str]) -> Iterator[str]:
 
 def read_chunks(paths: Sequence[str]) -> Iterator[Chunk]:
     """Yield the same documents chunk by chunk, so that a file of any size takes little memory."""
-    for file in expand_folders(paths):
-        is_empty, source = True, None if is_text_table(file) else record_source(display_name(file))
-        for starts, text in _file_chunks(file):
-            is_empty = is_empty and (not text or text.isspace())
-            if starts and source is not None:
-                source.add({"text": text})
-            yield starts, text
-        if is_empty:
-            raise empty_file(file)
+    for path in map(str, paths):
+        files = list(expand_folders([path]))
+        empty: list[str] = []
+        for file in files:
+            is_empty, source = True, None if is_text_table(file) else record_source(display_name(file))
+            for starts, text in _file_chunks(file):
+                is_empty = is_empty and (not text or text.isspace())
+                if starts and source is not None:
+                    source.add({"text": text})
+                yield starts, text
+            if is_empty and (file == path or not _is_converted(file) or len(empty) + 1 == len(files)):
+                raise empty_file(file)
+            if is_empty and source is not None:
+                source.leave_out(file, "no text beside its markup")
+                empty.append(file)
+
+
+def _is_converted(file: str) -> bool:
+    return content_suffix(file) in CONVERTED and reading_version() > 2
 
 
 def is_text_table(file: str) -> bool:
@@ -71,8 +83,9 @@ def _file_chunks(file: str) -> Iterator[Chunk]:
         for _, record in read_records(file, LAYOUT):
             yield True, record["text"]
         return
-    if file.startswith("hf:") or content_suffix(file) == ".jsonl":
-        for text in (_hub if file.startswith("hf:") else _jsonl)(file):
+    if file.startswith("hf:") or content_suffix(file) == ".jsonl" or _is_converted(file):
+        read = _hub if file.startswith("hf:") else READERS[content_suffix(file)]
+        for text in read(file):
             if text and not text.isspace():
                 yield True, normalize_newlines(text)
     else:
@@ -104,6 +117,26 @@ def _hub(path: str) -> Iterator[str]:
         yield text
 
 
+def _page(path: str) -> Iterator[str]:
+    yield read_page(path)
+
+
+def _subtitles(path: str) -> Iterator[str]:
+    yield read_subtitles(path)
+
+
+READERS: dict[str, Callable[[str], Iterator[str]]] = {
+    ".jsonl": _jsonl,
+    ".html": _page,
+    ".htm": _page,
+    ".xhtml": _page,
+    ".srt": _subtitles,
+    ".vtt": _subtitles,
+    ".warc": read_warc,
+    ".wet": read_warc,
+}
+
+
 class Reiterable(Generic[T]):
     """Calls a function for a new iterator each time it is iterated over."""
 
@@ -126,8 +159,8 @@ def text_size(paths: Sequence[str]) -> int | None:
     """Return the size of plain text files and folders in bytes; None if that would take reading them."""
     total = 0
     for file in expand_folders(paths):
-        is_plain = os.path.isfile(file) and Path(file.lower()).suffix not in {".jsonl", *COMPRESSED}
-        if not is_plain or is_text_table(file):
+        is_plain = is_file(file) and Path(file.lower()).suffix not in {".jsonl", *COMPRESSED}
+        if not is_plain or is_text_table(file) or _is_converted(file):
             return None
-        total += os.path.getsize(file)
+        total += file_size(file)
     return total

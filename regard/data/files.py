@@ -23,7 +23,8 @@ MAX_LINE = 10_000_000  # bytes
 MAX_EXPANSION = 100  # times the size of a compressed file: text expands about 4 times, and rarely 20
 SMALL = 2**28  # bytes that any compressed file may expand to
 PIPE_WAIT = 60.0  # seconds for the first byte of a pipe
-TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}
+TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}  # that versions 1 and 2 read in folders
+CONVERTED = {".html", ".htm", ".xhtml", ".srt", ".vtt", ".warc", ".wet"}  # from version 3 on
 COMPRESSED = {".gz", ".xz", ".zst"}
 CONVERT = (
     dict.fromkeys((".heic", ".heif", ".svg"), " (convert to .png)")
@@ -34,9 +35,15 @@ CONVERT = (
 # Paths
 
 
-def list_files(folder: str, suffixes: Set[str] = TEXT_SUFFIXES, what: str = "text") -> list[str]:
-    """Return all files below a folder or in a .zip that have one of these suffixes, sorted, without hidden
-    ones."""
+def text_suffixes() -> Set[str]:
+    """Return the suffixes of texts in a folder."""
+    return TEXT_SUFFIXES if reading_version() < 3 else {*TEXT_SUFFIXES, *CONVERTED, ".markdown", ".rst"}
+
+
+def list_files(folder: str, suffixes: Set[str] | None = None, what: str = "text") -> list[str]:
+    """Return all files below a folder or in a .zip that have one of these suffixes (None: those of texts),
+    sorted, without hidden ones."""
+    suffixes = text_suffixes() if suffixes is None else suffixes
     paths, left_out = [], Counter[str]()
     place = split_path(folder)
     if place is not None:
@@ -85,7 +92,7 @@ def _walk(folder: str) -> Iterator[str]:
             yield os.path.join(root, name)
 
 
-def expand_folders(paths: Iterable[str], suffixes: Set[str] = TEXT_SUFFIXES) -> Iterator[str]:
+def expand_folders(paths: Iterable[str], suffixes: Set[str] | None = None) -> Iterator[str]:
     """Yield the paths, with each folder and .zip replaced by the files in it."""
     for path in map(str, paths):
         yield from list_files(path, suffixes) if is_folder(path) else [path]

@@ -10,7 +10,8 @@ from regard.data.archives import archive_of
 # How files are read and split. In version 1, Windows' line ends stay, a header is a pair, CoNLL-U is not
 # known, of images only PNG, JPEG and WebP are read, folders named train and val are like any others, and rows
 # are held out one by one, also where they share a source. In versions 1 and 2, the first line of a .tsv of
-# pairs is a header only if its names are known. A run goes on with the version that it began with.
+# pairs is a header only if its names are known, web pages and subtitles are plain text, and folders are read
+# without them. A run goes on with the version that it began with.
 VERSION = 3
 EXAMPLES, LONGEST = 2, 60  # that are shown of what was read, and their characters
 

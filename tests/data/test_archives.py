@@ -14,10 +14,10 @@ from PIL import Image
 from helpers.sounds import write_wav
 from regard.data import archives
 from regard.data.documents import read_documents
-from regard.data.reading import read_together
 from regard.data.image_readers import read_captions, read_image_classes
 from regard.data.labels import read_labels
 from regard.data.pairs import read_pairs
+from regard.data.reading import read_together
 from regard.data.sound_readers import read_sound_classes
 from regard.data.splitting import choose_test, use_splits
 from regard.errors import UserError
