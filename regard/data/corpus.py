@@ -18,6 +18,7 @@ from regard.data.encoding import (
 )
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.streams import Stream
+from regard.data.text_stream import open_stream
 from regard.errors import UserError
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_kinds import KINDS
@@ -52,6 +53,8 @@ def load_corpus(
         raise UserError(
             f"{valid_paths[0]}: a prepared folder, but {paths[0]} is not; prepare both or neither"
         )
+    if config.stream:
+        return _streamed_corpus(paths, valid_paths, config, specials, tokenizer)
     valid = list(read_chunks(valid_paths)) if valid_paths else None
     parts = split_texts(list(read_chunks(paths)), valid, config.holdout)
     tokenizer = tokenizer or tokenizer_for(texts_to_learn_from(parts), config, specials)
@@ -77,6 +80,21 @@ def _streams(parts: Parts, tokenizer: Tokenizer) -> tuple[Stream, Stream]:
         return Stream(ids, sum(batch.bytes for batch in side))
 
     return stream(False), stream(True)
+
+
+def _streamed_corpus(
+    paths: Sequence[str],
+    valid_paths: Sequence[str],
+    config: DataConfig,
+    specials: Sequence[str],
+    tokenizer: Tokenizer | None,
+) -> Corpus:
+    """Texts that are read while training; of a stream, the first documents are held out."""
+    train, valid, tokenizer = open_stream(paths, config, specials, tokenizer, hold_out=not valid_paths)
+    if valid_paths:
+        parts = ((True, starts, text) for starts, text in read_chunks(valid_paths))
+        valid = _streams(parts, tokenizer)[1]
+    return Corpus(train, valid if valid is not None and len(valid) >= 2 else None, tokenizer)
 
 
 def _prepared_corpus(

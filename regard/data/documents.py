@@ -57,7 +57,7 @@ def read_chunks(paths: Sequence[str]) -> Iterator[Chunk]:
         empty: list[str] = []
         for file in files:
             is_empty, source = True, None if is_text_table(file) else record_source(display_name(file))
-            for starts, text in _file_chunks(file):
+            for starts, text in read_file_chunks(file):
                 is_empty = is_empty and (not text or text.isspace())
                 if starts and source is not None:
                     source.add({"text": text})
@@ -78,7 +78,8 @@ def is_text_table(file: str) -> bool:
     return content_suffix(file) in BINARY or ("text" in current_reading().columns and is_table(file))
 
 
-def _file_chunks(file: str) -> Iterator[Chunk]:
+def read_file_chunks(file: str) -> Iterator[Chunk]:
+    """Yield the documents of one file chunk by chunk."""
     if is_text_table(file):
         for _, record in read_records(file, LAYOUT):
             yield True, record["text"]

@@ -28,6 +28,8 @@ class DataConfig(ReadConfig):
     tokenizer: str = "char"  # a kind to train, or a tokenizer.json or its folder
     vocab: int = 8192  # the target size of a trained tokenizer's vocabulary
     holdout: float = 0.1  # the share of the text for validation, if no validation text is given
+    parts: int | None = None  # of a stream, that are read side by side; None: one for each process
+    buffer: int = 2**20  # tokens of each part that are shuffled together
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,6 +37,10 @@ class DataConfig(ReadConfig):
             raise ValueError(f"holdout={self.holdout} must be a share of the text, from 0 to less than 1")
         if not self.vocab > 0:
             raise ValueError(f"vocab={self.vocab} must be more than 0")
+        if self.parts is not None and not self.parts > 0:
+            raise ValueError(f"parts={self.parts} must be more than 0")
+        if not self.buffer > 0:
+            raise ValueError(f"buffer={self.buffer} must be more than 0")
 
 
 Part = tuple[bool, bool, str]  # whether it is held out, whether a document starts here, and text of it

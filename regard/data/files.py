@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from regard.data.archives import is_folder, list_archive, open_member, read_archive, split_path
-from regard.data.reading import current_reading, reading_version, record_file, record_note
+from regard.data.reading import current_reading, reading_stream, reading_version, record_file, record_note
 from regard.errors import UserError, first_line, os_reason
 from regard.files.regular import regular_stat
 
@@ -332,10 +332,11 @@ def read_jsonl(path: str) -> Iterator[tuple[str, Any]]:
         yield where, value
 
 
-def load_hub_dataset(path: str) -> tuple[Any, list[str]]:
+def load_hub_dataset(path: str, stream: bool | None = None) -> tuple[Any, list[str]]:
     """Load hf:NAME, hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, each with an optional :SPLIT (else train).
 
-    Return the dataset and the names of its columns.
+    Return the dataset and the names of its columns. With `stream` (None: as data.stream says), it is not
+    copied to the disk.
     """
     try:
         import datasets
@@ -344,8 +345,9 @@ def load_hub_dataset(path: str) -> tuple[Any, list[str]]:
     name, _, split = path.removeprefix("hf:").partition(":")
     owner_and_name, config = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:]) or None
     try:
-        dataset = datasets.load_dataset(owner_and_name, config, split=split or "train")
-        return dataset, list(dataset.column_names)
+        how = {"streaming": True} if (reading_stream() if stream is None else stream) else {}
+        dataset = datasets.load_dataset(owner_and_name, config, split=split or "train", **how)
+        return dataset, list(dataset.column_names or next(iter(dataset)))
     except Exception as error:  # the network, the hub and the package raise all kinds of errors
         raise UserError(
             f"{path}: cannot be loaded ({first_line(error)}); write it as hf:OWNER/NAME/CONFIG:SPLIT"

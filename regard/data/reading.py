@@ -26,6 +26,7 @@ class ReadConfig:
     max_bytes: int | None = None  # that a compressed file may expand to; None: 100 times its size
     version: int = VERSION  # how files are read and split; that with which a run began
     fold: int = 0  # which part of the data is held out, counted from the last one, for train.folds
+    stream: bool = False  # texts are read while training, and datasets on the hub not copied to the disk
     columns: dict[str, str] | None = (
         None  # of tables: text = "review", by name or number; None: as they are named
     )
@@ -71,6 +72,7 @@ class Reading:
     version: int = VERSION
     fold: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)  # as in ReadConfig: tables must have them
+    stream: bool = False
     usual_columns: Mapping[str, str] = field(default_factory=dict)  # those of a run, that tables may have
     notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
     files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
@@ -87,6 +89,7 @@ def read_together(
     fold: int | None = None,
     columns: Mapping[str, str] | None = None,
     usual_columns: Mapping[str, str] | None = None,
+    stream: bool | None = None,
 ) -> Iterator[Reading]:
     """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
 
@@ -98,6 +101,7 @@ def read_together(
         around.version if version is None else version,
         around.fold if fold is None else fold,
         around.columns if columns is None else columns,
+        around.stream if stream is None else stream,
         around.usual_columns if usual_columns is None else usual_columns,
     )
     token = _reading.set(reading)
@@ -144,6 +148,11 @@ def reading_version() -> int:
 def reading_fold() -> int:
     """Return which part of the data is held out, counted from the last one."""
     return current_reading().fold
+
+
+def reading_stream() -> bool:
+    """Return whether data.stream is set."""
+    return current_reading().stream
 
 
 # What was understood

@@ -168,10 +168,10 @@ def prepare(
         if is_prepared(inputs):
             raise UserError(f"{inputs[0]}: prepared already; give the texts")
     try:
-        with (
-            atomic_folder(out, "--out") as draft,
-            read_together(config.max_bytes, config.version, columns=config.columns) as reading,
-        ):
+        reading_as = read_together(
+            config.max_bytes, config.version, columns=config.columns, stream=config.stream
+        )
+        with atomic_folder(out, "--out") as draft, reading_as as reading:
             paths, valid_paths = use_splits(paths, valid_paths, has_classes=False)
             valid = reiterable_chunks(valid_paths) if valid_paths else None
             parts = split_texts(reiterable_chunks(paths), valid, config.holdout)

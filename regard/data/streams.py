@@ -66,6 +66,10 @@ class Stream:
         for start in range(0, len(self), BLOCK):
             yield self.read(start, start + BLOCK)
 
+    def windows(self, context: int, seed: int, size: int) -> "Windows":
+        """Return windows of so many tokens for training, `size` of them a step."""
+        return Windows(self, context, seed, size)
+
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
         """Return the `width` ids from each start, one row each, as int64."""
         first, last = (np.searchsorted(self.ends, i, side="right") for i in (starts, starts + width - 1))

@@ -107,7 +107,7 @@ class MaskedTexts(Task[FillConfig, Stream | Passages, Bert | Electra | Elmo]):
         size = rows if tokens is None else max(1, tokens // self.context)
         if isinstance(data, Passages):
             return Shuffled(data, seed, size)
-        return Windows(data, self.context - 2, seed, size)
+        return data.windows(self.context - 2, seed, size)
 
     def batch(self, samples: Windows | Shuffled, rows: np.ndarray) -> Batch:
         rngs = [np.random.Generator(np.random.Philox(key=[samples.seed, row])) for row in rows.tolist()]

@@ -84,7 +84,7 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
 
     def samples(self, data: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
         size = rows if tokens is None else max(1, tokens // self.context)
-        return Windows(data, self.length, seed, size)
+        return data.windows(self.length, seed, size)
 
     def batch(self, samples: Windows, rows: np.ndarray) -> Batch:
         texts = samples.batch(rows)[:, :-1]

@@ -191,7 +191,7 @@ class Write(Writer[WriteConfig, Stream]):
         return load_heldout(paths, self.specials, self.tokenizer)
 
     def samples(self, data: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
-        return Windows(data, self.context, seed, rows if tokens is None else max(1, tokens // self.context))
+        return data.windows(self.context, seed, rows if tokens is None else max(1, tokens // self.context))
 
     def batch(self, samples: Windows, rows: np.ndarray) -> Batch:
         ids = torch.from_numpy(samples.batch(rows))

@@ -69,7 +69,9 @@ def run_job(job: Job) -> torch.device:
     config, reading = check_sections(job)
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(job.folder), exclusive_folder(job):
-        with read_together(reading.max_bytes, reading.version, reading.fold, reading.columns):
+        with read_together(
+            reading.max_bytes, reading.version, reading.fold, reading.columns, stream=reading.stream
+        ):
             trainer = assemble(job, config, device)
         remove_folds(job)
         trainer.run()
@@ -92,7 +94,7 @@ def plan(
     job = make_job(name, data, valid, None, base, teacher, steps, minutes, set, resume=False)
     config, reading = check_sections(job)
     where = this_machine(choose_device(config.device)) if machine is None else known_machine(machine)
-    with read_together(reading.max_bytes, reading.version, columns=reading.columns):
+    with read_together(reading.max_bytes, reading.version, columns=reading.columns, stream=reading.stream):
         task_class, _ = find_task(job.sections["task"].get("name"), config)
         if job.teachers:
             check_teachable(task_class, job.sections["task"]["name"])
@@ -135,6 +137,10 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
         config = recipe.fill("train", sections["train"], TrainConfig)
         if config.steps and not job.own_warmup:
             config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
+        if config.folds and sections["data"].get("stream"):
+            raise UserError(
+                "train.folds divides all data, of which data.stream reads few at a time; leave one out"
+            )
         if config.folds:
             config = use_folds(job, config, run_job)
     if config.adapter and (parent is None or not config.lora):
@@ -142,6 +148,8 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
             "--adapter keeps what changes in a model; give that with --from MODEL, and train.lora > 0"
         )
     settings = model_settings(job, kind)
+    if sections["data"].get("stream"):  # a run goes on with as many, with any number of processes
+        sections["data"].setdefault("parts", distributed.WORLD)
     data_config = recipe.fill("data", sections["data"], task_class.data_config)
     base_task = parent.task if parent else restore_task(job, kind, settings, task_class) if going else None
     corpus = read_data(job, kind, settings, parent, base_task, data_config)
@@ -265,7 +273,8 @@ def read_data(
         corpus = task_class.read(
             DataRequest(job.data, job.valid, data_config, config, context, tokenizers, base_task)
         )
-    corpus.files, corpus.notes = list(reading.files), [*job.notes, *reading.notes, *corpus.notes]
+    corpus.notes = [*job.notes, *reading.notes, *corpus.notes]
+    corpus.files = [] if data_config.stream else list(reading.files)  # a stream may be too long for a SHA-256
     corpus.summary = describe_sources(reading.sources.values(), describe_split(job, corpus))
     return corpus
 

@@ -43,6 +43,7 @@ class TrainState:
     best: dict[str, float] | None = None  # the best evaluation
     worse: int = 0  # evaluations since the best one
     guard: GuardState = field(default_factory=GuardState)
+    stream: list[list[int]] = field(default_factory=list)  # where each part of a stream is, if data are one
 
 
 STATE_OF = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum"}}  # of a parameter
@@ -228,9 +229,10 @@ class Checkpointer:
             "worse": is_count,
             "seed": lambda v: is_count(v) and v == self.config.seed,
             "data": lambda v: isinstance(v, list | dict),
+            "stream": is_place_of_stream,
             "guard": lambda _: guard is not None and max(guard.good, guard.saved, guard.back_to) <= limit,
         }
-        about = {"guard": {}} | about
+        about = {"guard": {}, "stream": []} | about
         for key, is_valid in checks.items():
             if key not in about or not is_valid(about[key]):
                 text = f"is {str(about[key])[:80]!r}" if key in about else "is missing"
@@ -331,6 +333,13 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 def is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < 2**53)
+
+
+def is_place_of_stream(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(row, list) and len(row) == 6 and all(type(v) is int and v >= -1 for v in row)
+        for row in value
+    )
 
 
 def is_evaluation(value: Any, step: int) -> bool:

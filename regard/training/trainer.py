@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus
+from regard.data.text_stream import StreamWindows
 from regard.decode.prompts import attend_quickly
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
@@ -116,6 +117,8 @@ class Trainer:
         if state is not None:
             self.state, self.first_step, self.averaged_step = state, state.step, state.evaluated
             self.guard.state = state.guard
+            if isinstance(self.samples, StreamWindows):
+                self.samples.restore(state.stream)
 
     # The loop
 
@@ -402,6 +405,15 @@ class Trainer:
         if self.step % self.config.save == 0:
             self.guard.see_checkpoint(self.step)
         self.reporter.flush()
-        for line in self.checkpointer.save(dataclasses.replace(self.state, elapsed=self.elapsed())):
+        state = dataclasses.replace(self.state, elapsed=self.elapsed(), stream=self.stream_places())
+        for line in self.checkpointer.save(state):
             self.reporter.notice(line)
             self.pace.start()
+
+    def stream_places(self) -> list[list[int]]:
+        """Where each part of a stream is, also those that only other processes read."""
+        if not isinstance(self.samples, StreamWindows):
+            return []
+        places = self.samples.places(self.step)
+        numbers = distributed.all_max(*(number for place in places for number in place))
+        return [[int(n) for n in numbers[i : i + len(places[0])]] for i in range(0, len(numbers), 6)]

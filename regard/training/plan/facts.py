@@ -28,7 +28,7 @@ from regard.data.image_readers import (
 from regard.data.images import default_size
 from regard.data.labels import LAYOUT
 from regard.data.pairs import Pair, build_histories, read_pairs
-from regard.data.reading import current_reading, read_together
+from regard.data.reading import current_reading, read_together, reading_stream
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.sound_readers import read_sound_classes
 from regard.data.sounds import DEFAULT_SECONDS, frames_of, open_sound, read_header
@@ -44,6 +44,7 @@ from regard.vision.decoding import ImageSource, read_size
 SAMPLE = 4_000_000  # characters from which alphabet and vocabulary are known
 COUNTED = 60_000_000  # characters that are read of compressed texts, whose size is not known before
 EXPANDS = 3.5  # how much a compressed file expands, if it has more
+ENDLESS = 1e11  # characters that a stream is taken to have
 ROWS = 100_000  # that are read of a table
 TURNS = 3  # of a conversation that are read before a reply: measured on DailyDialog (docs/results.md)
 MIRRORED = 4000  # pictures that are looked at in a mirror
@@ -159,8 +160,10 @@ def read_text_facts(paths: Sequence[str]) -> Facts:
     for starts, text in read_chunks(paths):
         documents += starts
         texts.add(text)
-        if texts.characters >= (COUNTED if size is None else SAMPLE):
-            scale = max(1.0, (size or count_bytes(expand_folders(paths))) / texts.characters)
+        if texts.characters >= (COUNTED if size is None and not reading_stream() else SAMPLE):
+            is_endless = reading_stream() and any(path.startswith("hf:") for path in paths)
+            expected = ENDLESS if is_endless else size or count_bytes(expand_folders(paths))
+            scale = max(1.0, expected / texts.characters)
             break
     return Facts(rows=int(documents * scale), source=texts.side(scale), share=1 / scale)
 
