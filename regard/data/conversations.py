@@ -17,9 +17,8 @@ from regard.data.files import (
     read_jsonl,
 )
 from regard.data.pairs import SUFFIXES, Pair, UserReply, read_pairs
-from regard.data.reading import current_reading, reading_version, record_source
-from regard.data.tables import SUFFIXES as TABLES
-from regard.data.tables import read_table
+from regard.data.reading import current_reading, record_source
+from regard.data.tables import folder_suffixes, is_table, read_table
 from regard.errors import UserError, first_line, shorten
 
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
@@ -54,8 +53,8 @@ def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation
     They are objects or the rows of tables; or pairs, of which one whose source is the target before it
     continues that conversation.
     """
-    files = list_conversations(paths)
-    if any(is_parallel(file) for file in files):
+    files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
+    if not all(map(is_table, files)):
         yield from link_pairs(files[0], read_pairs(files))
         return
     for file in files:
@@ -73,8 +72,8 @@ def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation
 
 def read_chat_pairs(paths: Sequence[str]) -> Iterator[Pair]:
     """Yield each turn with the one before it; what a user says is a `UserReply`."""
-    files = list_conversations(paths)
-    if any(is_parallel(file) for file in files):
+    files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
+    if not all(map(is_table, files)):
         yield from read_pairs(files)
         return
     for file in files:
@@ -87,11 +86,6 @@ def read_chat_pairs(paths: Sequence[str]) -> Iterator[Pair]:
             yield pair
         if is_empty:
             raise empty_file(file)
-
-
-def list_conversations(paths: Sequence[str]) -> list[str]:
-    """The files; of a folder, those that may hold some."""
-    return list(expand_folders(paths, SUFFIXES | TABLES if reading_version() > 2 else SUFFIXES))
 
 
 def parse_rows(file: str, rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Conversation]]:
@@ -108,10 +102,6 @@ def pair_turns(conversations: Iterable[Conversation]) -> Iterator[Pair]:
         for source, target in pairwise(said):
             pair = source.text, target.text
             yield UserReply(pair) if target.role == USER else pair
-
-
-def is_parallel(file: str) -> bool:
-    return not (file == "-" or file.startswith("hf:") or content_suffix(file) in TABLES)
 
 
 def link_pairs(file: str, pairs: Iterable[Pair]) -> Iterator[tuple[str, Conversation]]:
