@@ -49,7 +49,7 @@ class ChatDataset:
 
     def describe(self) -> str:
         answers = int(self.learned.sum())
-        return f"{len(self):,} conversation{'s' * (len(self) != 1)}, {answers:,} tokens of answers in them"
+        return f"{len(self):,} conversation{'s' * (len(self) != 1)} with {answers:,} tokens of answers"
 
 
 def to_messages(turns: Conversation) -> list[Message]:

@@ -115,8 +115,12 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         prompts = [messages[:-1] for messages in data.examples]
         options = Sampling(**self.generation | {"max_new_tokens": 40, "seed": seed})
         answers = self.answers(model, Request(prompts, options))
-        lines = zip(prompts, answers, strict=True)
-        return "\n".join(f"{messages[-1]['content']}\n  → {several[0].text}" for messages, several in lines)
+        texts = [
+            (messages[-1]["content"], several[0].text)
+            for messages, several in zip(prompts, answers, strict=True)
+        ]
+        lines = [[" ".join(text.split()) for text in pair] for pair in texts]
+        return "\n".join(f"{asked}\n  → {answer}" for asked, answer in lines)
 
 
 def first_words(turns: Conversation) -> str:
