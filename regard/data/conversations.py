@@ -16,7 +16,7 @@ from regard.data.files import (
     open_file,
     read_jsonl,
 )
-from regard.data.pairs import SUFFIXES, Pair, UserReply, read_pairs
+from regard.data.pairs import SUFFIXES, Pair, UserReply, locate_pairs, read_pairs
 from regard.data.reading import current_reading, record_source
 from regard.data.tables import folder_suffixes, is_table, read_table
 from regard.errors import UserError, first_line, shorten
@@ -55,12 +55,12 @@ def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation
     """
     files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
     if not all(map(is_table, files)):
-        yield from link_pairs(files[0], read_pairs(files))
+        yield from link_pairs(locate_pairs(files))
         return
     for file in files:
         rows, is_empty = read_rows(file), True
         if rows is None:
-            conversations = link_pairs(file, read_pairs([file]))
+            conversations = link_pairs(locate_pairs([file]))
         else:
             conversations = parse_rows(file, rows)
         for where, turns in conversations:
@@ -104,19 +104,18 @@ def pair_turns(conversations: Iterable[Conversation]) -> Iterator[Pair]:
             yield UserReply(pair) if target.role == USER else pair
 
 
-def link_pairs(file: str, pairs: Iterable[Pair]) -> Iterator[tuple[str, Conversation]]:
-    """Join pairs to conversations; the n-th one is named by its number."""
-    turns: list[str] = []
-    number = 0
-    for source, target in pairs:
+def link_pairs(pairs: Iterable[tuple[str, Pair]]) -> Iterator[tuple[str, Conversation]]:
+    """Join pairs to conversations, each at its first pair."""
+    begins, turns = "", list[str]()
+    for where, (source, target) in pairs:
         if turns and source == turns[-1]:
             turns.append(target)
             continue
         if turns:
-            yield f"{display_name(file)}: conversation {number}", [Turn("", text) for text in turns]
-        turns, number = [source, target], number + 1
+            yield begins, [Turn("", text) for text in turns]
+        begins, turns = where, [source, target]
     if turns:
-        yield f"{display_name(file)}: conversation {number}", [Turn("", text) for text in turns]
+        yield begins, [Turn("", text) for text in turns]
 
 
 # Files

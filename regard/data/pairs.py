@@ -52,6 +52,11 @@ LAYOUT = Layout(
 def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:
     """Yield the pairs in tables, in folders of them, in standard input ("-", as .tsv) and on the hub
     ("hf:..."); or in two files of parallel lines. A side of a pair may be empty."""
+    return (pair for _, pair in locate_pairs(paths))
+
+
+def locate_pairs(paths: Sequence[str]) -> Iterator[tuple[str, Pair]]:
+    """Yield where each pair is, and the pair."""
     files = list(expand_folders(paths, folder_suffixes(SUFFIXES)))
     parallel = [file for file in files if not is_table(file)]
     for file in parallel:
@@ -73,23 +78,23 @@ def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:
         return
     for file in files:
         is_empty = True
-        for pair in _read_table(file):
+        for where, pair in _read_table(file):
             is_empty = is_empty and not any(pair)
-            yield pair
+            yield where, pair
         if is_empty:
             raise empty_file(file)
 
 
-def _read_table(path: str) -> Iterator[Pair]:
+def _read_table(path: str) -> Iterator[tuple[str, Pair]]:
     table = read_table(path)
     if table.header and "turns" in table.header:
         yield from _read_turns(table)
         return
-    for _, record in table_records(table, LAYOUT):
-        yield record["source"], record["target"]
+    for where, record in table_records(table, LAYOUT):
+        yield where, (record["source"], record["target"])
 
 
-def _read_turns(table: Table) -> Iterator[Pair]:
+def _read_turns(table: Table) -> Iterator[tuple[str, Pair]]:
     """Yield each turn of a conversation with the one before it; some rows may be pairs."""
     record = record_source(display_name(table.path))
     for where, cells in table.rows:
@@ -106,7 +111,7 @@ def _read_turns(table: Table) -> Iterator[Pair]:
                 )
         turns = [normalize_newlines(check_surrogates(turn, where)).strip() for turn in turns]
         record.add({"turns": turns})
-        yield from pairwise(turns)
+        yield from ((where, pair) for pair in pairwise(turns))
 
 
 def guess_languages(names: list[str], rows: list[Row], columns: dict[str, int]) -> dict[str, int]:
@@ -119,7 +124,7 @@ def guess_languages(names: list[str], rows: list[Row], columns: dict[str, int]) 
     return dict(zip(missing, free, strict=True)) if len(languages) == 2 and len(free) == len(missing) else {}
 
 
-def _parallel(*paths: str) -> Iterator[Pair]:
+def _parallel(*paths: str) -> Iterator[tuple[str, Pair]]:
     counts, has_text, both = [0, 0], [False, False], record_source(" and ".join(paths))
     for pair in zip_longest(*map(_stripped_lines, paths)):
         for side, text in enumerate(pair):
@@ -127,7 +132,7 @@ def _parallel(*paths: str) -> Iterator[Pair]:
             has_text[side] = has_text[side] or bool(text)
         if counts[0] == counts[1]:
             both.add({"source": pair[0], "target": pair[1]})
-            yield pair[0], pair[1]
+            yield f"{paths[0]}:{counts[0]}", (pair[0], pair[1])
     for path, filled in zip(paths, has_text, strict=True):
         if not filled:
             raise empty_file(path)

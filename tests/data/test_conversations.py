@@ -117,7 +117,7 @@ def test_pairs_that_go_on_are_one_conversation(tmp_path: Path) -> None:
         )
     texts = [[turn.text for turn in turns] for _, turns in read_conversations([str(path)])]
     assert texts == [["a", "b", "c"], ["d", "e", "f", "d"], ["g", "h"]]
-    assert [where for where, _ in read_conversations([str(path)])][1] == f"{path}: conversation 2"
+    assert [where for where, _ in read_conversations([str(path)])][1] == f"{path}:3"
 
 
 def test_a_chatbot_learns_from_the_same_pairs_as_before(tmp_path: Path) -> None:
