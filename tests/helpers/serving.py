@@ -31,7 +31,7 @@ class Server:
         self, path: str, body: Any = None, headers: dict[str, str] | None = None, **query: Any
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """The status, headers and body of the response; a body is sent as JSON, unless it is bytes."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         content_type = {} if body is None else {"Content-Type": "application/json"}
         try:

@@ -102,7 +102,7 @@ class Listener:
         return [token if isinstance(token, int) else token.id for token in self.tokens]
 
     def wait(self):
-        assert self.over.wait(30), "the request does not end"
+        assert self.over.wait(60), "the request does not end"
         return self.ids, self.end
 
 
@@ -135,7 +135,7 @@ class Gate(GPT):
         return self._call(super().step, args)
 
     def _call(self, do, args):
-        assert self.permits.acquire(timeout=30)
+        assert self.permits.acquire(timeout=60)
         self.calls.append((do.__name__, *args[0].shape))
         return do(*args)
 
@@ -427,7 +427,7 @@ def test_close(run):
         with pytest.raises(QueueFull, match="closed"):
             engine.submit([1], GREEDY, Listener())
         permit_all(model)
-        closer.join(30)
+        closer.join(60)
         ends = [listener.wait()[1] for listener in listeners]
         if finish:
             assert ends == ["length"] * 3
@@ -449,7 +449,7 @@ def test_requests_from_many_threads(run):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     answers = dict(results.get() for _ in threads)
     assert answers == {i: generate_alone(model, [i, i + 1], GREEDY) for i in range(7)}
 

@@ -33,7 +33,7 @@ class Hang:
             self.armed.clear()
             self.threads.append(threading.current_thread())
             self.entered.set()
-            assert self.comes_back.wait(30)
+            assert self.comes_back.wait(60)
 
     def __deepcopy__(self, memo):
         return self
@@ -68,18 +68,18 @@ def test_the_page_goes_on(how, caplog):
         id = trace(server)
         hang.armed.set()
         hung = clients.submit(server.ask, "/api/trace", {"input": "the dog"})
-        assert hang.entered.wait(20)
+        assert hang.entered.wait(60)
         waits = [clients.submit(server.ask, "/api/effects", trace=id) for _ in range(3)]
         # one that waits may be told that its own time is up
-        assert {reply.result(20)[0] for reply in waits} <= ({503} if how == "look" else {503, 408})
-        status, headers, data = hung.result(20)
+        assert {reply.result(60)[0] for reply in waits} <= ({503} if how == "look" else {503, 408})
+        status, headers, data = hung.result(60)
         assert (status, headers["Retry-After"]) == (503, "1")
         assert b"reload" in data
         server.check_error(410, "reload", "/api/effects", trace=id)
         assert trace(server) != id
         assert server.ask("/api/effects", trace=trace(server, input="the dog"))[0] == 200
         hang.comes_back.set()  # the old thread ends at its next call of a module
-        hang.threads[0].join(20)
+        hang.threads[0].join(60)
         assert not hang.threads[0].is_alive()
         trace(server, input="a fox")
     (record,) = [record for record in caplog.records if record.name == threads.__name__]
@@ -92,7 +92,7 @@ def test_a_page_that_hangs_while_it_is_built():
     hang.armed.set()
     with serve_models({"one": model}, LIMITS) as server, ThreadPoolExecutor() as clients:
         replies = [clients.submit(server.ask, "/") for _ in range(3)]
-        assert [reply.result(20)[0] for reply in replies] == [503] * 3
+        assert [reply.result(60)[0] for reply in replies] == [503] * 3
         assert server.ask("/")[0] == 200
         trace(server)
         hang.comes_back.set()
@@ -126,5 +126,5 @@ def test_those_who_wait_for_a_lock_that_is_given_up_are_cancelled():
         thread = threading.Thread(target=wait)
         thread.start()
         lock.give_up()
-        thread.join(20)
+        thread.join(60)
         assert ends

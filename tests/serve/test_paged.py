@@ -63,7 +63,7 @@ class Listener:
             self.over.set()
 
     def wait(self) -> tuple[list[Any], Any]:
-        assert self.over.wait(30), "the request does not end"
+        assert self.over.wait(60), "the request does not end"
         return self.tokens, self.end
 
 
@@ -111,7 +111,7 @@ def test_cancelled_requests_leave(on_gpu: None) -> None:
     engine, listener, other = Engine(build("gpt"), places=1), Listener(), Listener()
     request = engine.submit([3], Sampling(max_new_tokens=10_000, temperature=0), listener)
     waiting = engine.submit([4], Sampling(max_new_tokens=3, temperature=0), other)
-    assert listener.begun.wait(30)
+    assert listener.begun.wait(60)
     request.cancel()
     other.wait()
     assert not listener.over.is_set()

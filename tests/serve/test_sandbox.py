@@ -40,7 +40,7 @@ class Gate:
 
     def __call__(self, *args, **options):
         self.entered.set()
-        self.late |= not self.opened.wait(10)
+        self.late |= not self.opened.wait(60)
         return self.inner(*args, **options)
 
 
@@ -48,7 +48,7 @@ def check_others_are_served(server: ModelServer, gate: Gate, path: str, body: di
     answers = []
     client = threading.Thread(target=lambda: answers.append(server.ask(path, body)))
     client.start()
-    assert gate.entered.wait(10)
+    assert gate.entered.wait(60)
     assert server.ask("/health")[0] == 200
     gate.opened.set()
     client.join()
@@ -91,7 +91,7 @@ def test_the_call_ends_when_its_client_leaves(server, monkeypatch):
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -18,7 +18,7 @@ from regard.serve.registry import ServerLimits
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
 
 
-def until(holds, seconds=20):
+def until(holds, seconds=60):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
@@ -33,7 +33,7 @@ def server():
         "translate": reader("translate", "transformer"),
         "embed": reader("embed", "bert"),
     }
-    with serve_models(models, ServerLimits(places=7, queue=64, timeout=30), finish=False) as server:
+    with serve_models(models, ServerLimits(places=7, queue=64, timeout=60), finish=False) as server:
         yield server
 
 
@@ -69,7 +69,7 @@ def test_fifty_clients_of_which_half_leave(server):
     requests = [(*request(rng), rng.random() < 0.5, rng.random() * 0.05) for _ in range(50)]
 
     def ask(kind, path, body, leaves, seconds):
-        line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         try:
             line.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             if leaves:

@@ -50,7 +50,7 @@ def test_bridge_of_a_loop_that_ended_in_the_middle_goes_on_in_another():
         while not outputs:
             await asyncio.sleep(0.001)
 
-    asyncio.run(asyncio.wait_for(deliver(), 20))
+    asyncio.run(asyncio.wait_for(deliver(), 60))
 
 
 class FakeLoop:

@@ -30,7 +30,7 @@ class Outputs:
             self.over.set()
 
     def wait(self):
-        assert self.over.wait(20)
+        assert self.over.wait(60)
         return self.all[:-1], self.all[-1]
 
 
@@ -56,11 +56,11 @@ def test_thread_that_hangs_is_replaced(caplog):
         if not hangs.is_set():
             hangs.set()
             hung.append(threading.current_thread())
-            assert comes_back.wait(20)
+            assert comes_back.wait(60)
         return true(*args)
 
     model.step = step
-    engine = Engine(model, places=2, step_timeout=0.5)
+    engine = Engine(model, places=2, step_timeout=2)  # long, for a busy machine: other steps don't hang
     with engine._changed:  # so that the thread finds all of them
         lost = [Outputs(engine, [1, 2]) for _ in range(2)]
         waits = Outputs(engine, [1, 2])  # for a place
@@ -69,19 +69,19 @@ def test_thread_that_hangs_is_replaced(caplog):
     assert waits.wait() == want
     assert (engine.running, engine.waiting, engine.restarts) == (0, 0, 1)
     comes_back.set()  # what the old thread still computes reaches nobody
-    hung[0].join(20)
+    hung[0].join(60)
     assert not hung[0].is_alive()
     assert all(outputs.all[-1] is outputs.wait()[1] for outputs in lost)
     assert Outputs(engine, [1, 2]).wait() == want
     assert [record.message for record in caplog.records] == [
-        "the engine restarts: a step takes more than 0.5 s"
+        "the engine restarts: a step takes more than 2 s"
     ]
     engine.close()
 
 
 def test_engine_with_a_hung_thread_can_be_closed(caplog):
     model, comes_back = build(), threading.Event()
-    model.start = lambda *_: comes_back.wait(20)
+    model.start = lambda *_: comes_back.wait(60)
     engine = Engine(model, step_timeout=0.5)
     outputs = Outputs(engine, [1])
     engine.close(finish=False)
@@ -129,7 +129,7 @@ def test_dropped_request_is_logged_in_one_line(caplog):
         raise RuntimeError("the loop\nis closed")
 
     engine.submit([1], GREEDY, fail)
-    assert over.wait(20)
+    assert over.wait(60)
     assert Outputs(engine, [1]).wait() == answer(model, [1])
     (record,) = caplog.records
     assert "RuntimeError: the loop is closed" in record.getMessage()
@@ -144,19 +144,19 @@ def test_readiness_passes_through_the_engines(monkeypatch):
 
     def step(*args):
         stuck.set()
-        assert goes_on.wait(20)
+        assert goes_on.wait(60)
         return true(*args)
 
-    with serve_models({"other": other, "writer": model}, ServerLimits(timeout=30)) as server:
+    with serve_models({"other": other, "writer": model}, ServerLimits(timeout=60)) as server:
         assert server.ask("/ready")[::2] == (200, b'{"status":"ok"}')
         model.model.step = step
         line = threading.Thread(
             target=server.ask, args=("/v1/completions", {"model": "writer", "prompt": "the"})
         )
         line.start()
-        assert stuck.wait(20)
+        assert stuck.wait(60)
         server.check_error(503, "writer", "/ready")
         assert server.ask("/health")[0] == 200
         goes_on.set()
-        line.join(20)
+        line.join(60)
         assert server.ask("/ready")[0] == 200
