@@ -16,6 +16,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from regard.serve.loop import ServingLoop
+
 PART = 2**16  # bytes of a response that are written at a time
 MIN_RATE = 2**16  # bytes a second at which a large response is read, at least
 DRAIN_SECONDS = 5.0  # for the rest of a body that nobody reads, so that the client sees the answer
@@ -110,6 +112,7 @@ class LimitedProtocol(H11Protocol):
         self.refuse = refuse
         self.answered = False  # there was a response
         self.unread = 0  # bytes of the body of a request that was refused
+        self.held = b""  # the beginning of a request that may be refused
         self.waits_for: str | None = None  # None: the server works on a request
         self.since = 0.0  # when the server began to wait
         self.timer: asyncio.TimerHandle | None = None
@@ -124,7 +127,13 @@ class LimitedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         data, self.unread = data[self.unread :], max(0, self.unread - len(data))
-        if data and not self.refuse_request(data):
+        if self.held:
+            self.held += data
+        elif data and self.may_refuse(data):
+            self.held = data
+            # Not now: requests that end at this moment give their places back first.
+            self.loop.call_soon(self.decide)
+        elif data:
             super().data_received(data)
         self.update()
 
@@ -152,6 +161,8 @@ class LimitedProtocol(H11Protocol):
         answered = self.cycle is None or self.cycle.response_complete
         if self.transport.is_closing():
             self.wait_for("reader", self.limits.send_seconds)  # the end of the last response
+        elif self.held:
+            self.wait_for(None)
         elif self.unread:
             self.wait_for("rest", DRAIN_SECONDS)
         elif state is h11.SEND_BODY:
@@ -191,13 +202,24 @@ class LimitedProtocol(H11Protocol):
 
     # Responses
 
-    def refuse_request(self, data: bytes) -> bool:
-        """Refuse a request that begins with this data, if that needs no parsing by h11."""
+    def may_refuse(self, data: bytes) -> bool:
+        """Whether this data could begin a request of a flood, to be refused without h11."""
+        if self.refuse is None or not isinstance(self.loop, ServingLoop) or not self.loop.is_flooded():
+            return False
         between_requests = self.conn.their_state is self.conn.our_state is h11.IDLE
-        if self.refuse is None or not between_requests or self.conn.trailing_data[0]:
+        if not between_requests or self.conn.trailing_data[0]:
             return False
-        if self.flow.write_paused or len(data) > self.limits.header_bytes:
-            return False
+        return not self.flow.write_paused and len(data) <= self.limits.header_bytes
+
+    def decide(self) -> None:
+        """Refuse the request that was held back, or have it parsed."""
+        data, self.held = self.held, b""
+        if not self.transport.is_closing() and not self.refuse_request(data):
+            super().data_received(data)
+        self.update()
+
+    def refuse_request(self, data: bytes) -> bool:
+        assert self.refuse is not None
         refusal = self.refuse(data)
         if refusal is None:
             return False

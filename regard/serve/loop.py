@@ -1,15 +1,19 @@
-"""An event loop that threads which compute let catch up.
+"""An event loop that notices floods of requests, and that threads which compute let catch up.
 
 They share the interpreter's lock. The loop's thread gives it up at every system call, and gets it back after
 a turn of each of the others: with many connections to serve, it would wait for most of the time.
 """
 
 import asyncio
+import math
 import selectors
 import time
 
+MANY = 8  # connections with something to read at once, which are a flood
+LASTS = 0.1  # seconds that a flood counts, if no more come
 BEHIND = 0.001  # seconds of work without a rest after which the loop is behind
-MAX_PAUSE = 0.05  # seconds that threads wait for it; then they compute for as long, however busy it is
+MAX_PAUSE = 0.1  # seconds that threads wait for it
+TURN = 0.05  # seconds that they compute then, however busy it is
 NAP = 0.0005  # seconds between two looks at it
 
 
@@ -21,28 +25,41 @@ class ServingLoop(asyncio.SelectorEventLoop):
         super().__init__(self.watched)
         self.no_pause_until = 0.0
 
+    def is_flooded(self) -> bool:
+        """Whether many requests have come at once a moment ago."""
+        return time.monotonic() - self.watched.flooded_at < LASTS
+
+    def is_behind(self) -> bool:
+        """Whether it has been working on a flood for a while."""
+        began = self.watched.busy_since
+        return began is not None and time.monotonic() - began > BEHIND and self.is_flooded()
+
     def let_catch_up(self) -> None:
         """Called in a thread that computes: if the loop is behind, wait until it has done its work."""
-        began, now = self.watched.busy_since, time.monotonic()
-        if began is None or now - began < BEHIND or now < self.no_pause_until:
+        now = time.monotonic()
+        if now < self.no_pause_until or not self.is_behind():
             return
         until = now + MAX_PAUSE
         while self.watched.busy_since is not None:
             time.sleep(NAP)
             if (now := time.monotonic()) > until:
-                self.no_pause_until = now + MAX_PAUSE
+                self.no_pause_until = now + TURN
                 return
 
 
 class WatchedSelector(selectors.DefaultSelector):
-    """Notes since when the loop has something to do; None: it waits for events."""
+    """Notes since when the loop has something to do, and when there was last much at once."""
 
-    busy_since: float | None = None
+    busy_since: float | None = None  # None: it waits for events
+    flooded_at = -math.inf
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or timeout > 0:
             self.busy_since = None
         events = super().select(timeout)
+        now = time.monotonic()
         if self.busy_since is None:
-            self.busy_since = time.monotonic()
+            self.busy_since = now
+        if len(events) >= MANY:
+            self.flooded_at = now
         return events

@@ -61,6 +61,7 @@ def server():
 
 @pytest.fixture
 def full(server, monkeypatch):
+    monkeypatch.setattr(ServingLoop, "is_flooded", lambda self: True)
     monkeypatch.setattr(server.registry, "engines_full", lambda: True)
     return server
 
@@ -173,6 +174,7 @@ def test_threads_wait_for_a_loop_that_is_behind_but_not_for_ever(monkeypatch):
     loop.close()
     monkeypatch.setattr(serving_loop.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(serving_loop.time, "sleep", sleep)
+    loop.watched.flooded_at = now[0]
     loop.watched.busy_since = None
     loop.let_catch_up()
     loop.watched.busy_since = now[0]
@@ -184,9 +186,13 @@ def test_threads_wait_for_a_loop_that_is_behind_but_not_for_ever(monkeypatch):
     naps.clear()
     loop.let_catch_up()
     assert not naps  # now the thread has its turn
-    now[0] += 2 * serving_loop.MAX_PAUSE
+    loop.watched.flooded_at = now[0] = now[0] + 2 * serving_loop.TURN
     loop.let_catch_up()
     assert naps
+    naps.clear()
+    now[0] += serving_loop.TURN + serving_loop.LASTS
+    loop.let_catch_up()
+    assert not naps  # it is busy, but not with a flood
 
 
 def test_the_loop_knows_when_it_is_busy():
