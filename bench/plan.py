@@ -2,13 +2,15 @@
 
     python -m bench.plan run SWEEP ... --data DIR [--workers 14] [--seconds 250] [--out rows.jsonl]
     python -m bench.plan page [rows.jsonl ...]
-    python -m bench.plan estimates --data DIR [--minutes 0.25] [--threads 2] [--only RECIPE ...]
+    python -m bench.plan estimates --data DIR [--minutes 0.25] [--threads 2] [--processor]
+    python -m bench.plan kinds DIR [--seconds 20] [--seed 1] [--only KIND ...]
 
 `run` trains the models of a sweep (bench/rows/sweeps.py), several at once: each worker starts Python once and
 takes one training after another. Each row of the output is a training: its settings, and every evaluation.
 What is not finished in time is written with what it has. `page` adds rows to docs/plan.json, and makes the
 tables and plots of docs/plan.md from them. `estimates` compares the time and the memory that --dry-run prints
-with those of trainings (bench/rows/estimates.py).
+with those of trainings (bench/rows/estimates.py). `kinds` compares the plan with the best of ten settings by
+hand on the sets of bench.kinds, which it makes in DIR (bench/rows/hand_tuning.py).
 """
 
 import argparse
@@ -24,7 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.rows.estimates import compare
+from bench.kinds import RECIPES
+from bench.rows import estimates, hand_tuning
 from bench.rows.plan_page import add_rows, write_page
 from bench.rows.sweeps import SWEEPS, Job
 
@@ -41,16 +44,27 @@ def main() -> None:
     run.add_argument("--out", type=Path, default=Path("rows.jsonl"))
     page = commands.add_parser("page")
     page.add_argument("rows", nargs="*", type=Path)
-    estimates = commands.add_parser("estimates")
-    estimates.add_argument("--data", type=Path, required=True)
-    estimates.add_argument("--minutes", type=float, default=0.25)
-    estimates.add_argument("--threads", type=int, default=2)
-    estimates.add_argument("--only", nargs="+", default=[])
+    estimate = commands.add_parser("estimates")
+    estimate.add_argument("--data", type=Path, required=True)
+    estimate.add_argument("--minutes", type=float, default=0.25)
+    estimate.add_argument("--threads", type=int, default=2)
+    estimate.add_argument(
+        "--processor", action="store_true", help="time of the processor: others use it, too"
+    )
+    estimate.add_argument("--only", nargs="+", default=[])
+    kinds = commands.add_parser("kinds")
+    kinds.add_argument("folder", type=Path)
+    kinds.add_argument("--seconds", type=float, default=20)
+    kinds.add_argument("--seed", type=int, default=1)
+    kinds.add_argument("--only", nargs="+", choices=list(RECIPES), default=list(RECIPES))
     options = parser.parse_args()
     if options.command == "run":
         run_jobs(options)
     elif options.command == "estimates":
-        compare(options.data, options.minutes, options.threads, options.only)
+        how = (options.minutes, options.threads, options.processor)
+        estimates.compare(options.data, *how, options.only)
+    elif options.command == "kinds":
+        hand_tuning.compare(options.folder, options.only, options.seconds, options.seed)
     else:
         add_rows(options.rows)
         write_page()

@@ -5,8 +5,10 @@ import json
 import multiprocessing
 import os
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -39,14 +41,18 @@ CASES = [
 ]
 
 
-def measure(case: Case, data: Path, minutes: float, threads: int, results: Any) -> None:
-    """Plan and train, in a process of its own; put the figures into `results`."""
+def measure(case: Case, data: Path, minutes: float, threads: int, by_processor: bool, results: Any) -> None:
+    """Plan and train, in a process of its own; put the figures into `results`. Time may be that of the
+    processor, where others use it, too."""
     import torch
 
+    from regard.training import trainer
     from regard.training.build import plan, train
     from regard.training.reporter import Reporter
 
     torch.set_num_threads(threads)
+    if by_processor:
+        trainer.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment]
     Reporter.show_sample = lambda *arguments: None  # type: ignore[method-assign]
     files = [str(data / name) for name in case.data]
     settings = case.settings | {"train.device": "cpu"}
@@ -69,11 +75,16 @@ def measure(case: Case, data: Path, minutes: float, threads: int, results: Any) 
             "expected_seconds": made.seconds() * steps / made.steps,
             "bytes": 1024 * int(status["VmHWM"].split()[0]),
             "expected_bytes": made.memory(),
+            "batch": made.batch,
+            "cost": vars(made.cost),
+            "peak": made.request.machine.peak if made.request.machine else None,
+            "stepping": [[r["step"], round(r["elapsed"], 2)] for r in rows if "loss" in r],
+            "evaluations": sum("valid_loss" in r for r in rows),
         }
     )
 
 
-def compare(data: Path, minutes: float, threads: int, only: list[str]) -> None:
+def compare(data: Path, minutes: float, threads: int, by_processor: bool, only: list[str]) -> None:
     """Print a table, and one line of JSON."""
     context = multiprocessing.get_context("spawn")
     rows = []
@@ -83,7 +94,7 @@ def compare(data: Path, minutes: float, threads: int, only: list[str]) -> None:
         if only and case.recipe not in only:
             continue
         results = context.Queue()
-        worker = context.Process(target=measure, args=(case, data, minutes, threads, results))
+        worker = context.Process(target=measure, args=(case, data, minutes, threads, by_processor, results))
         worker.start()
         while worker.is_alive() and results.empty():
             worker.join(timeout=0.2)
@@ -94,10 +105,10 @@ def compare(data: Path, minutes: float, threads: int, only: list[str]) -> None:
         worker.join()
         rows.append(row)
         settings = ", ".join(f"{k} {v}" for k, v in case.settings.items())
-        time = f"{row['seconds']:.1f} | {row['expected_seconds']:.1f}"
+        seconds = f"{row['seconds']:.1f} | {row['expected_seconds']:.1f}"
         memory = f"{row['bytes'] / 1e9:.3f} | {row['expected_bytes'] / 1e9:.3f}"
         print(
-            f"| {case.recipe} | {settings} | {row['weights']:,} | {row['steps']:,} | {time} | {memory} |",
+            f"| {case.recipe} | {settings} | {row['weights']:,} | {row['steps']:,} | {seconds} | {memory} |",
             flush=True,
         )
     times = [row["expected_seconds"] / row["seconds"] for row in rows]

@@ -141,11 +141,11 @@ def decays() -> Iterator[Job]:
 
 def query_norms() -> Iterator[Job]:
     """Queries and keys that are normalised, with three seeds: at the same number of steps."""
-    for seed in (1, 2, 3):
-        for normalised in (False, True):
-            for optimizer, lr in (("muon", 8e-3), ("adamw", 4e-3)):
+    for optimizer, lr in (("muon", 8e-3), ("adamw", 4e-3)):
+        for seed in (1, 2, 3):
+            for normalised in (False, True):
                 yield small(
-                    *("qk_norm", 64, 3, 800, lr),
+                    *("qk_norm", 64, 3, 300, lr),
                     evaluations=4,
                     train_optimizer=optimizer,
                     train_seed=seed,

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, C classes.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from unicodedata import category
 
 import numpy as np
@@ -27,7 +27,7 @@ from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, fingerprint, pad_rows, ragged, targets
 from regard.tasks.fill import END, FIRST, SPECIALS, UNKNOWN
 from regard.tasks.guessing import Guess, guess_targets
-from regard.tasks.heads import add_head
+from regard.tasks.heads import add_head, class_weights
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Request
@@ -43,6 +43,8 @@ Window = tuple[list[int], list[int]]  # ids, and where each word in it begins
 class TagConfig:
     name: Literal["tag"]
     labels: tuple[str, ...] | None = None  # the tags; None: as found in the data
+    balanced: bool = False  # rare tags count as much as frequent ones
+    weights: tuple[float, ...] | None = None  # the weight of each tag, then; None: as found in the data
 
 
 def split_words(text: str) -> list[str]:
@@ -90,7 +92,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
     data_config = DataConfig
     builtin = ("tag.conll",), ("tag.valid.conll",)
     has_references = True
-    data_settings = ("labels",)
+    data_settings = ("labels", "weights")
 
     def setup(self) -> None:
         tokenizer, end = self.tokenizer, self.tokenizer.id(END)
@@ -126,11 +128,15 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
                 )
         task = cls(TagConfig(name="tag", labels=tuple(names)), tokenizer, request.context)
         training, notes = task.examples(train)
+        settings: dict[str, Any] = {"labels": list(names)}
+        if request.config.balanced:
+            numbers = training.labels.ids[training.labels.ids != IGNORED]
+            settings["weights"] = class_weights(np.bincount(numbers, minlength=len(names)))
         valid = None
         if held:
             valid, more = task.examples(held)
             notes += [f"held out: {note}" for note in more]
-        return Corpus(training, valid, tokenizer, task_settings={"labels": list(names)}, notes=notes)
+        return Corpus(training, valid, tokenizer, task_settings=settings, notes=notes)
 
     def examples(self, sentences: Sequence[TaggedSentence]) -> tuple[Examples, list[str]]:
         """Sentences as ids and numbers of tags, and notes: how many sentences take several windows."""
@@ -209,9 +215,12 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         return add_head(model, len(config.labels or (0,)), each=True)
 
     def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
-        """The sum of cross-entropies in nats."""
+        """The sum of cross-entropies in nats, by the tags' weights."""
         ids, attention_mask, labels = batch
-        return cross_entropy(model(ids, attention_mask), None, labels)
+        weights = None
+        if self.config.weights is not None:
+            weights = torch.tensor(self.config.weights, device=labels.device)[labels.clamp(min=0)]  # (B, T)
+        return cross_entropy(model(ids, attention_mask), None, labels, weights=weights)
 
     def measure(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
         """The loss, how many tags were right; and how many entities were right, predicted, and true."""

@@ -319,3 +319,28 @@ def test_the_built_in_set_reads():
     assert corpus.notes == []
     assert len(corpus.task_settings["labels"]) == 9
     assert [parse_tags(text) for text in corpus.valid.targets] == [tags for _, tags in read_tags(here[1:])]
+
+
+def test_rare_tags_count_as_much_as_frequent_ones(tmp_path):
+    """The weights follow from the data and are kept; evaluations are without them."""
+    path = conll(tmp_path / "a.conll", SENTENCES)
+    data, plain = DataConfig(holdout=0.0), TagConfig(name="tag")
+    config = dataclasses.replace(plain, balanced=True)
+    request = DataRequest([path], [], data, config, 31, [tokenizer("wordpiece")])
+    corpus = Tag.read(request)
+    names, weights = corpus.task_settings["labels"], np.array(corpus.task_settings["weights"])
+    assert "weights" not in Tag.read(dataclasses.replace(request, config=plain)).task_settings
+    tags = list(chain.from_iterable(tags for _, tags in SENTENCES))
+    counts = np.array([tags.count(name) for name in names])
+    assert weights * counts == pytest.approx(np.full(len(names), len(tags) / len(names)))
+    settings = dataclasses.replace(config, labels=tuple(names), weights=tuple(weights.tolist()))
+    balanced = Tag(settings, corpus.tokenizer, 31)
+    model = tiny_model("bert", balanced).eval()
+    batch = balanced.collate(corpus.train, np.arange(7))
+    ids, mask, labels = batch
+    expected = F.cross_entropy(
+        model(ids, mask).flatten(0, 1), labels.flatten(), torch.tensor(weights).float(), reduction="sum"
+    )
+    torch.testing.assert_close(balanced.loss(model, *batch), expected)
+    unweighted = Tag(dataclasses.replace(settings, weights=None), corpus.tokenizer, 31)
+    assert torch.equal(balanced.measure(model, *batch), unweighted.measure(model, *batch))

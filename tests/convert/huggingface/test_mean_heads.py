@@ -1,5 +1,5 @@
-"""Classifiers that read the mean of all tokens, as the plan trains them, become folders of
-sentence-transformers, whose last module is the head."""
+"""Classifiers that read the mean of all tokens, as the plan trains them: a folder of sentence-transformers,
+whose last module is the head."""
 
 import json
 from pathlib import Path

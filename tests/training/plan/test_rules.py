@@ -43,6 +43,11 @@ def side(characters: int, words: int, alphabet: int = 60, vocabulary: int = 9999
             {"tokenizer": "char"},
         ),
         ("see", Facts(rows=60_000, size=28, channels=1), {}),
+        (
+            "classify",
+            Facts(rows=4500, source=side(27_000, 4500, vocabulary=4500, alphabet=26), classes=4),
+            {"tokenizer": "char"},
+        ),
     ],
 )
 def test_tokenizers(task: str, facts: Facts, chosen: dict[str, object]) -> None:
