@@ -34,22 +34,22 @@ def collecting_no_garbage() -> Iterator[None]:
         gc.enable()
 
 
-def load_at(options: argparse.Namespace, **settings: Any) -> "Model":
+def load_at(options: argparse.Namespace) -> "Model":
     """Return the model that is asked for, as it was at the step of --at."""
     with collecting_no_garbage():
         from regard.runs.load import at_step, load
-    model = load(options.model, **settings, adapter=options.adapter)
+    model = load(options.model, dtype=options.dtype, adapter=options.adapter)
     return model if options.at is None else at_step(model, options.at)
 
 
 def load_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Return the model, or an ensemble, and the options for its answers."""
-    model = load_at(options, dtype=options.dtype)
+    model = load_at(options)
     if options.ensemble:
         from regard.runs.ensemble import ensemble
         from regard.runs.load import load
 
-        model = ensemble([model, *map(load, options.ensemble)])
+        model = ensemble([model, *(load(other, dtype=options.dtype) for other in options.ensemble)])
     if options.words:
         model = model.words()
     values = {name: getattr(options, name, None) for name in (*ANSWER_OPTIONS, "within")}
@@ -248,7 +248,7 @@ def score(options: argparse.Namespace) -> None:
     if options.save:
         check_suffix(options.save)  # before a long computation
     model, settings = load_model(options)
-    against = load(options.against) if options.against else None
+    against = load(options.against, dtype=options.dtype) if options.against else None
     classes = model.task.class_names
     by_position = options.by_position or bool(options.save and not classes)
     with read_together() as reading:

@@ -109,7 +109,8 @@ def export(options: argparse.Namespace) -> None:
     from regard.runs.export import export
     from regard.runs.load import load
 
-    if summary := export(load(options.model, "cpu", adapter=options.adapter), options.out, options.to):
+    model = load(options.model, "cpu", adapter=options.adapter)
+    if summary := export(model, options.out, options.to, options.dtype):
         print(summary, file=sys.stderr)
     print(options.out)
 

@@ -54,7 +54,7 @@ def open_page(options: argparse.Namespace) -> None:
     state = {name: str(value) for name, value in settings.items() if value is not None}
     (text,) = check_inputs(options.input)
     session = page(load_at(options), text, options.answer)
-    compared_models = [load(folder) for folder in options.against]
+    compared_models = [load(folder, dtype=options.dtype) for folder in options.against]
     for folder, other in zip(options.against, compared_models, strict=True):
         if other.task.reads != (reads := session.model.task.reads):
             raise UserError(

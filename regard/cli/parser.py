@@ -51,6 +51,8 @@ COLUMN_OPTIONS = {  # of `train` and `score`: the columns of tables
     "voice": "whose voice it is",
 }
 TRACKERS = ("tensorboard", "wandb", "trackio")
+DTYPES = ["auto", "float32", "bfloat16", "int8", "int4"]  # of models that are used
+PRECISION = "the precision: of weights on a CPU (default: auto, as stored), of generating on a GPU (bfloat16)"
 PRECISIONS = {"auto": "auto", "float32": "fp32", "bfloat16": "bf16"}  # --dtype of train: train.precision
 READING = ("ask", "score", "look", "serve", "export")  # they read data or word vectors, without a recipe
 
@@ -126,6 +128,7 @@ def build_parser() -> Parser:
     add_adapter_option(p)
     formats = ["hf", "onnx", "ctranslate2", "word2vec", "peft"]
     p.add_argument("--to", choices=formats, default="hf", help="the format (default: hf, Hugging Face)")
+    add_dtype_option(p, "bfloat16, int8 or int4: a smaller folder, for Regard (default: auto, float32)")
 
     p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
     p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/demo)")
@@ -226,9 +229,8 @@ def add_at_option(p: argparse.ArgumentParser) -> None:
     p.add_argument("--at", **INTEGER, help="the model as it was at step N of its run, from a checkpoint")
 
 
-def add_dtype_option(p: argparse.ArgumentParser) -> None:
-    about = "the precision in which text is generated on a GPU (default: auto, bfloat16)"
-    p.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help=about)
+def add_dtype_option(p: argparse.ArgumentParser, about: str = PRECISION) -> None:
+    p.add_argument("--dtype", choices=DTYPES, default="auto", help=about)
 
 
 def add_score_options(p: argparse.ArgumentParser) -> None:
@@ -262,6 +264,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("input", nargs="+", metavar="INPUT", help="a text or an image; several with --save .svg")
     p.add_argument("--save", metavar="FILE", help=".svg, .png, .html (the page), .safetensors (all tensors)")
     add_at_option(p)
+    add_dtype_option(p)
     p.add_argument("--view", metavar="NAME", help="the view; a wrong name lists them")
     p.add_argument("--layer", **INTEGER, help="the layer, from 0 (default: the last)")
     p.add_argument("--head", **INTEGER, help="the head, from 0 (default: the mean of all)")

@@ -9,20 +9,32 @@ import torch
 from regard.convert.export import ExportRequest
 from regard.convert.formats import EXPORTS
 from regard.errors import UserError
-from regard.runs.layout import BASE
+from regard.files.atomic import new_folder
+from regard.files.tensors import write_tensors
+from regard.quantize.model import PRECISIONS, dequantize_model, is_quantized, quantized_tensors
+from regard.runs.folder import write_model_files
+from regard.runs.layout import BASE, RECIPE, WEIGHTS
 from regard.runs.model import Model
 
 TRIED = 200  # texts, with which an exported model is tried
 
 
-def export(model: Model, folder: str | Path, to: str = "hf") -> str:
+def export(model: Model, folder: str | Path, to: str = "hf", dtype: str = "auto") -> str:
     """Write a folder of the model for other programs; return a line that says what trying it showed.
 
-    `hf` is Hugging Face's layout, which `load` reads, too.
+    `hf` is Hugging Face's layout, which `load` reads, too. With a `dtype` of fewer bits than float32, it is a
+    folder for `load` alone.
     """
     if to not in EXPORTS:
         raise UserError(f"to={to} is not known; known are {', '.join(EXPORTS)}")
+    if dtype not in ("auto", "float32"):
+        if to != "hf":
+            raise UserError(f"dtype={dtype} is not for --to {to}; leave one of them out")
+        return export_small(model, Path(folder), dtype)
     task, tokenizer, module = model.task, model.tokenizer, model.model
+    if is_quantized(module):
+        module = copy.deepcopy(module)
+        dequantize_model(module)
     if any(p.is_cuda or p.dtype != torch.float32 for p in module.parameters()):
         module = copy.deepcopy(module).to("cpu", torch.float32)
     end = task.end if task.end is not None or tokenizer is None else tokenizer.end
@@ -45,6 +57,21 @@ def export(model: Model, folder: str | Path, to: str = "hf") -> str:
         adapter=model.folder if model.folder and (model.folder / BASE).is_file() else None,
     )
     return EXPORTS[to](folder, request)
+
+
+def export_small(model: Model, folder: Path, dtype: str) -> str:
+    """Write a folder like a run's, with the weights of layers in fewer bits; return how small it is."""
+    if dtype not in PRECISIONS:
+        raise UserError(f"dtype={dtype} is not known; known are auto, float32, {', '.join(PRECISIONS)}")
+    if model.folder is None or not (model.folder / RECIPE).is_file():
+        raise UserError(f"{model.folder}: dtype={dtype} is for models that were trained here; leave it out")
+    tensors = quantized_tensors(model.model, dtype)
+    with new_folder(folder, "DIR") as draft:
+        write_model_files(draft.path, model.model, model.task, str(model.kind), model.generation)
+        write_tensors(draft.path / WEIGHTS, tensors)
+        draft.publish(last=WEIGHTS)
+    size, before = (sum(t.nbytes for t in ts.values()) for ts in (tensors, model.model.state_dict()))
+    return f"{size / 2**20:.1f} MiB of weights, {size / before:.0%} of those in float32"
 
 
 def sample_texts(task: str) -> list[str]:

@@ -48,26 +48,40 @@ def publish(
     draft: Draft, model: nn.Module, task: Task, sections: recipe.Sections, comments: Sequence[str] = ()
 ) -> None:
     """Write everything that exists before training to a draft, and publish it."""
+    kind = str(sections["model"]["kind"])
+    write_model_files(draft.path, model, task, kind, task.generation, sections["task"])
+    (draft.path / RECIPE).write_text(recipe.to_toml(sections, comments), encoding="utf-8")
+    (draft.path / LOG).touch()
+    draft.publish(last=RECIPE)  # which makes it a run
+
+
+def write_model_files(
+    folder: Path,
+    model: nn.Module,
+    task: Task,
+    kind: str,
+    generation: dict[str, Any],
+    section: dict[str, Any] | None = None,
+) -> None:
+    """Write what a model's folder has besides its weights: settings, and tokenizers. `section` are the task's
+    settings as a recipe has them."""
     config = {
         "architectures": [type(model).__name__],
-        "model_type": f"regard-{sections['model']['kind']}",
-        "task": sections["task"],
+        "model_type": f"regard-{kind}",
+        "task": asdict(task.config) if section is None else section,
     } | {k: v for k, v in asdict(model.config).items() if v is not None}  # type: ignore[call-overload]
     end = None if task.tokenizer is None else task.tokenizer.end
     ends = {} if end is None else {"eos_token_id": list(task.ends) if len(task.ends) > 1 else end}
-    for name, content in ((CONFIG, config), (GENERATION, ends | task.generation)):
-        (draft.path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    (draft.path / RECIPE).write_text(recipe.to_toml(sections, comments), encoding="utf-8")
-    (draft.path / LOG).touch()
+    for name, content in ((CONFIG, config), (GENERATION, ends | generation)):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if task.tokenizer is not None:
-        task.tokenizer.save(draft.path / TOKENIZER)
+        task.tokenizer.save(folder / TOKENIZER)
     if task.template is not None:
         settings = tokenizer_config(task.tokenizer.inner.to_str(), end, task.context) | task.template.specials
-        (draft.path / TEMPLATE).write_text(task.template.text, encoding="utf-8")
-        (draft.path / TOKENIZER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        (folder / TEMPLATE).write_text(task.template.text, encoding="utf-8")
+        (folder / TOKENIZER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     if task.target_tokenizer is not None:
-        task.target_tokenizer.save(draft.path / TARGET_TOKENIZER)
-    draft.publish(last=RECIPE)  # which makes it a run
+        task.target_tokenizer.save(folder / TARGET_TOKENIZER)
 
 
 def discard_unsaved(folder: Path) -> None:

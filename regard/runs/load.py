@@ -19,6 +19,15 @@ from regard.decode.runners import DTYPES, set_dtype
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.models import MODELS
+from regard.quantize.model import (
+    PRECISIONS,
+    dequantize_model,
+    is_quantized,
+    join_parts,
+    pack_layers,
+    quantize_model,
+)
+from regard.quantize.weights import SmallWeight
 from regard.runs import lora, recipe
 from regard.runs.checkpoints import steps
 from regard.runs.folder import load_tokenizers, read_settings
@@ -51,25 +60,36 @@ def load(
     theirs on the hub. RUN/checkpoints/step-N is a run's model as it was at that step. Or that of a GGUF
     file, or word vectors in a file of GloVe or word2vec.
 
-    `dtype` is the precision in which it writes on a GPU: auto is bfloat16. All else is computed in float32.
-    `adapter` is a folder with low-rank updates in PEFT's layout, which are added to a language model.
+    `dtype` is the precision of the weights on a CPU: float32, bfloat16, int8 or int4; auto is as they are
+    stored. On a GPU it is the one in which texts are written, float32 or bfloat16, which is what auto is
+    there; all else is computed in float32. `adapter` is a folder with low-rank updates in PEFT's layout,
+    which are added to a language model.
     """
     model = load_model(folder, device)
     if adapter is not None:
         from regard.runs.adapter import merge_adapter  # imports other formats
 
         merge_adapter(model.model, Path(adapter))
-    if dtype != "auto":
-        set_dtype(model.model, parse_dtype(dtype))
+    set_precision(model, str(dtype).removeprefix("torch."))
     return model
 
 
-def parse_dtype(name: str | torch.dtype) -> torch.dtype:
-    """The dtype of this name."""
+def set_precision(model: Model, name: str) -> None:
+    """Use a model in the precision of this name."""
     names = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
-    if (dtype := names.get(str(name).removeprefix("torch."))) is None:
-        raise UserError(f"dtype={name}: give one of auto, {', '.join(names)}")
-    return dtype
+    known = ["auto", *dict.fromkeys([*names, *PRECISIONS])]
+    if name not in known:
+        raise UserError(f"dtype={name}: give one of {', '.join(known)}")
+    model.dtype = name
+    if name in names:
+        set_dtype(model.model, names[name])
+    on_cpu = next(model.model.parameters()).device.type == "cpu"
+    if name == "float32":
+        dequantize_model(model.model)
+    elif on_cpu and name in PRECISIONS:
+        quantize_model(model.model, name)
+    elif name in PRECISIONS and name not in names:
+        raise UserError(f"dtype={name} is for a CPU; give device=cpu, or one of {', '.join(names)}")
 
 
 def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
@@ -194,9 +214,15 @@ def load_module(
         module = build_empty(lambda: task_class.add_head(model_class(sizes), config), weights)
     except (ValueError, TypeError, RuntimeError, OverflowError) as e:
         raise UserError(f"{folder / CONFIG}: {str(e).splitlines()[0]}") from None
+    weights = join_parts(module, weights)
     check_weights(module, weights, folder / WEIGHTS)
-    weights = {name: weights.pop(name).to(t.dtype) for name, t in module.state_dict().items()}
+    weights = {
+        name: t if isinstance(t := weights.pop(name), SmallWeight) else t.to(own.dtype)
+        for name, own in module.state_dict().items()
+    }
     module.load_state_dict(weights, assign=True)
+    del weights  # the layers' own copies are in another order
+    pack_layers(module)
     return module, config
 
 
@@ -243,6 +269,10 @@ def at_step(model: Model, step: int) -> Model:
         raise UserError(f"step {step}: {which} in {model.folder}; train.save and train.keep make more")
     assert model.folder is not None
     path = model.folder / CHECKPOINTS / f"step-{step}" / WEIGHTS
+    if is_quantized(model.model):
+        earlier = at_step(load_model(model.folder, "cpu"), step)
+        set_precision(earlier, model.dtype)
+        return earlier
     module, weights = copy.deepcopy(model.model), read_tensors(path)
     if (model.folder / BASE).is_file():  # the checkpoint has what was trained, and the base the rest
         module = load_base(model.folder, {}).to(next(module.parameters()).device)

@@ -43,6 +43,7 @@ class Model:
     ):
         self.model, self.task, self.generation, self.folder = model, task, generation, folder
         self.kind = kind  # its name in MODELS
+        self.dtype = "auto"  # the precision that it was loaded in
         self.step: int | None = None  # of its run, where it is not the model that came out in the end
 
     def __repr__(self) -> str:

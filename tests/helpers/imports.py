@@ -22,6 +22,7 @@ FLOORS = {  # lowest first: a package imports from the floors below it, and from
     "vision": "decoding of images, and convolutional encoders",
     "audio": "log-mel spectrograms, and a synthesizer of digits",
     "models": "one file a family: configuration, presets, class",
+    "quantize": "weights in fewer bits, and products with them",
     "files": "atomic writes, safetensors, limits for untrusted files",
     "draw": "one scene, its SVG and PNG; curves, heat maps, word maps; the terminal",
     "text": "tokenizers, sentences, chat templates, word vectors",

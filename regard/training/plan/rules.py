@@ -104,8 +104,8 @@ def choose_tokenizer(task: str, facts: Facts) -> dict[str, Any]:
     """The kind of tokenizer and its vocabulary, as settings of [data].
 
     Characters where there is too little text to learn words from (nanoGPT: Shakespeare, 1.1 MB), and of pairs
-    whose sides are single words, as words and their pronunciations (Yolchuyeva et al. 2019 read graphemes), or
-    of single words that have a class (4,500 names: 95 %; as pieces of words, which are known whole, 36 %).
+    whose sides are single words, as words and their pronunciations (Yolchuyeva et al. 2019 read graphemes),
+    or of single words that have a class (4,500 names: 95 %; as pieces of words, which are known whole, 36 %).
     A side of few different words that are often repeated, such as phonemes, is read word by word.
     """
     if task == "words":

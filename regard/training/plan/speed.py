@@ -266,8 +266,8 @@ def working_speed(machine: Machine, cost: Cost, compiled: bool) -> float:
 
 
 def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool) -> float:
-    """The bytes of weights, gradients, the optimizer's state, and what a step keeps for its backward pass; on a
-    CPU, of all that the process has."""
+    """The bytes of weights, gradients, the optimizer's state, and what a step keeps for its backward pass; on
+    a CPU, of all that the process has."""
     by_muon = cost.blocks if muon else 0
     state = 4 * (2 * cost.weights + by_muon + 2 * (cost.weights - by_muon))
     # measured on the H200: bf16 takes 0.43 of what is kept in float32; logits are computed a part at a time

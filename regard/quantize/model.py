@@ -1,0 +1,107 @@
+"""Models whose layers have weights in few bits."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from regard.models.base import LanguageModel
+from regard.quantize.weights import GROUP, WEIGHTS, BFloat16Weight, Int4Weight, Int8Weight, SmallWeight
+
+PRECISIONS = tuple(WEIGHTS)
+FEWEST = 16  # outputs: a head of a few classes takes no time, and stays as it is
+SCALE = ".scale"  # the end of the name of a weight's scales in a file
+
+
+def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
+    """The layers whose weights are made smaller, with their names: linear ones, and embeddings of tokens, of
+    which rows are read, too."""
+    embeddings = [
+        e for m in model.modules() if isinstance(m, LanguageModel) for e in (m.embed, m.target_embed)
+    ]
+    for name, m in model.named_modules():
+        looks_up = any(m is e for e in embeddings)
+        if looks_up or (type(m) is nn.Linear and m.out_features >= FEWEST):
+            yield name, m, looks_up
+
+
+def shrink(W: Tensor, dtype: str, looks_up: bool) -> SmallWeight:
+    """A weight in a precision. Four bits are too few for embeddings, and for inputs that are no groups."""
+    if dtype == Int4Weight.name and (looks_up or W.shape[1] % GROUP):
+        dtype = Int8Weight.name
+    return WEIGHTS[dtype].from_float(W.detach().float())
+
+
+@torch.no_grad()
+def quantize_model(model: nn.Module, dtype: str) -> None:
+    """Make the weights of a model's layers smaller, one after another; those that are small stay so."""
+    for _, m, looks_up in layers(model):
+        if not is_small(m):
+            set_weight(m, shrink(m.weight, dtype, looks_up), looks_up)  # type: ignore[arg-type]
+
+
+def pack_layers(model: nn.Module) -> None:
+    """Give the small weights of a model the form that products take."""
+    for _, m, looks_up in layers(model):
+        if isinstance(m.weight, SmallWeight):
+            set_weight(m, m.weight, looks_up)
+
+
+def is_small(m: nn.Module) -> bool:
+    return isinstance(m.weight, SmallWeight)
+
+
+def is_quantized(model: nn.Module) -> bool:
+    return any(is_small(m) for _, m, _ in layers(model))
+
+
+def set_weight(m: nn.Module, weight: Tensor, looks_up: bool) -> None:
+    if isinstance(weight, SmallWeight) and not looks_up:
+        weight.pack()
+    m.weight = nn.Parameter(weight, requires_grad=False)
+
+
+def dequantize_model(model: nn.Module) -> None:
+    """Give a model weights in float32 again."""
+    for _, m, looks_up in layers(model):
+        if isinstance(m.weight, SmallWeight):
+            set_weight(m, m.weight.dequantize(), looks_up)
+
+
+# Files: the integers have the weight's name, and the scales have that name with SCALE.
+
+
+@torch.no_grad()
+def quantized_tensors(model: nn.Module, dtype: str) -> dict[str, Tensor]:
+    """A model's tensors for a file, with those of its layers in a precision."""
+    tensors = dict(model.state_dict())
+    for name, m, looks_up in layers(model):
+        weight = m.weight if is_small(m) else shrink(m.weight, dtype, looks_up)  # type: ignore[arg-type]
+        assert isinstance(weight, SmallWeight)
+        if not weight.parts:  # the layer has them packed
+            weight = shrink(weight.dequantize(), dtype, looks_up)
+        for end, part in zip(("", SCALE), weight.parts, strict=False):
+            tensors[f"{name}.weight{end}"] = part
+    return tensors
+
+
+def join_parts(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file, with a `SmallWeight` for each layer of this model that has one there."""
+    joined = dict(tensors)
+    for name in [f"{layer}.weight" for layer, _, _ in layers(model)]:
+        q, scale = tensors.get(name), tensors.get(name + SCALE)
+        if q is not None and q.dim() == 2 and q.dtype == torch.bfloat16:
+            joined[name] = BFloat16Weight(q)
+        elif q is not None and scale is not None and (kind := kind_of(q, scale)):
+            joined[name] = kind(q, joined.pop(name + SCALE))
+    return joined
+
+
+def kind_of(q: Tensor, scale: Tensor) -> type[SmallWeight] | None:
+    """The kind of weight that has these parts."""
+    N, n = q.shape if q.dim() == 2 else (0, 0)
+    if (q.dtype, scale.dtype, scale.shape) == (torch.int8, torch.float32, (N,)):
+        return Int8Weight
+    G, rest = divmod(2 * n, GROUP)
+    groups = (q.dtype, scale.dtype, scale.shape) == (torch.uint8, torch.bfloat16, (N, G, 2))
+    return Int4Weight if groups and not rest else None
