@@ -92,10 +92,13 @@ def train_once(
 
     folder = Path(tempfile.mkdtemp())
     try:
-        with open(os.devnull, "w") as nowhere:
-            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-                more = settings | {"train.device": "cpu", "train.compile": "off"}
-                train(RECIPES[name], data, valid=valid, out=folder / "run", minutes=seconds / 60, set=more)
+        with (
+            open(os.devnull, "w") as null,
+            contextlib.redirect_stdout(null),
+            contextlib.redirect_stderr(null),
+        ):
+            more = settings | {"train.device": "cpu", "train.compile": "off"}
+            train(RECIPES[name], data, valid=valid, out=folder / "run", minutes=seconds / 60, set=more)
         rows = [json.loads(line) for line in (folder / "run/log.jsonl").read_text().splitlines()]
     finally:
         shutil.rmtree(folder)

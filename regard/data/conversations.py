@@ -33,7 +33,7 @@ MORE = ("input", "context")  # columns of what an instruction is about
 ANSWERS = ("output", "completion", "response", "answer", "target")
 EXPECTED = (
     '"messages" of role and content, "conversations" of from and value, "turns", "instruction" and "output", '
-    'or "prompt" and "completion"'
+    '"prompt" and "completion", or "source" and "target"'
 )
 
 

@@ -78,8 +78,8 @@ class Vocabulary:
 
 def rank_tokens(tokens: Sequence[bytes], first: Sequence[bytes]) -> np.ndarray:
     """The order in which tokens are taken to end a text soonest."""
-    ranks, others = {data: rank for rank, data in enumerate(first)}, len(first) + 1000
-    return np.array([ranks.get(x, others - min(len(x), 999) if x.strip() else others) for x in tokens])
+    ranks, last = {data: rank for rank, data in enumerate(first)}, len(first) + 1000
+    return np.array([ranks.get(x, last - min(len(x), 999) if x.strip() else last) for x in tokens])
 
 
 class _Spelling:

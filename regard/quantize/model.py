@@ -87,14 +87,14 @@ def quantized_tensors(model: nn.Module, dtype: str) -> dict[str, Tensor]:
 
 def join_parts(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a file, with a `SmallWeight` for each layer of this model that has one there."""
-    joined = dict(tensors)
+    weights = dict(tensors)
     for name in [f"{layer}.weight" for layer, _, _ in layers(model)]:
         q, scale = tensors.get(name), tensors.get(name + SCALE)
         if q is not None and q.dim() == 2 and q.dtype == torch.bfloat16:
-            joined[name] = BFloat16Weight(q)
+            weights[name] = BFloat16Weight(q)
         elif q is not None and scale is not None and (kind := kind_of(q, scale)):
-            joined[name] = kind(q, joined.pop(name + SCALE))
-    return joined
+            weights[name] = kind(q, weights.pop(name + SCALE))
+    return weights
 
 
 def kind_of(q: Tensor, scale: Tensor) -> type[SmallWeight] | None:

@@ -4,6 +4,7 @@ Each part of the program owns a dataclass; a section of the recipe holds its fie
 """
 
 import json
+import re
 import tomllib
 import types
 import typing
@@ -19,6 +20,7 @@ from regard.files.untrusted import read_text
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 T = typing.TypeVar("T")
+UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # that TOML has no place for in comments
 Sections = dict[str, dict[str, Any]]
 
 
@@ -161,7 +163,7 @@ def read_comments(path: Path) -> list[str]:
 
 def to_toml(sections: Sections, comments: Iterable[str] = ()) -> str:
     """Sections of plain values as TOML, after comments."""
-    lines = [f"# {' '.join(comment.splitlines())}".rstrip() for comment in comments]
+    lines = [f"# {UNWRITABLE.sub('�', ' '.join(comment.splitlines()))}".rstrip() for comment in comments]
     for name, section in sections.items():
         lines += [f"[{name}]"]
         lines += [f"{key} = {format_value(value)}" for key, value in section.items() if value is not None]

@@ -57,8 +57,8 @@ def as_chat(body: Json) -> ChatRequest:
     messages: list[Message] = []
     if body.get("instructions") is not None:
         messages.append({"role": "system", "content": body["instructions"]})
-    given = body["input"]
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    content = body["input"]
+    items = [{"role": "user", "content": content}] if isinstance(content, str) else content
     for item in items:
         if item.get("type") not in (None, "message"):
             raise APIError(400, f"input: items of type {item['type'][:50]!r} are not supported", "input")

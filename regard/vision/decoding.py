@@ -185,6 +185,6 @@ def put_on_white(image: Image.Image, mode: str) -> Image.Image:
     for top in range(0, image.height, height):
         box = 0, top, image.width, min(top + height, image.height)
         strip = image.crop(box).convert("RGBA")
-        whole = Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip)
-        result.paste(whole.convert(mode), box)
+        opaque = Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip)
+        result.paste(opaque.convert(mode), box)
     return result

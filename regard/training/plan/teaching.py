@@ -46,11 +46,11 @@ def seconds_to_answer(plan: Plan, beams: int) -> float:
     _, row, fixed = rows_of(plan)
     source, target = (shape[-1] for shape in row.shapes)
     shortest = Row(row.units, [row.shapes[0], (1, 1)], 1)
-    whole, reading = (
+    full, reading = (
         cost_of(request.kind, plan.model_settings(), fixed, r, muon=False) for r in (row, shortest)
     )
-    work = row.units / 3 * (reading.flops + beams * (whole.flops - reading.flops))
+    work = row.units / 3 * (reading.flops + beams * (full.flops - reading.flops))
     at_once = TOKENS_AT_ONCE.get(machine.kind, TOKENS_AT_ONCE["cpu"])
     together = max(1.0, at_once / (beams * source))
-    waits = target / together * (machine.step_seconds + machine.layer_seconds * whole.layers)
-    return request.facts.rows / machine.processes * (work / working_speed(machine, whole, False) + waits)
+    waits = target / together * (machine.step_seconds + machine.layer_seconds * full.layers)
+    return request.facts.rows / machine.processes * (work / working_speed(machine, full, False) + waits)
