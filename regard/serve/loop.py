@@ -30,9 +30,9 @@ class ServingLoop(asyncio.SelectorEventLoop):
         return time.monotonic() - self.watched.flooded_at < LASTS
 
     def is_behind(self) -> bool:
-        """Whether it has been working on a flood for a while."""
+        """Whether it has been at work for a while."""
         began = self.watched.busy_since
-        return began is not None and time.monotonic() - began > BEHIND and self.is_flooded()
+        return began is not None and time.monotonic() - began > BEHIND
 
     def let_catch_up(self) -> None:
         """Called in a thread that computes: if the loop is behind, wait until it has done its work."""

@@ -149,14 +149,14 @@ class ThreadBridge:
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.batches: deque[Outputs] = deque()
-        self.scheduled = False
+        self.scheduled = self.delivering = False
         self.began = 0.0  # processor time of the loop's thread when the last delivery began
         self.rests_until = 0.0  # time of the loop
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Deliver in this event loop from now on."""
         if loop is not self.loop:
-            self.loop, self.scheduled = loop, False
+            self.loop, self.scheduled, self.delivering = loop, False, False
 
     def put(self, outputs: Outputs) -> None:
         """Called in an engine's thread: have the event loop deliver outputs."""
@@ -168,15 +168,16 @@ class ThreadBridge:
                 self.batches.clear()
 
     def pause(self) -> None:
-        """Called in an engine's thread before a step: let the event loop catch up."""
-        let_catch_up(self.loop)
+        """Called in an engine's thread before a step: let the event loop catch up with all but its outputs."""
+        if not self.delivering:
+            let_catch_up(self.loop)
 
     def deliver(self) -> None:
         assert self.loop is not None
         if (rest := self.rests_until - self.loop.time()) > 0:
             self.loop.call_later(rest, self.deliver)
             return
-        self.began = time.thread_time()
+        self.delivering, self.began = True, time.thread_time()
         while self.batches:
             deliver_outputs(self.batches.popleft())
         self.loop.call_soon(self.rest)  # after all that wait for these outputs
@@ -184,7 +185,9 @@ class ThreadBridge:
     def rest(self) -> None:
         """Note how long the outputs took. Those that came meanwhile are delivered after as much time."""
         assert self.loop is not None
-        worked = time.thread_time() - self.began
+        worked, self.delivering = time.thread_time() - self.began, False
+        if isinstance(self.loop, ServingLoop):
+            self.loop.watched.busy_since = time.monotonic()  # with other work
         if worked > MIN_REST:
             self.rests_until = self.loop.time() + min(worked, MAX_REST)
         self.scheduled = False  # before the outputs are counted, so that none is left behind

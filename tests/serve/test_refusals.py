@@ -174,7 +174,6 @@ def test_threads_wait_for_a_loop_that_is_behind_but_not_for_ever(monkeypatch):
     loop.close()
     monkeypatch.setattr(serving_loop.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(serving_loop.time, "sleep", sleep)
-    loop.watched.flooded_at = now[0]
     loop.watched.busy_since = None
     loop.let_catch_up()
     loop.watched.busy_since = now[0]
@@ -186,13 +185,9 @@ def test_threads_wait_for_a_loop_that_is_behind_but_not_for_ever(monkeypatch):
     naps.clear()
     loop.let_catch_up()
     assert not naps  # now the thread has its turn
-    loop.watched.flooded_at = now[0] = now[0] + 2 * serving_loop.TURN
+    now[0] += 2 * serving_loop.TURN
     loop.let_catch_up()
     assert naps
-    naps.clear()
-    now[0] += serving_loop.TURN + serving_loop.LASTS
-    loop.let_catch_up()
-    assert not naps  # it is busy, but not with a flood
 
 
 def test_the_loop_knows_when_it_is_busy():
