@@ -6,9 +6,9 @@ of a run on the set's test file; by hand, it is the best of ten such runs, which
 """
 
 import contextlib
+import io
 import json
 import math
-import os
 import shutil
 import tempfile
 import time
@@ -92,12 +92,8 @@ def train_once(
 
     folder = Path(tempfile.mkdtemp())
     try:
-        with (
-            open(os.devnull, "w") as null,
-            contextlib.redirect_stdout(null),
-            contextlib.redirect_stderr(null),
-        ):
-            more = settings | {"train.device": "cpu", "train.compile": "off"}
+        more = settings | {"train.device": "cpu", "train.compile": "off"}
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             train(RECIPES[name], data, valid=valid, out=folder / "run", minutes=seconds / 60, set=more)
         rows = [json.loads(line) for line in (folder / "run/log.jsonl").read_text().splitlines()]
     finally:

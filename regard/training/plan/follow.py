@@ -10,7 +10,7 @@ from regard.runs.model import Model
 from regard.tasks import TASKS
 from regard.training import distributed
 from regard.training.job import Job
-from regard.training.plan.facts import read_facts
+from regard.training.plan.facts import compare_sizes, read_facts
 from regard.training.plan.finetune import Base, choose_batch, finetune_settings
 from regard.training.plan.plan import Plan, make_plan, rows_of, seconds_to_train
 from regard.training.plan.report import comments, describe
@@ -59,12 +59,15 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
     by_hand = {f"model.{name}": value for name, value in preset.items()} | by_hand
     with read_together() as reading:  # notes about the data are for those who read all of them
         facts = read_facts(task, job.data, job.built_in, sections["task"].get("turns"))
-    split, rows = f"{', '.join(job.valid[:2]) or 'nothing'} to evaluate on", facts.rows
-    if not job.valid and not job.built_in:
+    split, rows, held = f"{', '.join(job.valid[:2]) or 'nothing'} to evaluate on", facts.rows, 0.0
+    if job.valid and not job.built_in:
+        held = compare_sizes(job.valid, job.data)
+    elif not job.built_in:
         default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
-        facts = facts.training_part(1 - sections["data"].get("holdout", default))
+        holdout = sections["data"].get("holdout", default)
+        facts, held = facts.training_part(1 - holdout), holdout / max(0.01, 1 - holdout)
         split = f"about {rows - facts.rows:,} held out to evaluate on"
-    request = Request(task, kind, by_hand, facts, machine, job.own_kind)
+    request = Request(task, kind, by_hand, facts, machine, job.own_kind, held=held)
     if job.teachers:
         teachers = load_teachers(job.teachers, task, torch.device("cpu"))
         plan = plan_student(request, teachers, parent, job)

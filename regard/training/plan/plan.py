@@ -11,7 +11,7 @@ from regard.training.plan import rules
 from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.finetune import choose_weights
 from regard.training.plan.rules import Size
-from regard.training.plan.sizes import SHARE, Request, fine_passes, scale_cost, sizes
+from regard.training.plan.sizes import SHARE, Request, evaluation_seconds, fine_passes, scale_cost, sizes
 from regard.training.plan.speed import FASTER, Cost, Machine, Row, cost_of, memory_of, step_seconds
 
 STREAMS = ("write", "fill", "restore", "words")  # running text
@@ -98,6 +98,8 @@ class Plan:
         assert machine is not None
         compiled, twice = self.is_compiled(), 2 if self.get("task.r_drop") else 1
         seconds = twice * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
+        evaluations = max(1, self.steps // int(self.get("train.evaluate") or self.steps or 1))
+        seconds += evaluations * evaluation_seconds(self.request, self.cost, rows_of(self)[0])
         seconds = (1 + int(self.get("train.folds") or 0)) * (seconds + startup(machine, compiled))
         if minutes is None:
             return seconds + self.request.teaching.seconds
@@ -225,10 +227,12 @@ def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None)
         return Candidate(settings, size, units, row.units, batch, steps * batch)
     assert request.machine is not None
     minutes, seconds = request.minutes or rules.DEFAULT_MINUTES, seconds_to_train(plan)
-    readable = most
+    readable, one = most, evaluation_seconds(request, cost, units)
     for _ in range(4):  # the batch depends on what is read, which depends on it
         step = batch or rules.choose_batch(advice, min(readable, most), row.units, request.gpu)
-        readable = seconds / step_seconds(request.machine, cost, step, minutes >= COMPILED) * step
+        times = rules.count_evaluations(min(readable, most) / units, one / seconds)
+        left = max(0.3 * seconds, seconds - times * one)
+        readable = left / step_seconds(request.machine, cost, step, minutes >= COMPILED) * step
     return Candidate(settings, size, units, row.units, step, readable)
 
 
@@ -379,7 +383,11 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     plan.choose("task.smoothing", advice.smoothing, best)
     if request.steps is not None and steps < EVALUATED:  # as many as were asked for, and nothing else
         return
-    evaluate = rules.choose_evaluation(steps, passes)
+    share = 0.0
+    if request.machine is not None and request.held:
+        one = evaluation_seconds(request, plan.cost, candidate.units)
+        share = one / (one + steps * step_seconds(request.machine, plan.cost, plan.batch, plan.is_compiled()))
+    evaluate = rules.choose_evaluation(steps, passes, share)
     plan.choose("train.evaluate", evaluate, "a few to many times in a run")
     plan.choose("train.save", plan.get("train.evaluate"), "as often as it is evaluated")
     if request.steps is None:

@@ -301,10 +301,16 @@ def choose_patience(passes: float) -> int | None:
     return 6 if passes > 4 else None
 
 
-def choose_evaluation(steps: int, passes: float) -> int:
-    """Steps between evaluations: four to sixteen in a run. One of a held-out tenth costs as much as a
-    thirtieth of a pass, so that short runs have few."""
-    return max(10, round_nice(steps / min(16.0, max(4.0, 2 * passes))))
+def count_evaluations(passes: float, share: float = 0.0) -> float:
+    """Evaluations of a run: four to sixteen. One of a held-out tenth costs as much as a thirtieth of a pass,
+    so that short runs have few: if one takes a `share` of the time, as many as take a tenth, or one."""
+    most = 0.1 / share if share else math.inf
+    return max(1.0, min(16.0, max(4.0, 2 * passes), most))
+
+
+def choose_evaluation(steps: int, passes: float, share: float = 0.0) -> int:
+    """Steps between evaluations."""
+    return max(10, round_nice(steps / count_evaluations(passes, share)))
 
 
 # Pictures

@@ -8,10 +8,10 @@ from regard.models import MODELS
 from regard.training.plan import rules
 from regard.training.plan.facts import Facts
 from regard.training.plan.rules import Size
-from regard.training.plan.speed import Cost, Machine
+from regard.training.plan.speed import Cost, Machine, working_speed
 from regard.training.teacher import TEACHERS_SHARE
 
-SHARE = 0.93  # of the time that is left for training; the rest are evaluations and checkpoints
+SHARE = 0.93  # of the time that is left for training; the rest are checkpoints, samples and waiting for data
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Request:
     machine: Machine | None = None  # not needed where the steps are given
     own_kind: bool = True  # the recipe's own kind of model, not another one
     teaching: Teaching = Teaching()
+    held: float = 0.0  # how much is evaluated on, in units of what is trained on
 
     @property
     def gpu(self) -> bool:
@@ -99,6 +100,15 @@ def fine_passes(request: Request) -> float:
     seconds = 60 * (request.minutes or rules.DEFAULT_MINUTES) * SHARE
     rate = machine.peak * machine.processes * 256 / (256 + machine.half)
     return seconds * rate / picture / max(1, request.facts.rows)
+
+
+def evaluation_seconds(request: Request, cost: Cost, units: float) -> float:
+    """The time of an evaluation; that of a moving average is one more."""
+    machine = request.machine
+    if machine is None:
+        return 0.0
+    work = request.held * units * cost.flops / 3 / machine.processes
+    return (1 if request.advice.ema is None else 2) * work / working_speed(machine, cost, False)
 
 
 def scale_cost(cost: Cost, of: Size, to: Size, kind: str) -> Cost:

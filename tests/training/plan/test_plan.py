@@ -138,6 +138,22 @@ def test_the_same_request_the_same_plan() -> None:
     assert first.settings == second.settings
 
 
+def test_evaluations_take_their_part_of_the_time() -> None:
+    """The more is evaluated on, the fewer evaluations and steps there are; a short run has one."""
+    made = [
+        make_plan(
+            Request("write", "gpt", {"train.minutes": minutes}, SHAKESPEARE, known_machine("cpu2"), held=held)
+        )
+        for minutes, held in ((3, 0.0), (3, 0.1), (3, 1.0), (0.2, 1.0))
+    ]
+    none, tenth, much, short = made
+    assert none.steps > tenth.steps > much.steps
+    assert all(plan.seconds() <= 60 * plan.get("train.minutes") for plan in made)
+    counts = [plan.steps / plan.settings["train.evaluate"] for plan in made]
+    assert counts[1] > counts[2]
+    assert short.settings["train.evaluate"] >= 0.6 * short.steps
+
+
 # In a run
 
 

@@ -108,6 +108,9 @@ def test_evaluations() -> None:
     assert rules.choose_evaluation(6000, 40) in (250, 500)
     assert rules.choose_evaluation(2000, 1) == 500
     assert rules.choose_evaluation(3, 1) == 10
+    assert rules.choose_evaluation(2000, 1, share=0.05) == 1000  # two of them take a tenth of the time
+    assert rules.choose_evaluation(2000, 1, share=0.5) == 2000
+    assert rules.choose_evaluation(2000, 1, share=0.001) == 500
 
 
 @pytest.mark.parametrize(("size", "gpu"), [(28, False), (28, True), (32, True), (64, False), (9, True)])
