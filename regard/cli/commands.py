@@ -110,7 +110,7 @@ def export(options: argparse.Namespace) -> None:
     from regard.runs.load import load
 
     model = load(options.model, "cpu", adapter=options.adapter)
-    if summary := export(model, options.out, options.to, options.dtype):
+    if summary := export(model, options.out, options.to, options.dtype, options.license):
         print(summary, file=sys.stderr)
     print(options.out)
 

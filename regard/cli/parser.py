@@ -129,6 +129,8 @@ def build_parser() -> Parser:
     formats = ["hf", "onnx", "ctranslate2", "word2vec", "peft"]
     p.add_argument("--to", choices=formats, default="hf", help="the format (default: hf, Hugging Face)")
     add_dtype_option(p, "bfloat16, int8 or int4: a smaller folder, for Regard (default: auto, float32)")
+    licence = "the licence for the model's card, such as apache-2.0"
+    p.add_argument("--license", metavar="NAME", help=licence)
 
     p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
     p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/demo)")

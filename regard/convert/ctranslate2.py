@@ -67,7 +67,8 @@ def export_ctranslate2(folder: str | Path, request: ExportRequest) -> str:
         write_tokenizers(temporary, request)
         if (head := stacks[0].head) is not None:
             write_tensors(temporary / HEAD, {name: t.float() for name, t in head.state_dict().items()})
-        card = ctranslate2_card(task, layout, request.target_tokenizer is not None, model.config.context)
+        two_tokenizers = request.target_tokenizer is not None
+        card = ctranslate2_card(task, layout, two_tokenizers, model.config.context, request.card)
         (temporary / "README.md").write_text(card, encoding="utf-8")
         if layout == "encoder":
             return check_vectors(engine, temporary, stacks[0], request)

@@ -8,6 +8,7 @@ from typing import Any
 
 from regard.convert.huggingface.files import TARGET_TOKENIZER, TOKENIZER
 from regard.convert.huggingface.tokenizer_json import add_template, special_token_ids
+from regard.convert.model_card import CardFacts
 from regard.errors import UserError
 
 
@@ -28,6 +29,7 @@ class ExportRequest:
     chat_template: str | None = None
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # by role, for the chat template
     adapter: Path | None = None  # the folder with the adapter that is part of the model
+    card: CardFacts = field(default_factory=CardFacts)
 
     @property
     def generates(self) -> bool:

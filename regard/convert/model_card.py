@@ -1,6 +1,9 @@
 """The README.md of an exported folder: what it is, and how to use it in other programs."""
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 AUTO_CLASSES = {  # transformers' class for a task, and its result
@@ -16,14 +19,69 @@ AUTO_CLASSES = {  # transformers' class for a task, and its result
 }
 
 
+PIPELINE_TAGS = {  # the hub's name of a task
+    "write": "text-generation",
+    "chat": "text-generation",
+    "translate": "translation",
+    "restore": "text2text-generation",
+    "fill": "fill-mask",
+    "classify": "text-classification",
+    "tag": "token-classification",
+    "span": "question-answering",
+    "see": "image-classification",
+    "hear": "audio-classification",
+    "caption": "image-to-text",
+    "embed": "sentence-similarity",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """Where a model comes from and how good it is, for the head of its card."""
+
+    name: str = "model"
+    license: str | None = None  # an identifier of the hub, such as apache-2.0
+    base_model: str | None = None  # a name of the hub
+    data: Sequence[str] = ()  # files that it was scored on
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+def front_matter(task: str, library: str, facts: CardFacts) -> str:
+    """The head of a model card, which the hub reads: YAML, whose strings are written as JSON's."""
+    lines = [f"library_name: {library}", f"license: {facts.license or 'unknown'}"]
+    tag = PIPELINE_TAGS.get(task)
+    lines += [f"pipeline_tag: {tag}"] if tag else []
+    lines += [f"base_model: {json.dumps(facts.base_model)}"] if facts.base_model else []
+    lines += ["tags:", "- regard", f"- {task}"]
+    scores = {name: value for name, value in facts.scores.items() if is_figure(value)}
+    if scores and tag:
+        data = json.dumps(", ".join(facts.data) or "validation data", ensure_ascii=False)
+        lines += ["model-index:", f"- name: {json.dumps(facts.name)}", "  results:"]
+        lines += [
+            "  - task:",
+            f"      type: {tag}",
+            "    dataset:",
+            f"      name: {data}",
+            "      type: custom",
+        ]
+        lines.append("    metrics:")
+        for name, value in scores.items():
+            lines += [f"    - type: {json.dumps(name)}", f"      value: {value}"]
+    return "\n".join(["---", *lines, "---"])
+
+
+def is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 # Hugging Face
 
 
-def huggingface_card(task: str, config: dict[str, Any], mean: bool = False) -> str:
+def huggingface_card(task: str, config: dict[str, Any], facts: CardFacts, mean: bool = False) -> str:
     """`mean`: a head that reads the mean of all tokens, which sentence-transformers has."""
     library = "sentence-transformers" if task == "embed" or mean else "transformers"
     parts = [
-        f"---\nlibrary_name: {library}\n---",
+        front_matter(task, library, facts),
         f"# A {config['model_type']} made with Regard",
         f"Task: {task}. Class: `{config['architectures'][0]}`. The folder holds no code and no pickles.",
         "## Use",
@@ -91,7 +149,7 @@ def transformers_example(task: str) -> str:
 # CTranslate2
 
 
-def ctranslate2_card(task: str, layout: str, two_tokenizers: bool, context: int) -> str:
+def ctranslate2_card(task: str, layout: str, two_tokenizers: bool, context: int, facts: CardFacts) -> str:
     """`layout` is encoder-decoder, decoder or encoder."""
     lines = ["import ctranslate2", "import tokenizers", "", *load_tokenizers(two_tokenizers)]
     target = target_name(two_tokenizers)
@@ -128,7 +186,7 @@ def ctranslate2_card(task: str, layout: str, two_tokenizers: bool, context: int)
             lines.append(
                 "# head.safetensors has the weight and the bias that turn these into logits of classes"
             )
-    return card(task, "CTranslate2's model", lines, note)
+    return front_matter(task, "ctranslate2", facts) + "\n\n" + card(task, "CTranslate2's model", lines, note)
 
 
 # ONNX
@@ -155,6 +213,7 @@ def onnx_card(
     labels: Sequence[str],
     tokens: dict[str, int],
     context: int,
+    facts: CardFacts,
 ) -> str:
     """`tokens`: the ids that begin and end a generated text."""
     only_images = "decoder" not in graphs and "pixels" in graphs["model"]["inputs"]
@@ -163,7 +222,7 @@ def onnx_card(
     if "decoder" not in graphs:
         inputs, (output, *_) = graphs["model"]["inputs"], graphs["model"]["outputs"]
         lines += ['model = onnxruntime.InferenceSession("model.onnx")']
-        lines += SPECTROGRAM_LINES if task == "hear" else example_inputs(inputs, "ids")
+        lines += SPECTROGRAM_LINES if task == "hear" else example_inputs(inputs)
         lines += [f'result = model.run(["{output}"], inputs)[0]']
     else:
         lines += greedy_decoding(graphs["encoder"], graphs["decoder"], tokens, context)
@@ -177,21 +236,22 @@ def onnx_card(
         )
         if "state" in graphs["model"]["inputs"]:
             notes.append("To go on from there, pass `next_state` as `state` with the next tokens only.")
-    elif any("mask" in graph["inputs"] for graph in graphs.values()):
-        notes.append("`mask` is true for tokens of the text, and false for padding, on the right.")
-    return card(task, "ONNX graphs", lines, " ".join(notes))
+    elif any("attention_mask" in graph["inputs"] for graph in graphs.values()):
+        notes.append("`attention_mask` is true for tokens of the text, and false for padding, on the right.")
+    return front_matter(task, "onnx", facts) + "\n\n" + card(task, "ONNX graphs", lines, " ".join(notes))
 
 
 def greedy_decoding(
     encoder: dict[str, Any], decoder: dict[str, Any], tokens: dict[str, int], context: int
 ) -> list[str]:
-    values = {"memory": "memory", "mask": 'inputs["mask"]', "state": "state[0]"}
+    values = {"encoder_hidden_states": "memory", "state": "state[0]"}
+    values["encoder_attention_mask"] = 'inputs["attention_mask"]'
     target = "target[-1:]" if "state" in decoder["inputs"] else "target"
-    step = [f'"target": np.array([{target}])']
-    step += [f'"{name}": {values[name]}' for name in decoder["inputs"] if name != "target"]
+    step = [f'"input_ids": np.array([{target}])']
+    step += [f'"{name}": {values[name]}' for name in decoder["inputs"] if name != "input_ids"]
     return [
         *(f'{name} = onnxruntime.InferenceSession("{name}.onnx")' for name in ("encoder", "decoder")),
-        *example_inputs(encoder["inputs"], "source"),
+        *example_inputs(encoder["inputs"]),
         "memory, *state = encoder.run(None, inputs)",
         f"target = [{tokens['decoder_start_token_id']}]",
         f"for _ in range({context}):",
@@ -203,11 +263,12 @@ def greedy_decoding(
     ]
 
 
-def example_inputs(names: list[str], ids: str) -> list[str]:
+def example_inputs(names: list[str]) -> list[str]:
     """Lines that define one row of a graph's inputs."""
     if "pixels" in names:
         return ['inputs = {"pixels": pixels}  # bytes (1, channels, size, size) of an image of this size']
-    values = {ids: "ids", "mask": "np.ones_like(ids, bool)", "segments": "np.zeros_like(ids)"}
+    values = {"input_ids": "ids", "attention_mask": "np.ones_like(ids, bool)"}
+    values["token_type_ids"] = "np.zeros_like(ids)"
     values["state"] = "np.zeros((layers, 1, dim), np.float32)"
     row = ", ".join(f'"{name}": {value}' for name, value in values.items() if name in names)
     ids_line = 'ids = np.array([tokenizer.encode("A text.").ids])'

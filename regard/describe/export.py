@@ -11,7 +11,8 @@ from torch import Tensor, nn
 Axes = tuple[int | str, ...]  # fixed sizes, and names of those that may vary
 TEXT: Axes = ("batch", "length")
 SOURCE: Axes = ("batch", "source")
-PAIR: Mapping[str, Axes] = {"source": SOURCE, "mask": SOURCE}  # what an encoder of texts reads
+# Names are those of Hugging Face's optimum, so that its programs know what to feed
+PAIR: Mapping[str, Axes] = {"input_ids": SOURCE, "attention_mask": SOURCE}  # what an encoder of texts reads
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,17 @@ class Graph:
 
 def text_graphs(m: Any) -> list[Graph]:
     """The logits of texts, without a mask: no token reads the padding behind it."""
-    return [Graph("model", lambda ids: m(ids), {"ids": TEXT})]
+    return [Graph("model", lambda ids: m(ids), {"input_ids": TEXT})]
 
 
 def word_graphs(m: Any) -> list[Graph]:
-    return [Graph("model", m.hidden, {"ids": TEXT}, ("vectors",))]
+    return [Graph("model", m.hidden, {"input_ids": TEXT}, ("vectors",))]
 
 
 def masked_text_graphs(m: Any) -> list[Graph]:
     """The logits of texts, given a mask, and segments if the model has them."""
-    inputs = {"ids": TEXT, "mask": TEXT} | ({} if m.segments is None else {"segments": TEXT})
+    inputs = {"input_ids": TEXT, "attention_mask": TEXT}
+    inputs |= {} if m.segments is None else {"token_type_ids": TEXT}
     return [Graph("model", m.forward, inputs)]
 
 
@@ -63,7 +65,7 @@ def head_graphs(m: Any) -> list[Graph]:
     """That of the model below, up to the head, with a mask if it reads texts."""
     (graph,) = m.model.graphs()
     inputs = {name: axes for name, axes in graph.inputs.items() if name != "state"}
-    inputs |= {"mask": graph.inputs["ids"]} if "ids" in inputs else {}
+    inputs |= {"attention_mask": graph.inputs["input_ids"]} if "input_ids" in inputs else {}
     return [replace(graph, f=m.forward, inputs=inputs, outputs=("logits",))]
 
 
@@ -85,8 +87,8 @@ def caption_graphs(m: Any) -> list[Graph]:
 def attention_graphs(model: Any, decoder: Any, inputs: Mapping[str, Axes], length: int | str) -> list[Graph]:
     """The graphs of an encoder-decoder whose decoder is a Stack.
 
-    The first encodes the inputs to `memory` (batch, length, D). The second decodes the whole target so far,
-    given the memory and, if the inputs have one, the source's mask.
+    The first encodes the inputs to `last_hidden_state` (batch, length, D). The second decodes the whole
+    target so far, given these and, if the inputs have one, the source's mask.
     """
 
     def encode(source: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -95,17 +97,18 @@ def attention_graphs(model: Any, decoder: Any, inputs: Mapping[str, Axes], lengt
     def decode(target: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         return model.logits(model.decode(target, decoder.new_state(None, memory, mask)))
 
-    mask = {"mask": SOURCE} if "mask" in inputs else {}
-    target: dict[str, Axes] = {"target": ("batch", "target"), "memory": ("batch", length, model.config.dim)}
-    return [Graph("encoder", encode, inputs, ("memory",)), Graph("decoder", decode, target | mask)]
+    mask = {"encoder_attention_mask": SOURCE} if "attention_mask" in inputs else {}
+    memory: Axes = ("batch", length, model.config.dim)
+    target: dict[str, Axes] = {"input_ids": ("batch", "target"), "encoder_hidden_states": memory}
+    return [Graph("encoder", encode, inputs, ("last_hidden_state",)), Graph("decoder", decode, target | mask)]
 
 
 def recurrent_graphs(model: Any, inputs: Mapping[str, Axes], length: int | str) -> list[Graph]:
     """The graphs of an encoder-decoder whose decoder is recurrent.
 
-    The first encodes the inputs to `memory` (batch, length, D) and the decoder's first `state` (layers,
-    batch, D), an LSTM's with its cells. The second decodes one more token, given these, and the source's mask
-    if the memory is as long as the source.
+    The first encodes the inputs to `last_hidden_state` (batch, length, D) and the decoder's first `state`
+    (layers, batch, D), an LSTM's with its cells. The second decodes one more token, given these, and the
+    source's mask if there is a hidden state for each of its tokens.
     """
     rnn = model.decoder.rnn
     cells = 2 if isinstance(rnn, nn.LSTM) else 1
@@ -118,11 +121,12 @@ def recurrent_graphs(model: Any, inputs: Mapping[str, Axes], length: int | str) 
         now = replace(model.decoder.start(memory, hidden.chunk(cells), mask), source=memory)
         return model.logits(model.decode(target, now)), torch.cat(now.hidden)
 
-    packs, mask = "mask" in inputs, {"mask": SOURCE} if length == "source" else {}
-    target: dict[str, Axes] = {"target": ("batch", 1), "memory": ("batch", length, rnn.hidden_size)}
+    packs, mask = "attention_mask" in inputs, {"encoder_attention_mask": SOURCE} if length == "source" else {}
+    memory: Axes = ("batch", length, rnn.hidden_size)
+    target: dict[str, Axes] = {"input_ids": ("batch", 1), "encoder_hidden_states": memory}
     target |= {"state": (cells * rnn.num_layers, "batch", rnn.hidden_size)} | mask
     return [
-        Graph("encoder", encode, inputs, ("memory", "state"), packs),
+        Graph("encoder", encode, inputs, ("last_hidden_state", "state"), packs),
         Graph("decoder", decode, target, ("logits", "next_state")),
     ]
 
@@ -140,7 +144,9 @@ def language_graphs(model: Any) -> list[Graph]:
         return model.logits(model.decode(ids, now)), torch.cat(now.hidden)
 
     state: Axes = (cells * rnn.num_layers, "batch", rnn.hidden_size)
-    return [Graph("model", read, {"ids": TEXT, "state": state}, ("logits", "next_state"), recurrent=True)]
+    return [
+        Graph("model", read, {"input_ids": TEXT, "state": state}, ("logits", "next_state"), recurrent=True)
+    ]
 
 
 @dataclass(frozen=True)

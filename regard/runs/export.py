@@ -1,6 +1,7 @@
 """A model as a folder for other programs."""
 
 import copy
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import torch
 
 from regard.convert.export import ExportRequest
 from regard.convert.formats import EXPORTS
+from regard.convert.huggingface.hub import HUB
+from regard.convert.model_card import CardFacts
 from regard.errors import UserError
 from regard.files.atomic import new_folder
 from regard.files.tensors import write_tensors
@@ -15,15 +18,20 @@ from regard.quantize.model import PRECISIONS, dequantize_model, is_quantized, qu
 from regard.runs.folder import write_model_files
 from regard.runs.layout import BASE, RECIPE, WEIGHTS
 from regard.runs.model import Model
+from regard.runs.summary import read_run
 
+MAX_CARD = 2**16  # bytes of a model card that are read
 TRIED = 200  # texts, with which an exported model is tried
 
 
-def export(model: Model, folder: str | Path, to: str = "hf", dtype: str = "auto") -> str:
+def export(
+    model: Model, folder: str | Path, to: str = "hf", dtype: str = "auto", license: str | None = None
+) -> str:
     """Write a folder of the model for other programs; return a line that says what trying it showed.
 
     `hf` is Hugging Face's layout, which `load` reads, too. With a `dtype` of fewer bits than float32, it is a
-    folder for `load` alone.
+    folder for `load` alone. `license` is the hub's name of a licence, such as apache-2.0, for the model's
+    card; otherwise it is that of the model it began from, if a card says so.
     """
     if to not in EXPORTS:
         raise UserError(f"to={to} is not known; known are {', '.join(EXPORTS)}")
@@ -55,6 +63,7 @@ def export(model: Model, folder: str | Path, to: str = "hf", dtype: str = "auto"
         chat_template=None if template is None else template.text,
         special_tokens={} if template is None else template.specials,
         adapter=model.folder if model.folder and (model.folder / BASE).is_file() else None,
+        card=card_facts(model, Path(folder).name, license),
     )
     return EXPORTS[to](folder, request)
 
@@ -72,6 +81,37 @@ def export_small(model: Model, folder: Path, dtype: str) -> str:
         draft.publish(last=WEIGHTS)
     size, before = (sum(t.nbytes for t in ts.values()) for ts in (tensors, model.model.state_dict()))
     return f"{size / 2**20:.1f} MiB of weights, {size / before:.0%} of those in float32"
+
+
+def card_facts(model: Model, name: str, license: str | None) -> CardFacts:
+    """What a model's folder says about it: where it comes from, its scores, a licence."""
+    if license is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,60}", license):
+        raise UserError(f"license={license!r}: give the hub's name of a licence, such as apache-2.0")
+    if model.folder is None or not (model.folder / RECIPE).is_file():
+        own = None if model.folder is None else card_license(model.folder)
+        return CardFacts(name=name, license=license or own)
+    run = read_run(model.folder)
+    scores = {
+        key.removeprefix("valid_"): value
+        for key, value in (run.best or {}).items()
+        if key.startswith("valid_")
+    }
+    base = run.base or ""
+    on_hub = base.removeprefix(HUB) if base.startswith(HUB) else None
+    data = [Path(file).name for file in run.valid or run.files]
+    license = license or (card_license(Path(base)) if base and on_hub is None else None)
+    return CardFacts(name=name, license=license, base_model=on_hub, data=data, scores=scores)
+
+
+def card_license(folder: Path) -> str | None:
+    """The licence in the head of a folder's model card, if there is one."""
+    file = folder / "README.md"
+    if not file.is_file():
+        return None
+    with file.open("rb") as card:
+        head = card.read(MAX_CARD).decode("utf-8", "replace").split("---")[1:2]
+    match = re.search(r"^license: *([A-Za-z0-9][A-Za-z0-9.+-]{0,60}) *$", "".join(head), re.MULTILINE)
+    return match[1] if match and match[1] != "unknown" else None
 
 
 def sample_texts(task: str) -> list[str]:

@@ -91,7 +91,7 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
         write_modules(folder, request.task, model.config.dim)
     if mean:
         write_modules(folder, {"pooling": "mean", "normalize": False}, model.config.dim, head.state_dict())
-    (folder / "README.md").write_text(huggingface_card(task, config, mean), encoding="utf-8")
+    (folder / "README.md").write_text(huggingface_card(task, config, request.card, mean), encoding="utf-8")
 
 
 # The family of a model

@@ -11,7 +11,8 @@ from regard.describe.export import Graph
 from regard.errors import UserError
 
 TOLERANCE = 1e-4  # the largest difference from the model's own outputs
-IDS, MASK, PIXELS = ("ids", "source", "target", "segments"), "mask", "pixels"
+IDS, PIXELS = ("input_ids", "token_type_ids"), "pixels"
+MASKS = "attention_mask", "encoder_attention_mask"
 UNBOUNDED = 2**31
 
 
@@ -56,9 +57,9 @@ def random_inputs(
     for name, axes in graph.inputs.items():
         shape = [sizes[axis] if isinstance(axis, str) else axis for axis in axes]
         if name in IDS:
-            high = 2 if name == "segments" else vocab_size(model.config)
+            high = 2 if name == "token_type_ids" else vocab_size(model.config)
             inputs.append(torch.randint(high, shape, generator=rng))
-        elif name == MASK:
+        elif name in MASKS:
             rows = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=rng)
             rows[0] = shape[1]
             inputs.append(torch.arange(shape[1]) < rows)

@@ -73,6 +73,7 @@ def export_onnx(folder: str | Path, request: ExportRequest) -> str:
             labels=task.get("labels") or (),
             tokens=tokens,
             context=model.config.context,
+            facts=request.card,
         )
         (temporary / "README.md").write_text(card, encoding="utf-8")
         return check_graphs(temporary, graphs, model)
@@ -102,7 +103,7 @@ def pool_vectors(graph: Graph, encode: Callable[..., Tensor], task: dict[str, An
         y = x[:, 0] if task["pooling"] == "first" else masked_mean(x, mask)
         return F.normalize(y, dim=1) if task["normalize"] else y
 
-    inputs = dict.fromkeys(("ids", "mask"), graph.inputs["ids"])
+    inputs = dict.fromkeys(("input_ids", "attention_mask"), graph.inputs["input_ids"])
     return replace(graph, f=vectors, inputs=inputs, outputs=("vectors",))
 
 

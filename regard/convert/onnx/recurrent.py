@@ -49,55 +49,58 @@ class GraphBuilder:
 
 def recurrent_graph(model: Any, declared: Graph, task: dict[str, Any]) -> Any:
     """The graph that a model declares as recurrent."""
-    if "source" in declared.inputs:
+    if declared.name == "encoder":
         return encoder_graph(model)
     return writer_graph(model) if "state" in declared.inputs else reader_graph(model, task)
 
 
 def encoder_graph(model: Any) -> Any:
-    """source, mask -> memory, state: the encoder of a model with `embed`, `encoder` and `decoder`."""
+    """input_ids, attention_mask -> last_hidden_state, state: of a model with `embed`, `encoder`, `decoder`."""
     graph, rnn = GraphBuilder(), cast("nn.RNNBase", model.encoder.rnn)
     D = model.embed.embedding_dim
     types = graph.onnx.TensorProto
-    x, states = add_layers(graph, model.embed, rnn, "source", add_lengths(graph))
+    x, states = add_layers(graph, model.embed, rnn, "input_ids", add_lengths(graph))
     if model.encoder.bridge is not None:
         for i, linear in enumerate(model.encoder.bridge):
             y = add_linear(graph, states[i], f"bridge{i}", linear.weight, linear.bias)
             states[i] = graph.node("Tanh", [y], [f"state{i}"])
     graph.node("Concat", states, ["state"], axis=0)
     memory = x if model.decoder.look is not None else states[rnn.num_layers - 1]
-    graph.node("Transpose", [memory], ["memory"], perm=[1, 0, 2])
+    graph.node("Transpose", [memory], ["last_hidden_state"], perm=[1, 0, 2])
     source = ["batch", "source"]
     return graph.model(
-        {"source": (types.INT64, source), "mask": (types.BOOL, source)},
-        {"memory": (types.FLOAT, ["batch", None, D]), "state": (types.FLOAT, [len(states), "batch", D])},
+        {"input_ids": (types.INT64, source), "attention_mask": (types.BOOL, source)},
+        {
+            "last_hidden_state": (types.FLOAT, ["batch", None, D]),
+            "state": (types.FLOAT, [len(states), "batch", D]),
+        },
     )
 
 
 def writer_graph(model: Any) -> Any:
-    """ids, state -> logits, next_state: a language model with `embed` and `rnn`."""
+    """input_ids, state -> logits, next_state: a language model with `embed` and `rnn`."""
     graph, types, D = GraphBuilder(), import_extra("onnx").TensorProto, model.config.dim
     count = model.rnn.num_layers * (2 if isinstance(model.rnn, nn.LSTM) else 1)
     first = [f"state{i}" for i in range(count)]
     graph.node("Split", ["state"], first, axis=0, num_outputs=count)
-    x, states = add_layers(graph, model.embed, model.rnn, "ids", "", first)
+    x, states = add_layers(graph, model.embed, model.rnn, "input_ids", "", first)
     graph.node("Concat", states, ["next_state"], axis=0)
     graph.node("Transpose", [add_linear(graph, x, "output", model.output)], ["logits"], perm=[1, 0, 2])
     ids, state = ["batch", "length"], (types.FLOAT, [count, "batch", D])
     return graph.model(
-        {"ids": (types.INT64, ids), "state": state},
+        {"input_ids": (types.INT64, ids), "state": state},
         {"logits": (types.FLOAT, [*ids, len(model.output)]), "next_state": state},
     )
 
 
 def reader_graph(model: Any, task: dict[str, Any]) -> Any:
-    """ids, mask -> logits: a recurrent model with a head, over each token or the pooled vector; or -> vectors
-    of texts, without a head."""
+    """input_ids, attention_mask -> logits: a recurrent model with a head, over tokens or a pooled vector; or
+    -> vectors of texts, without a head."""
     graph, types, embeds = GraphBuilder(), import_extra("onnx").TensorProto, task["name"] == "embed"
     reader = model if embeds else model.model
     mix = getattr(reader, "mix", None)  # of an ELMo's layers
     rnn = reader.rnn if mix is None else reader.encoder.rnn
-    x, states = add_layers(graph, reader.embed, rnn, "ids", add_lengths(graph))
+    x, states = add_layers(graph, reader.embed, rnn, "input_ids", add_lengths(graph))
     x = x if mix is None else add_mix(graph, mix, "x", x)
     if not embeds and model.each:
         x = graph.node("Transpose", [x], ["by_text"], perm=[1, 0, 2])  # (B, S, D)
@@ -117,7 +120,7 @@ def reader_graph(model: Any, task: dict[str, Any]) -> Any:
     else:
         graph.node("Identity", [add_linear(graph, x, "head", model.head.weight, model.head.bias)], ["logits"])
         output = {"logits": (types.FLOAT, [*(ids if model.each else ids[:1]), model.head.out_features])}
-    return graph.model({"ids": (types.INT64, ids), "mask": (types.BOOL, ids)}, output)
+    return graph.model({"input_ids": (types.INT64, ids), "attention_mask": (types.BOOL, ids)}, output)
 
 
 def add_mix(graph: GraphBuilder, mix: Any, *layers: str) -> str:
@@ -132,7 +135,7 @@ def add_mix(graph: GraphBuilder, mix: Any, *layers: str) -> str:
 
 def add_mean(graph: GraphBuilder, x: str) -> str:
     """Add the mean over the tokens of each text, from (S, B, D) to (B, D); return its name."""
-    present = graph.node("Cast", ["mask"], ["present"], to=graph.onnx.TensorProto.FLOAT)  # (B, S)
+    present = graph.node("Cast", ["attention_mask"], ["present"], to=graph.onnx.TensorProto.FLOAT)  # (B, S)
     count = graph.node("ReduceSum", [present, "axis"], ["count"], keepdims=1)  # (B, 1)
     by_token = graph.node("Transpose", [present], ["by_token"], perm=[1, 0])
     by_token = graph.node(
@@ -153,7 +156,7 @@ def add_linear(graph: GraphBuilder, x: str, name: str, W: Tensor, b: Tensor | No
 
 def add_lengths(graph: GraphBuilder) -> str:
     """Add the number of tokens of each row of the mask; return its name."""
-    graph.node("Cast", ["mask"], ["counts"], to=graph.onnx.TensorProto.INT32)
+    graph.node("Cast", ["attention_mask"], ["counts"], to=graph.onnx.TensorProto.INT32)
     axis = graph.weight("axis", torch.tensor([1]))
     return graph.node("ReduceSum", ["counts", axis], ["lengths"], keepdims=0)
 

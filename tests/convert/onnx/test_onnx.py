@@ -53,11 +53,11 @@ def test_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = session(str(tmp_path / "out/model.onnx"))
     for shape in (1, 1), (3, CONTEXT), (7, 5):
         ids = torch.randint(VOCAB, shape)
-        (logits,) = graph.run(None, {"ids": ids.numpy()})
+        (logits,) = graph.run(None, {"input_ids": ids.numpy()})
         assert_close(torch.from_numpy(logits), ours.model(ids), atol=1e-5, rtol=1e-5)
     ids = ours.tokenizer.encode("The cat")
     for _ in range(11):
-        (logits,) = graph.run(None, {"ids": torch.tensor([ids]).numpy()})
+        (logits,) = graph.run(None, {"input_ids": torch.tensor([ids]).numpy()})
         ids.append(int(logits[0, -1].argmax()))
     new = ids[len(ours.tokenizer.encode("The cat")) :]
     new = new[: new.index(ours.tokenizer.end)] if ours.tokenizer.end in new else new
@@ -66,7 +66,7 @@ def test_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close(torch.from_numpy(result), ours.model(torch.tensor([ours.tokenizer.encode("A text.")])))
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["context"] == CONTEXT
-    assert config["graphs"] == {"model": {"inputs": ["ids"], "outputs": ["logits"]}}
+    assert config["graphs"] == {"model": {"inputs": ["input_ids"], "outputs": ["logits"]}}
     assert (tmp_path / "out/generation_config.json").exists()
 
 
@@ -82,12 +82,18 @@ def test_encoder_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: 
     for rows, S, T in (3, 17, 5), (1, 1, 1):
         source, attention_mask = torch.randint(VOCAB, (rows, S)), padding_mask(rows, S)
         target = torch.randint(two[1].vocab, (rows, T))
-        memory, *state = encoder.run(None, {"source": source.numpy(), "mask": attention_mask.numpy()})
+        memory, *state = encoder.run(
+            None, {"input_ids": source.numpy(), "attention_mask": attention_mask.numpy()}
+        )
         y = ours.model(source, target, attention_mask)
         for t in range(T):
-            inputs = {"target": target[:, : t + 1].numpy(), "memory": memory, "mask": attention_mask.numpy()}
+            inputs = {
+                "input_ids": target[:, : t + 1].numpy(),
+                "encoder_hidden_states": memory,
+                "encoder_attention_mask": attention_mask.numpy(),
+            }
             if state:
-                inputs |= {"target": target[:, t : t + 1].numpy(), "state": state[0]}
+                inputs |= {"input_ids": target[:, t : t + 1].numpy(), "state": state[0]}
             logits, *state = decoder.run(None, inputs)
             assert_close(torch.from_numpy(logits[:, -1]), y[:, t], atol=1e-5, rtol=1e-5)
     results = run_readme(tmp_path / "out", monkeypatch)
@@ -109,7 +115,7 @@ def test_recurrent_encoders(cell: str, both_ways: bool, attention: str) -> None:
     onnx.checker.check_model(graph, full_check=True)
     source, attention_mask = torch.randint(23, (4, 17)), padding_mask(4, 17)
     outputs = session(graph.SerializeToString()).run(
-        None, {"source": source.numpy(), "mask": attention_mask.numpy()}
+        None, {"input_ids": source.numpy(), "attention_mask": attention_mask.numpy()}
     )
     state = model.begin(source, attention_mask)
     for a, b in zip(outputs, (state.source, torch.cat(state.hidden)), strict=True):
@@ -123,7 +129,7 @@ def test_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export(ours, tmp_path / "out", "onnx")
     graph = session(str(tmp_path / "out/model.onnx"))
     ids, attention_mask = torch.randint(ours.tokenizer.vocab, (3, 13)), padding_mask(3, 13)
-    inputs = {"ids": ids, "mask": attention_mask, "segments": torch.randint(2, (3, 13))}
+    inputs = {"input_ids": ids, "attention_mask": attention_mask, "token_type_ids": torch.randint(2, (3, 13))}
     (logits,) = graph.run(None, {name: t.numpy() for name, t in inputs.items()})
     assert_close(torch.from_numpy(logits), ours.model(*inputs.values()), atol=1e-5, rtol=1e-5)
     result = run_readme(tmp_path / "out", monkeypatch)["result"]
@@ -181,7 +187,7 @@ class Bigram(nn.Module):
         return self.table(ids)
 
     def graphs(self) -> list[Graph]:
-        return [Graph("model", self.forward, {"ids": ("batch", "length")})]
+        return [Graph("model", self.forward, {"input_ids": ("batch", "length")})]
 
 
 @torch.no_grad()
@@ -192,7 +198,7 @@ def test_a_new_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: A
     assert type(ours.model) is family
     assert "model's own" in export(ours, tmp_path / "out", "onnx")
     ids = torch.randint(ours.tokenizer.vocab, (3, 11))
-    (logits,) = session(str(tmp_path / "out/model.onnx")).run(None, {"ids": ids.numpy()})
+    (logits,) = session(str(tmp_path / "out/model.onnx")).run(None, {"input_ids": ids.numpy()})
     assert_close(torch.from_numpy(logits), ours.model(ids), atol=1e-5, rtol=1e-5)
     user_error(lambda: export(ours, tmp_path / "hf", "hf"), family.__name__)
 

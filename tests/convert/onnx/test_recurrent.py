@@ -35,7 +35,7 @@ def test_a_text_is_continued_token_by_token(
     layers, _, dim = graph.get_inputs()[1].shape
     state, new = torch.zeros(layers, 1, dim).numpy(), ids
     for _ in range(context):
-        logits, state = graph.run(None, {"ids": torch.tensor([new]).numpy(), "state": state})
+        logits, state = graph.run(None, {"input_ids": torch.tensor([new]).numpy(), "state": state})
         new = [int(logits[0, -1].argmax())]
         ids = ids + new
     expected = ours.ask("The cat", temperature=0.0, max_new_tokens=context)
@@ -68,7 +68,7 @@ def test_texts_of_unequal_length_are_classified(
         torch.randint(ours.tokenizer.vocab, (3, 13)),
         torch.arange(13) < torch.tensor([[13], [7], [1]]),
     )
-    inputs = {"ids": ids.numpy(), "mask": mask.numpy()}
+    inputs = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
     (logits,) = session(tmp_path / "out/model.onnx").run(None, inputs)
     assert_close(torch.from_numpy(logits), ours.model(ids, mask), atol=1e-5, rtol=1e-5)
 
@@ -80,7 +80,7 @@ def test_words_are_predicted_by_an_elmo(tmp_path: Path) -> None:
     graph = session(tmp_path / "out/model.onnx")
     for T in (13, 4):
         ids = torch.randint(ours.tokenizer.vocab, (3, T))
-        (logits,) = graph.run(None, {"ids": ids.numpy()})
+        (logits,) = graph.run(None, {"input_ids": ids.numpy()})
         assert_close(torch.from_numpy(logits), ours.model(ids), atol=1e-5, rtol=1e-5)
 
 
@@ -103,7 +103,9 @@ def test_an_elmos_vectors_of_unequal_texts(tmp_path: Path, task: str, section: d
     assert float(said.split()[-1]) < 1e-5
     ids = torch.randint(ours.tokenizer.vocab, (3, 13))
     mask = torch.arange(13) < torch.tensor([[13], [7], [1]])
-    (out,) = session(tmp_path / "out/model.onnx").run(None, {"ids": ids.numpy(), "mask": mask.numpy()})
+    (out,) = session(tmp_path / "out/model.onnx").run(
+        None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
+    )
     want = ours.model(ids, mask) if task != "embed" else ours.task.pool(ours.model, ids, mask)
     if task == "embed" and ours.task.config.normalize:
         want = F.normalize(want, dim=1)
