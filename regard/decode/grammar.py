@@ -40,12 +40,10 @@ LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 JSON_OPTIONS: Any = {
-    "whitespace_pattern": r"[ \n]{1,40}",
-    "lenient": False,
-}  # between the parts; all keywords count
-MAX_NUMBER = (
-    10**15
-)  # where a schema has no limit: more digits than a double has are no use, and 1e999 is none
+    "whitespace_pattern": r"[ \n]{1,40}",  # between the parts
+    "lenient": False,  # a keyword of a schema that is not supported is refused
+}
+MAX_NUMBER = 10**15  # where a schema has no limit: most programs read 1e999 as infinity
 # What ends JSON soonest, outside of a string and in one; any other token after these, the longest first
 CLOSING = [b"}", b"]", b",", b":", b'"', *(b"%d" % n for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 0))], [b'"']
 Kind = Literal["json", "regex", "lark"]

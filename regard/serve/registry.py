@@ -171,7 +171,10 @@ def check_length(tokens: int, limit: int, name: str) -> None:
 
 def check_ids(ids: Sequence[int], vocab: int, name: str = "prompt") -> None:
     if ids and max(ids) >= vocab:
-        message = f"{name}: token {max(ids)} is not in the model's vocabulary; ids end at {vocab - 1}"
+        message = (
+            f"{name}: token {max(ids)} is not in the model's vocabulary; ids end at {vocab - 1}. Ids have to "
+            "come from the model's own tokenizer: send the text instead"
+        )
         raise APIError(400, message, name)
 
 

@@ -49,20 +49,20 @@ class Tools:
             functions = [function for function in functions if function["name"] == name]
             if not functions:
                 raise APIError(400, f"tool_choice: there is no tool {name!r} in tools", "tool_choice")
-        calls = [self.call_schema(function) for function in functions]
-        schema = limit_numbers({"anyOf": calls}) | {"x-guidance": JSON_OPTIONS}
-        begin, end = (json.dumps(text) if text else "" for text in (self.format.begin, self.format.end))
-        return "lark", f"start: {begin} call {end}\ncall: %json {json.dumps(schema)}"
-
-    def call_schema(self, function: Json) -> Json:
-        arguments = self.format.arguments
-        parameters = function.get("parameters") or {"type": "object", "additionalProperties": False}
-        return {
-            "type": "object",
-            "properties": {"name": {"const": function["name"]}, arguments: parameters},
-            "required": ["name", arguments],
-            "additionalProperties": False,
-        }
+        rules = [
+            f"start: {quote(self.format.begin)} ({' | '.join(f'call{i}' for i in range(len(functions)))})"
+        ]
+        rules[0] += f" {quote(self.format.end)}"
+        for i, function in enumerate(functions):
+            head = f'{{"name": {json.dumps(function["name"])}, "{self.format.arguments}": '
+            parameters = function.get("parameters") or {"type": "object", "additionalProperties": False}
+            schema = limit_numbers(parameters) | {"x-guidance": JSON_OPTIONS}
+            # a schema of its own, so that its references begin at its own root
+            rules += [
+                f'call{i}: {quote(head)} arguments{i} "}}"',
+                f"arguments{i}: %json {json.dumps(schema)}",
+            ]
+        return "lark", "\n".join(rules)
 
     def text_length(self, text: str) -> int:
         """How much of what was written so far is text, and surely no part of a call."""
@@ -103,6 +103,11 @@ class Tools:
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         function = {"name": value["name"], "arguments": written}
         return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+def quote(text: str) -> str:
+    """A text in a Lark grammar; nothing for an empty one."""
+    return json.dumps(text) if text else ""
 
 
 def read_tools(task: Task, body: Json) -> Tools | None:

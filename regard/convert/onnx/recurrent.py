@@ -55,7 +55,7 @@ def recurrent_graph(model: Any, declared: Graph, task: dict[str, Any]) -> Any:
 
 
 def encoder_graph(model: Any) -> Any:
-    """input_ids, attention_mask -> last_hidden_state, state: of a model with `embed`, `encoder`, `decoder`."""
+    """input_ids, attention_mask -> last_hidden_state, state: of a model with `embed` and `encoder`."""
     graph, rnn = GraphBuilder(), cast("nn.RNNBase", model.encoder.rnn)
     D = model.embed.embedding_dim
     types = graph.onnx.TensorProto
