@@ -40,14 +40,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "optional": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "null"}}},
     "union": closed({"value": {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]}}),
     "pattern": closed({"day": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}$"}}),
-    "tree": {
-        "$defs": {
-            "node": closed(
-                {"v": {"type": "integer"}, "next": {"type": "array", "items": {"$ref": "#/$defs/node"}}}
-            )
+    "tree": closed(
+        {"root": {"$ref": "#/$defs/node"}},
+        **{
+            "$defs": {
+                "node": closed(
+                    {"v": {"type": "integer"}, "next": {"type": "array", "items": {"$ref": "#/$defs/node"}}}
+                )
+            }
         },
-        "$ref": "#/$defs/node",
-    },
+    ),
     "limits": closed({"s": {"type": "string", "minLength": 2, "maxLength": 5}, "c": {"const": "é"}}),
 }
 

@@ -74,9 +74,8 @@ def test_langchain(address):
     assert whole.usage_metadata["output_tokens"] == 9
     longer = langchain.ChatOpenAI(model="talker", max_tokens=100, **how)
     for name in SCHEMAS:
-        if SCHEMAS[name].get("type") == "object":
-            for method in ("json_schema", "function_calling"):
-                check(longer.with_structured_output(titled(name), method=method).invoke("the fox"), name)
+        for method in ("json_schema", "function_calling"):
+            check(longer.with_structured_output(titled(name), method=method).invoke("the fox"), name)
     (call,) = longer.bind_tools([WEATHER], tool_choice="required").invoke("the fox").tool_calls
     assert call["args"]["city"] in ("Rome", "Paris")
     embeddings = langchain.OpenAIEmbeddings(model="embed", check_embedding_ctx_length=False, **how)
