@@ -39,8 +39,8 @@ from regard.serve.registry import (
     check_length,
 )
 from regard.serve.scoring import score_prompts
-from regard.serve.structured import Source, read_format
-from regard.serve.tools import read_tools
+from regard.serve.structured import has_format, read_format
+from regard.serve.tools import Tools, read_tools
 from regard.tasks import Request as AnswerRequest
 from regard.text.chat_template import Conversation
 
@@ -85,9 +85,7 @@ class OpenAIRoutes:
             raise APIError(
                 400, "echo: this model reads its prompt with an encoder, which scores none", "echo"
             )
-        options = generation_options(
-            served, body, len(prompts), await self.compile(served, read_format(body))
-        )
+        options = generation_options(served, body, len(prompts), await self.compile(served, body))
         texts = [p if isinstance(p, str) else served.model.tokenizer.decode(p) for p in prompts if echo]
         repeated = [text for text in texts for _ in range(options.samples)]
         format = CompletionFormat(served.output_tokenizer, top_logprobs is not None, repeated)
@@ -105,19 +103,30 @@ class OpenAIRoutes:
         if isinstance(conversation, Conversation):
             conversation.variables = self.template_variables(request, served, body)
             conversation.tools = body.get("tools") or [] if tools is not None else []
-        required, source = tools and tools.grammar(), read_format(body)
-        if required and source:
-            raise APIError(400, "response_format: not with a tool that has to be called", "response_format")
-        options = generation_options(served, body, 1, await self.compile(served, required or source))
+        options = generation_options(served, body, 1, await self.compile(served, body, tools))
         format = ChatFormat(served.output_tokenizer, top_logprobs is not None, tools)
         return await self.generate(request, body, served, [conversation], options, top_logprobs, format)
 
-    async def compile(self, served: ServedModel, source: Source | None) -> Grammar | None:
-        """The grammar of an answer, compiled in a thread: it comes with a request and may take long."""
-        if source is None:
+    async def compile(
+        self, served: ServedModel, body: GenerateFields, tools: Tools | None = None
+    ) -> Grammar | None:
+        """The grammar of an answer, if it has one. It comes with a request and may take long: in a thread."""
+        calls = tools is not None and tools.choice != "auto"
+        if not calls and not has_format(body):
             return None
-        kind, text = source
-        return await self.registry.run_in_thread(lambda: served.compile(kind, text))
+
+        def work() -> Grammar | None:
+            try:
+                required, source = tools and tools.grammar(), read_format(body)
+            except RecursionError:
+                raise APIError(400, "the schema is nested too deeply", "response_format") from None
+            if required and source:
+                message = "response_format: not with a tool that has to be called"
+                raise APIError(400, message, "response_format")
+            kind_and_text = required or source
+            return None if kind_and_text is None else served.compile(*kind_and_text)
+
+        return await self.registry.run_in_thread(work)
 
     def template_variables(self, request: Request, served: ServedModel, body: ChatRequest) -> Json:
         """Variables of the model's own chat template; those that it does not use are ignored."""

@@ -16,7 +16,6 @@ from regard.serve.generation import BlockingGeneration, Generation, begin, colle
 from regard.serve.monitoring import RequestInfo
 from regard.serve.openai import OpenAIRoutes, check_blocking, generation_options, prompt_size
 from regard.serve.protocol import ChatRequest, Json, Message, to_json
-from regard.serve.structured import read_format
 from regard.text.chat_template import Conversation
 
 
@@ -35,7 +34,7 @@ class ResponsesRoute:
         conversation = read_conversation(served.model, chat["messages"])
         if isinstance(conversation, Conversation):
             conversation.variables = self.api.template_variables(request, served, chat)
-        options = generation_options(served, chat, 1, await self.api.compile(served, read_format(chat)))
+        options = generation_options(served, chat, 1, await self.api.compile(served, chat))
         encoded = await self.registry.encode(served, [conversation], prompt_size(conversation))
         streams, info = bool(body.get("stream")), request.scope["request_info"]
         generation = start_generation(

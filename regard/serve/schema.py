@@ -15,6 +15,7 @@ MAX_EMBEDDINGS = 256  # texts in one request
 MAX_MESSAGES = 1024  # of a conversation
 MAX_PARTS = 64  # of a message
 MAX_TOOLS = 128
+MAX_VARIABLES = 64  # of a chat template
 MAX_BIASES = 1024  # tokens in logit_bias
 MAX_SCHEMA = 2**16  # characters of a schema, a grammar or a regular expression
 
@@ -198,7 +199,7 @@ def chat_request(max_tokens: int) -> Schema:
         "parallel_tool_calls": BOOLEAN,
         "functions": array(ANY, 0, 0),
         "function_call": enum("none", "auto"),
-        "chat_template_kwargs": OBJECT,
+        "chat_template_kwargs": mapping("^[A-Za-z_][A-Za-z0-9_]{0,63}$", ANY, MAX_VARIABLES),
         "reasoning_effort": {"type": "string", "maxLength": 50},
         "add_generation_prompt": enum(True),
         "continue_final_message": enum(False),

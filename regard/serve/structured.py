@@ -7,8 +7,15 @@ from typing import Any
 
 from regard.decode.grammar import Kind
 from regard.serve.errors import APIError
+from regard.serve.schema import format_fields
 
 Source = tuple[Kind, str]
+FIELDS = tuple(format_fields())
+
+
+def has_format(body: Mapping[str, Any]) -> bool:
+    """Whether a request says what its answer has to match."""
+    return any(body.get(name) is not None for name in FIELDS)
 
 
 def read_format(body: Mapping[str, Any]) -> Source | None:

@@ -141,8 +141,9 @@ def test_variables_of_the_chat_template(server):
     )
     assert headers[IGNORED_HEADER] == "unheard"
     assert polite["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"] + 2
-    refused, _ = chat(server, 400, chat_template_kwargs={"messages": []})
-    assert refused["error"]["param"] == "chat_template_kwargs"
+    for wrong in ({"messages": []}, {"new\nline": 1}, {"ü": 1}, {f"v{n}": 1 for n in range(65)}):
+        refused, _ = chat(server, 400, chat_template_kwargs=wrong)
+        assert refused["error"]["param"] == "chat_template_kwargs"
 
 
 def test_context_error_has_openais_words(server):

@@ -103,13 +103,12 @@ def test_budget_that_is_too_small_ends_by_length(server):
 
 def test_what_can_not_be_compiled_is_refused(server, monkeypatch):
     monkeypatch.setattr(grammar, "SECONDS", 0.3)
-    deep = {"type": "array"}
-    for _ in range(300):
-        deep = {"type": "array", "items": deep}
+    deep, bottomless = '{"items": ' * 300 + "{}" + "}" * 300, '{"items": ' * 990 + "{}" + "}" * 990
     chain = "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(4000)) + '\nr4000: "a"'
     for options, words in (
         ({"response_format": by_schema({"type": "nothing"})}, "type"),
-        ({"response_format": by_schema(deep)}, "recursion"),
+        ({"response_format": by_schema(json.loads(deep))}, "recursion"),
+        ({"guided_json": bottomless}, "schema"),
         ({"response_format": by_schema({"$ref": "https://example.org/x.json"})}, "schema or grammar"),
         ({"guided_regex": "("}, "regex"),
         ({"guided_grammar": chain}, "schema or grammar"),  # it crashes the compiler
