@@ -17,7 +17,9 @@ EMPTY: dict[Kind, Any] = {"text": "", "words": [], "texts": []}  # cells of fiel
 
 def parse_cell(where: str, name: str, kind: Kind, value: Any) -> Any:
     """Return the value of a cell; None if it is empty."""
-    if isinstance(value, float) and value != value:  # how pandas spells that there is none
+    if kind == "text":
+        return parse_text(where, name, value)
+    if isinstance(value, float) and value != value:
         value = None
     match kind:
         case "any":
@@ -41,11 +43,13 @@ def parse_cell(where: str, name: str, kind: Kind, value: Any) -> Any:
 
 
 def parse_text(where: str, name: str, value: Any) -> str | None:
-    if value is None:
+    if isinstance(value, str):
+        if not value.isascii():
+            check_surrogates(value, where)
+        return (normalize_newlines(value) if "\r" in value else value).strip() or None
+    if value is None or value != value:  # NaN: how pandas spells that there is none
         return None
-    if not isinstance(value, str):
-        raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
-    return normalize_newlines(check_surrogates(value, where)).strip() or None
+    raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
 
 
 def parse_score(where: str, value: Any) -> float | None:

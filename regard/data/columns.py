@@ -112,16 +112,18 @@ def table_records(table: Table, layout: Layout) -> Iterator[Record]:
     columns = match_columns(table, layout, source)
     width = "the header" if table.header else "the first row"
     count = len(table.header or ()) or len(table.sample()[0][1])
-    rows = 0
+    rows, parts = 0, [(name, layout[name].kind, column) for name, column in columns.items()]
     for where, cells in table.rows:
         rows += 1
         if len(cells) != count:
             raise UserError(f"{where}: {count_columns(cells)}, but {width} has {count}; {layout.row}")
         values = {
-            name: parse_cell(where, name, layout[name].kind, c.value(cells)) for name, c in columns.items()
+            name: parse_cell(where, name, kind, cells[c.index] if c.key is None else c.value(cells))
+            for name, kind, c in parts
         }
         record = layout.clean(values)
-        if empty := [name for name, value in record.items() if value is None]:
+        if None in record.values():
+            empty = [name for name, value in record.items() if value is None]
             if not all(layout[name].may_be_empty for name in empty):
                 name = next(name for name in empty if not layout[name].may_be_empty)
                 source.leave_out(where, f"an empty {name}")

@@ -294,7 +294,7 @@ def decode_utf8(data: bytes | bytearray, path: str, number: int = 1) -> str:
 
 def normalize_newlines(text: str) -> str:
     """Return the text with the line ends of Unix, not of Windows or old Macs."""
-    return text.replace("\r\n", "\n").replace("\r", "\n") if reading_version() > 1 and "\r" in text else text
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text and reading_version() > 1 else text
 
 
 def check_surrogates(text: str, where: str) -> str:
