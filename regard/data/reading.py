@@ -27,9 +27,7 @@ class ReadConfig:
     version: int = VERSION  # how files are read and split; that with which a run began
     fold: int = 0  # which part of the data is held out, counted from the last one, for train.folds
     stream: bool = False  # texts are read while training, and datasets on the hub not copied to the disk
-    columns: dict[str, str] | None = (
-        None  # of tables: text = "review", by name or number; None: as they are named
-    )
+    columns: dict[str, str] | None = None  # of tables, by field: {text = "review"}; None: by their names
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not self.max_bytes > 0:
