@@ -1,11 +1,9 @@
 """The formats that people have: each recipe's own reader gets the same rows of files that other tools wrote.
 
-CASES has a row for each format and recipe; add one for each new format. MALFORMED has files that are wrong.
+CASES has a row for each format and recipe; add one for each new format.
 """
 
-import csv
-import gzip
-import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,138 +11,20 @@ from typing import Any
 
 import pytest
 
-from helpers.errors import user_error
+from helpers.formats import (
+    FORMATS,
+    READ,
+    Rows,
+    frame,
+    with_class_numbers,
+    write_json,
+    write_parquet,
+    write_tsv,
+)
 from regard.data import image_readers, labels, pairs, sound_readers, spans, tags
-from regard.data.cells import is_class_column
-from regard.data.documents import read_documents
-from regard.data.pairs import read_pairs
 from regard.data.reading import describe_sources, read_together
 from regard.tasks import similarity
 
-Rows = list[dict[str, Any]]
-
-# Writing: with pandas, pyarrow, openpyxl, csv and json
-
-
-def frame(rows: Rows) -> Any:
-    return pytest.importorskip("pandas").DataFrame(rows)
-
-
-def flat(rows: Rows) -> Rows:
-    """Rows for formats that have no lists."""
-    return [{k: " ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
-
-
-def write_tsv(path: Path, rows: Rows) -> None:
-    lines = [list(rows[0]), *(list(map(str, row.values())) for row in flat(rows))]
-    path.write_text("".join("\t".join(line).replace("\n", " ") + "\n" for line in lines), encoding="utf-8")
-
-
-def write_excel_dialect(path: Path, rows: Rows) -> None:
-    with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, list(rows[0]), dialect="excel")
-        writer.writeheader()
-        writer.writerows(flat(rows))
-
-
-def write_xlsx(path: Path, rows: Rows) -> None:
-    book = pytest.importorskip("openpyxl").Workbook()
-    book.active.append(list(rows[0]))
-    for row in flat(rows):
-        book.active.append(list(row.values()))
-    book.save(path)
-
-
-def arrow(rows: Rows) -> Any:
-    return pytest.importorskip("pyarrow").Table.from_pylist(rows)
-
-
-def write_parquet(path: Path, rows: Rows) -> None:
-    table = arrow(rows)
-    pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=2)
-
-
-def write_feather(path: Path, rows: Rows) -> None:
-    table = arrow(rows)
-    pytest.importorskip("pyarrow.feather").write_feather(table, path)
-
-
-def write_arrow_stream(path: Path, rows: Rows) -> None:
-    table, pa = arrow(rows), pytest.importorskip("pyarrow")
-    with pa.ipc.new_stream(path, table.schema) as stream:
-        stream.write_table(table)
-
-
-def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value), encoding="utf-8")
-
-
-def with_class_numbers(rows: Rows) -> Any:
-    """A Parquet table as the package datasets writes it: classes are numbers, with names in its metadata."""
-    pa, names = pytest.importorskip("pyarrow"), sorted({row["label"] for row in rows})
-    table = pa.Table.from_pylist([row | {"label": names.index(row["label"])} for row in rows])
-    about = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
-    return table.replace_schema_metadata({"huggingface": json.dumps(about)})
-
-
-FORMATS: dict[str, tuple[str, Callable[[Path, Rows], Any]]] = {
-    "csv": ("a.csv", lambda path, rows: frame(flat(rows)).to_csv(path, index=False)),
-    "csv of Excel": ("a.csv", write_excel_dialect),
-    "csv with an index": ("a.csv", lambda path, rows: frame(flat(rows)).to_csv(path)),
-    "csv with ;": ("a.csv", lambda path, rows: frame(flat(rows)).to_csv(path, sep=";", index=False)),
-    "csv with |": ("a.csv", lambda path, rows: frame(flat(rows)).to_csv(path, sep="|", index=False)),
-    "csv with tabs": ("a.csv", lambda path, rows: frame(flat(rows)).to_csv(path, sep="\t", index=False)),
-    "csv.gz": ("a.csv.gz", lambda path, rows: frame(flat(rows)).to_csv(path, index=False)),
-    "tsv": ("a.tsv", write_tsv),
-    "jsonl": ("a.jsonl", lambda path, rows: frame(rows).to_json(path, orient="records", lines=True)),
-    "json lines in .json": (
-        "a.json",
-        lambda path, rows: frame(rows).to_json(path, orient="records", lines=True),
-    ),
-    "json": ("a.json", write_json),
-    "json under data": ("a.json", lambda path, rows: write_json(path, {"version": "1", "data": rows})),
-    "json columns": (
-        "a.json",
-        lambda path, rows: write_json(path, {k: [r[k] for r in rows] for k in rows[0]}),
-    ),
-    "json of pandas": ("a.json", lambda path, rows: frame(rows).to_json(path)),
-    "json split": ("a.json", lambda path, rows: frame(rows).to_json(path, orient="split")),
-    "json.gz": ("a.json.gz", lambda path, rows: path.write_bytes(gzip.compress(json.dumps(rows).encode()))),
-    "parquet": ("a.parquet", write_parquet),
-    "parquet of pandas": ("a.parquet", lambda path, rows: frame(rows).to_parquet(path)),
-    "feather": ("a.feather", write_feather),
-    "arrow stream": ("a.arrow", write_arrow_stream),
-    "xlsx": ("a.xlsx", write_xlsx),
-}
-
-# Reading: the readers of the recipes
-
-
-def read_labels(path: str) -> Rows:
-    table = labels.read_labels([path])
-    columns = {"text": table.texts, "other": table.second_texts, "label": table.labels, "score": table.scores}
-    columns = {name: column for name, column in columns.items() if column is not None}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]  # type: ignore[arg-type]
-
-
-def read_similar(path: str) -> Rows:
-    texts, scores = similarity.read_similar_pairs([path])
-    names = ("anchor", "positive", "negative") if scores is None else ("sentence1", "sentence2", "score")
-    rows = [(*text, *(() if scores is None else (scores[i],))) for i, text in enumerate(texts)]
-    return [dict(zip(names, row, strict=False)) for row in rows]
-
-
-READ: dict[str, Callable[[str], Rows]] = {
-    "classify": read_labels,
-    "translate": lambda path: [{"source": a, "target": b} for a, b in read_pairs([path])],
-    "span": lambda path: [vars(span) for span in spans.read_spans([path])],
-    "tag": lambda path: [{"words": words, "tags": names} for words, names in tags.read_tags([path])],
-    "embed": read_similar,
-    "see": lambda path: [row for _, row in image_readers.read_files(path, image_readers.CLASSES)],
-    "caption": lambda path: [row for _, row in image_readers.read_files(path, image_readers.CAPTIONS)],
-    "write": lambda path: [{"text": text} for text in read_documents([path])],
-    "hear": lambda path: [row for _, row in image_readers.read_files(path, sound_readers.LAYOUT)],
-}
 ROWS: dict[str, Rows] = {
     "classify": [
         {"text": text, "label": label}
@@ -222,6 +102,23 @@ def renamed(rows: Rows, **names: str) -> Rows:
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
+def zipped(name: str, recipe: str) -> Case:
+    """The file of a format, in a .zip."""
+    inner = plain(name, recipe)
+
+    def write(folder: Path) -> str:
+        path = Path(inner.write(folder))
+        with zipfile.ZipFile(folder / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(path, f"inside/{path.name}")
+        return str(folder / "all.zip")
+
+    return Case(f"{name} in a zip", recipe, write)
+
+
+ZIPPED = [
+    *(("csv", recipe) for recipe in ("classify", "span", "translate", "tag")),
+    *(("parquet", "classify"), ("xlsx", "classify"), ("json", "translate")),
+]
 PAIRS = ROWS["translate"]
 TRANSLATION = [
     {"id": n, "translation": {"en": row["source"], "de": row["target"]}} for n, row in enumerate(PAIRS)
@@ -291,6 +188,7 @@ CASES = [
         plain(name, "write", text="text" if name not in ("jsonl", "parquet", "feather", "xlsx") else "")
         for name in ("csv", "csv with ;", "jsonl", "json", "parquet", "feather", "xlsx")
     ),
+    *(zipped(name, recipe) for name, recipe in ZIPPED),
     # other names
     written(
         "names of IMDb",
@@ -465,145 +363,3 @@ def test_options_are_the_fields_of_recipes() -> None:
     layouts = (labels.LAYOUT, pairs.LAYOUT, spans.LAYOUT, tags.LAYOUT, similarity.TRIPLETS)
     layouts += (image_readers.CLASSES, image_readers.CAPTIONS, sound_readers.LAYOUT)
     assert {field.name for layout in layouts for field in layout.fields} <= set(COLUMN_OPTIONS)
-
-
-# Wrong files
-
-LABELLED = "text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40))
-MALFORMED = [
-    ("classify", "a.csv", b"", {}, ["a.csv: empty"]),
-    ("classify", "a.csv", b"text,label\n", {}, ["a.csv", "no row"]),
-    (
-        "classify",
-        "a.csv",
-        LABELLED.replace("text 7,b", "text 7,b,c").encode(),
-        {},
-        ["a.csv:9: 3 columns", "header has 2"],
-    ),
-    (
-        "classify",
-        "a.csv",
-        LABELLED.replace("text 7,", ",").replace("text 9,", ",").replace("text 3,", ",").encode(),
-        {},
-        ["a.csv:5: an empty text", "3 of 40 rows"],
-    ),
-    ("classify", "a.csv", b'text,label\n"a,b\nc,d\n', {}, ["a.csv:2: not CSV", "double"]),
-    ("classify", "a.csv", LABELLED.encode("utf-16"), {}, ["a.csv:1", "zero byte", "utf-16"]),
-    ("classify", "a.csv", "text,label\ncafé,b\n".encode("latin1"), {}, ["a.csv:2: byte 0xe9 is not UTF-8"]),
-    (
-        "classify",
-        "a.csv",
-        LABELLED.encode(),
-        {"text": "review"},
-        ['no column "review" (--text)', '"text", "label"'],
-    ),
-    (
-        "classify",
-        "a.csv",
-        b"q,q,label\na,b,c\n",
-        {"text": "q"},
-        ['several columns are named "q"', "--text 1"],
-    ),
-    ("classify", "a.csv", LABELLED.encode(), {"label": "3"}, ['no column "3" (--label)']),
-    (
-        "classify",
-        "a.csv",
-        LABELLED.encode(),
-        {"source": "text"},
-        ["--source", "--text --other --label --score"],
-    ),
-    ("classify", "a.csv", b"review,comment,label\na,b,c\n", {}, ['"review" and "comment"', "--text"]),
-    ("classify", "a.csv", b"text,label,score\na,b,1\n", {}, ["label or score", "--label", "--score"]),
-    ("classify", "a.json", b'[{"text": "a"', {}, ["a.json: not JSON", "list of objects"]),
-    ("classify", "a.json", b'{"a": 1}', {}, ["a.json: no list of rows"]),
-    ("classify", "a.json", b"[" * 100_000, {}, ["a.json: not JSON"]),
-    ("classify", "a.json", b'[{"text": "a", "label": "b"}, 5]', {}, ["a.json row 2: not an object"]),
-    (
-        "classify",
-        "a.jsonl",
-        b'{"text": "a", "label": "b"}\n{"text": {"x": 1}, "label": "b"}\n',
-        {},
-        ['"text.x"', "--text"],
-    ),
-    ("classify", "a.parquet", b"PAR1 and nothing else", {}, ["a.parquet", "not a complete Parquet"]),
-    ("classify", "a.xlsx", b"PK\x03\x04 no sheet", {}, ["a.xlsx", "not a readable .xlsx"]),
-    ("classify", "a.pdf", b"%PDF", {}, ["a.pdf: not a table", ".parquet"]),
-    ("translate", "a.csv", b"a,b,c\nd,e,f\n", {}, ["a.csv:1: 3 columns without names", "--source"]),
-    ("translate", "a.csv", b"en,de,fr\nd,e,f\n", {}, ['"en", "de", "fr"', "--source", "--target"]),
-    ("tag", "a.jsonl", b'{"tokens": ["a", "b"], "ner_tags": ["O"]}\n', {}, ["a.jsonl:1: 2 words, but 1 tag"]),
-    (
-        "tag",
-        "a.jsonl",
-        b'{"tokens": ["a"], "ner_tags": ["O"], "pos_tags": ["X"]}\n',
-        {},
-        ['"ner_tags" and "pos_tags"', "--tags"],
-    ),
-    (
-        "span",
-        "a.json",
-        b'{"data": [{"title": "t", "paragraphs": [{"context": "x"}]}]}',
-        {},
-        ["row 1, paragraph 1", "qas"],
-    ),
-    ("span", "a.csv", b"question,context,answer\nq,a b,c\n", {}, ["a.csv:2", '"c" is not in the context']),
-    ("see", "a.csv", b"image,label\nnone.png,owl\n", {}, ["a.csv:2: no image 'none.png'"]),
-    ("hear", "a.csv", b"image,label\nnone.png,owl\n", {}, ["audio and label", "--audio"]),
-]
-
-
-@pytest.mark.parametrize(("recipe", "file", "data", "columns", "words"), MALFORMED, ids=range(len(MALFORMED)))
-def test_what_is_wrong_is_named(
-    tmp_path: Path, recipe: str, file: str, data: bytes, columns: dict[str, str], words: list[str]
-) -> None:
-    if file.endswith((".parquet", ".xlsx")):
-        pytest.importorskip({".parquet": "pyarrow", ".xlsx": "openpyxl"}[Path(file).suffix])
-    (tmp_path / file).write_bytes(data)
-    with read_together(columns=columns):
-        message = user_error(lambda: READ[recipe](str(tmp_path / file)), *words)
-    assert len(message) < 500
-
-
-def test_a_few_rows_with_empty_cells_are_left_out_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(LABELLED.replace("text 7,", ","))
-    with read_together() as reading:
-        assert len(labels.read_labels([str(path)])) == 39
-    lines = describe_sources(reading.sources.values(), "")
-    assert "39 rows" in lines[0]
-    assert "1 with an empty text" in lines[1]
-    assert f"{path}:9" in lines[1]
-
-
-def test_small_files_that_expand_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    write_parquet(path, [{"text": "x" * 100_000, "label": "b"}] * 20)
-    with read_together(max_bytes=50_000):
-        user_error(lambda: labels.read_labels([str(path)]), "expands to more than 50,000 bytes", "max_bytes")
-
-
-def test_a_header_of_pairs_with_unknown_names_is_none_before_version_3(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("text_en\ttext_de\na\tb\n")
-    assert list(read_pairs([str(path)])) == [("a", "b")]
-    with read_together(version=2):
-        assert list(read_pairs([str(path)])) == [("text_en", "text_de"), ("a", "b")]
-
-
-def test_the_columns_of_a_run_are_used_where_a_table_has_them(tmp_path: Path) -> None:
-    for name, header in (("a.csv", "q1,q2,text,label"), ("b.csv", "x,y,text,label")):
-        (tmp_path / name).write_text(f"{header}\na,b,c,d\n")
-    with read_together(usual_columns={"text": "q1", "label": "q2"}):
-        assert read_labels(str(tmp_path / "a.csv")) == [{"text": "a", "label": "b"}]
-        assert read_labels(str(tmp_path / "b.csv")) == [{"text": "c", "label": "d"}]
-
-
-def test_a_key_that_comes_late_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    rows = [{"text": "a", "label": "b"}] * 300 + [{"text": "a", "label": "b", "other": "c"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    user_error(lambda: labels.read_labels([str(path)]), f"{path}:301", "other")
-
-
-def test_column_names() -> None:
-    assert is_class_column(["a", "b"] * 4)
-    assert not is_class_column(["a", "b", "c", "d"])
