@@ -1,5 +1,6 @@
 """Read pairs of texts for translation and chat, and split them for training and evaluation."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
 
@@ -32,6 +33,7 @@ class UserReply(tuple[str, str]):
     """A pair whose target is what a user says: part of a conversation, but no reply to learn."""
 
 
+LICENCE = re.compile(r"CC[- ]BY|CC0|tatoeba\.org", re.IGNORECASE)
 SUFFIXES = {".tsv", ".jsonl"}  # that versions before 3 read in folders
 LAYOUT = Layout(
     (
@@ -39,7 +41,7 @@ LAYOUT = Layout(
         Field("target", tuple(TARGETS), may_be_empty=True),
     ),
     "source and target, in a .tsv with one tab between them",
-    lambda *table: guess_languages(*table),
+    lambda *table: guess_languages(*table) or guess_texts(*table),
     in_order=True,
     row="write each line as source, one tab, target",
     is_header=is_pair_header,
@@ -122,6 +124,19 @@ def guess_languages(names: list[str], rows: list[Row], columns: dict[str, int]) 
     missing = [name for name in ("source", "target") if name not in columns]
     free = [index for index in languages if index not in columns.values()]
     return dict(zip(missing, free, strict=True)) if len(languages) == 2 and len(free) == len(missing) else {}
+
+
+def guess_texts(names: list[str], rows: list[Row], columns: dict[str, int]) -> dict[str, int]:
+    """Of columns without names, take those that are no numbers and no licence for source and target: Tatoeba
+    writes source, target, attribution; or number, source, number, target."""
+    if columns or not rows or names != [str(number) for number in range(1, len(rows[0][1]) + 1)]:
+        return {}
+    texts = []
+    for index in range(len(names)):
+        cells = [str(row[index]) for _, row in rows]
+        if not (all(map(str.isdecimal, cells)) or all(map(LICENCE.search, cells))):
+            texts.append(index)
+    return dict(zip(("source", "target"), texts, strict=True)) if len(texts) == 2 < len(names) else {}
 
 
 def _parallel(*paths: str) -> Iterator[tuple[str, Pair]]:

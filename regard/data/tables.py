@@ -25,6 +25,7 @@ from regard.data.files import (
     read_tsv,
 )
 from regard.data.reading import reading_version
+from regard.data.tmx import read_units
 from regard.errors import UserError, first_line
 
 Row = tuple[str, list[Any]]  # where it is, for messages, and its cells
@@ -294,6 +295,15 @@ def _read_excel(path: str) -> Table:
     return Table(path, None, even(), path)
 
 
+def _read_tmx(path: str) -> Table:
+    """A column for each language of the first units."""
+    units = read_units(path)
+    first = list(islice(units, SAMPLE))
+    languages = list(dict.fromkeys(language for _, unit in first for language in unit))
+    rows = ((where, [unit.get(name) for name in languages]) for where, unit in chain(first, units))
+    return Table(path, languages, rows, first[0][0] if first else path)
+
+
 READERS: dict[str, Callable[[str], Table]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
@@ -303,6 +313,7 @@ READERS: dict[str, Callable[[str], Table]] = {
     ".arrow": _read_arrow,
     ".feather": _read_arrow,
     ".xlsx": _read_excel,
+    ".tmx": _read_tmx,
 }
 SUFFIXES = frozenset(READERS)
 

@@ -168,7 +168,7 @@ class ThreadBridge:
                 self.batches.clear()
 
     def pause(self) -> None:
-        """Let the event loop catch up with all but its outputs; called in an engine's thread before a step."""
+        """Let the event loop catch up on all but outputs. Called in an engine's thread before a step."""
         if not self.delivering:
             let_catch_up(self.loop)
 
