@@ -156,8 +156,11 @@ def reading_stream() -> bool:
 # What was understood
 
 
-def describe_sources(sources: Iterable[Source], split: str) -> list[str]:
-    """Describe what was read in three lines and two examples, shown before training begins."""
+def describe_sources(sources: Iterable[Source], split: str, is_part: bool = False) -> list[str]:
+    """Describe what was read in three lines and two examples, shown before training begins.
+
+    `is_part`: there is more than was read.
+    """
     read = [source for source in sources if source.rows or source.left_out]
     if not read:
         return [f"data: {split}"] if split else []
@@ -176,8 +179,9 @@ def describe_sources(sources: Iterable[Source], split: str) -> list[str]:
             before, first = left_out.get(reason, (0, where))
             left_out[reason] = before + count, first
     reasons = [f"{count:,} with {reason}, {where} first" for reason, (count, where) in left_out.items()]
+    size = f"{'more than ' * is_part}{rows:,} row{'s' * (rows != 1)}"
     return [
-        f"data: {name}: {rows:,} row{'s' * (rows != 1)}{': ' * bool(columns)}{columns}{guess}",
+        f"data: {name}: {size}{': ' * bool(columns)}{columns}{guess}",
         f"  left out: {'; '.join(reasons) or 'nothing'}",
         *([f"  split: {split}"] if split else []),
         *(

@@ -61,7 +61,7 @@ def test_what_is_read_is_shown_before_it_is_trained(
     lines = stdout_of(capsys, *words).splitlines()
     assert f"{table}: 40 rows: text = q1, label = q2" in lines[0]
     assert "nothing" in lines[1]
-    assert "36" in lines[2]
+    assert "4 of 40 rows" in lines[2]
     assert "text: 0 a bad film | label: no" in lines[3]
     assert lines[5].startswith("plan:")
 

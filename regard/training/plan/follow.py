@@ -59,21 +59,22 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
     by_hand = {f"model.{name}": value for name, value in preset.items()} | by_hand
     with read_together() as reading:  # notes about the data are for those who read all of them
         facts = read_facts(task, job.data, job.built_in, sections["task"].get("turns"))
-    split, rows, held = f"{', '.join(job.valid[:2]) or 'nothing'} to evaluate on", facts.rows, 0.0
+    split, rows, held = f"evaluated on {', '.join(job.valid[:2])}" if job.valid else "", facts.rows, 0.0
     if job.valid and not job.built_in:
         held = compare_sizes(job.valid, job.data)
     elif not job.built_in:
         default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
         holdout = sections["data"].get("holdout", default)
         facts, held = facts.training_part(1 - holdout), holdout / max(0.01, 1 - holdout)
-        split = f"about {rows - facts.rows:,} held out to evaluate on"
+        count = f", about {rows - facts.rows:,} of {rows:,} rows" if rows * holdout >= 1 else ""
+        split = f"{holdout:.0%} held out to evaluate on{count}"
     request = Request(task, kind, by_hand, facts, machine, job.own_kind, held=held)
     if job.teachers:
         teachers = load_teachers(job.teachers, task, torch.device("cpu"))
         plan = plan_student(request, teachers, parent, job)
     else:
         plan = plan_request(request, parent, bool(job.valid))
-    plan.data = describe_sources(reading.sources.values(), f"about {facts.rows:,} to train on, {split}")
+    plan.data = describe_sources(reading.sources.values(), split, is_part=facts.share < 1)
     return plan
 
 
