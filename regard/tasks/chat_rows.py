@@ -23,11 +23,14 @@ EXAMPLES = 3  # conversations whose answers are shown while training
 @dataclass(frozen=True, kw_only=True)
 class ChatDataConfig(DataConfig):
     longest: int | None = None  # the most tokens of a conversation, if the context does not allow fewer
+    held_out: int = 200  # the most conversations to evaluate on
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.longest is not None and self.longest < 2:
             raise ValueError(f"longest={self.longest} must be 2 or more")
+        if self.held_out < 1:
+            raise ValueError(f"held_out={self.held_out} must be 1 or more")
 
 
 class ChatDataset:

@@ -55,15 +55,19 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         tokenizer = writer.tokenizer
         task = cls(request.config, tokenizer, request.context)
         task.continue_from(writer)
-        rows = list(read_conversations(request.paths))
+        rows, most, notes = list(read_conversations(request.paths)), request.data.held_out, list[str]()
         if request.valid:
             held = list(read_conversations(request.valid))
+            if len(held) > most:
+                notes.append(f"held out: {most:,} of {len(held):,} conversations are read (data.held_out)")
+                held = [held[n * len(held) // most] for n in range(most)]
         else:
-            out = hold_out_groups([first_words(turns) for _, turns in rows], request.data.holdout)
+            share = min(request.data.holdout, most / max(1, len(rows)))
+            out = hold_out_groups([first_words(turns) for _, turns in rows], share)
             held = [row for row, is_out in zip(rows, out, strict=True) if is_out]
             rows = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
-        train, notes = task.encode(rows, request.data.longest)
-        valid = None
+        train, left_out = task.encode(rows, request.data.longest)
+        notes, valid = left_out + notes, None
         if held:
             valid, more = task.encode(held, request.data.longest)
             notes += [f"held out: {note}" for note in more]

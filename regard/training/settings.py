@@ -17,7 +17,7 @@ from regard.training.config import TrainConfig
 FROM_DATA = ("vocab", "target_vocab", "size", "channels", "mels")  # settings of models that follow from data
 PLANNED = {  # settings that the plan chooses, where neither the recipe nor the user does
     "model": {"dim", "depth", "decoder_depth", "heads", "hidden", "context", "dropout"} | {"patch", "pre"},
-    "data": {"tokenizer", "target_tokenizer", "vocab"},
+    "data": {"tokenizer", "target_tokenizer", "vocab", "held_out"},
     "task": {"smoothing"},
     "train": {"steps", "minutes", "batch", "tokens", "optimizer", "lr", "warmup", "schedule", "beta2"}
     | {"weight_decay", "evaluate", "save", "patience", "ema", "precision"},

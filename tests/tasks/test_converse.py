@@ -16,13 +16,18 @@ from regard.data.conversations import Turn
 from regard.models import GPT, GPTConfig
 from regard.runs.layout import read_log
 from regard.runs.load import load
-from regard.tasks import Converse, ConverseConfig, DataRequest
+from regard.runs.model import Model
+from regard.tasks import Converse, ConverseConfig, DataRequest, Write, WriteConfig
 from regard.tasks.chat_rows import encode_conversations, encode_rows
 from regard.tasks.loss import IGNORED
 from regard.text.chat_template import PLAIN, Template
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import plan, train
+from regard.training.plan.facts import Facts, Side
+from regard.training.plan.follow import plan_from_base
+from regard.training.plan.sizes import Request
+from regard.training.plan.speed import cpu
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -236,9 +241,33 @@ def test_the_plan_knows_conversations(files) -> None:
     planned = plan("chat", str(files["chat.jsonl"]), base=files["base"], minutes=1)
     assert planned.request.task == "converse"
     assert planned.request.facts.rows == 27  # but for those held out
+    assert planned.settings["data.held_out"] == 200  # there is time
     adapter = plan("chat", str(files["chat.jsonl"]), base=files["base"], steps=9, set={"train.adapter": True})
     assert adapter.settings["train.lora"] == 16
     assert adapter.settings["train.lr"] > planned.settings["train.lr"]
+
+
+def test_a_large_model_gets_small_steps_on_a_slow_machine(files) -> None:
+    talk = Side(characters=10**6, words=2 * 10**5, alphabet=80, vocabulary=8000, longest=400)
+    request = Request("converse", "gpt", {}, Facts(rows=5000, source=talk), cpu("slow", 1e9, 1e10))
+    fast = Request("converse", "gpt", {}, request.facts, cpu("fast", 1e14, 1e12))
+    tokenizer = load(files["base"], "cpu").tokenizer
+    large = GPT(GPTConfig(vocab=tokenizer.vocab, context=256, dim=256, depth=8, heads=4))
+    parent = Model(large, Write(WriteConfig(name="write"), tokenizer, 256), {}, None, "gpt")
+    slow_plan, fast_plan = (plan_from_base(each, parent, validated=False) for each in (request, fast))
+    assert (slow_plan.settings["train.batch"], fast_plan.settings["train.batch"]) == (4, 32)
+    assert (slow_plan.settings["data.held_out"], fast_plan.settings["data.held_out"]) == (20, 200)
+    assert slow_plan.settings["train.lr"] < fast_plan.settings["train.lr"]
+
+
+def test_few_conversations_are_enough_to_evaluate_on(files) -> None:
+    base, data = load(files["base"], "cpu"), str(files["chat.jsonl"])
+    section, few = ConverseConfig(name="converse"), Converse.data_config(held_out=2)
+    for valid in ([], [data]):
+        corpus = Converse.read(DataRequest([data], valid, few, section, 71, base.tokenizers, base.task))
+        assert len(corpus.valid) == 2
+        assert any("2 of 30" in note for note in corpus.notes) == bool(valid)
+        assert len(corpus.train) == (30 if valid else 28)
 
 
 def test_dialogues_that_begin_alike_are_on_one_side(tmp_path, files) -> None:

@@ -20,6 +20,13 @@ from regard.training.plan.speed import Machine, step_seconds, this_machine
 from regard.training.plan.teaching import plan_with, with_teachers
 from regard.training.teacher import load_teachers
 
+FEW_STEPS, SMALLEST = (
+    50,
+    4,
+)  # a language model learns from fewer rows at once, where that leaves time for more
+EVALUATING = 0.1  # of the time
+HELD_OUT = 20, 200  # the fewest conversations to evaluate on, and the most
+
 
 def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device) -> None:
     """Fill what the job's recipe leaves open; all processes follow the first one's plan.
@@ -103,10 +110,10 @@ def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
     """The plan for a model that is trained further: its sizes and tokenizers are known."""
     plan = plan_with(request, parent)
     facts, get, affordable = plan.request.facts, request.by_hand.get, None
+    batch = get("train.batch")
     if request.machine is not None:
-        rows = float(get("train.batch") or choose_batch(request.task, facts.rows))
-        units = rows * rows_of(plan)[1].units
-        affordable = max(10, int(seconds_to_train(plan) / step_seconds(request.machine, plan.cost, units)))
+        batch = batch or affordable_batch(plan, choose_batch(request.task, facts.rows))
+        affordable = count_affordable(plan, batch)
     choices = finetune_settings(
         request.task,
         Base(task=str(parent.task.config.name), dim=plan.cost.width),
@@ -114,7 +121,7 @@ def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
         facts.classes,
         facts.balance,
         validated,
-        get("train.batch"),
+        batch,
         request.steps,
         affordable,
         int(get("train.lora", 0)),
@@ -130,4 +137,29 @@ def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
             if most < affordable:
                 plan.choose("train.steps", max(1, most), "more passes over the data would only memorise them")
     plan.steps = int(plan.get("train.steps") or affordable or 0)
+    if request.task == "converse" and request.machine is not None:
+        about = "evaluations take about a tenth of the time"
+        plan.choose("data.held_out", affordable_rows(plan, plan.get("train.evaluate", 250)), about)
     return plan
+
+
+def count_affordable(plan: Plan, rows: float) -> int:
+    """Steps of so many rows that there is time for."""
+    assert plan.request.machine is not None
+    units = rows * rows_of(plan)[1].units
+    return max(10, int(seconds_to_train(plan) / step_seconds(plan.request.machine, plan.cost, units)))
+
+
+def affordable_batch(plan: Plan, rows: int) -> int:
+    """Rows of a step; fewer for a language model that is large for this machine, so that there are steps."""
+    while plan.request.task == "converse" and rows > SMALLEST and count_affordable(plan, rows) < FEW_STEPS:
+        rows //= 2
+    return rows
+
+
+def affordable_rows(plan: Plan, interval: int) -> int:
+    """Rows to evaluate on, which takes a third of the time that it takes to learn them."""
+    assert plan.request.machine is not None
+    row = step_seconds(plan.request.machine, plan.cost, rows_of(plan)[1].units)
+    rows = EVALUATING * seconds_to_train(plan) * 3 / (row * (2 + plan.steps // interval))
+    return int(min(HELD_OUT[1], max(HELD_OUT[0], rows)))
