@@ -15,6 +15,7 @@ from helpers.errors import user_error
 from helpers.runs import tiny, write_text
 from regard.convert.huggingface.peft import adapter_config, adapter_tensors, read_adapter
 from regard.models import GPT, Bert, BertConfig, GPTConfig
+from regard.quantize.model import dequantize_model, quantize_model
 from regard.runs import lora
 from regard.runs.adapter import merge_adapter
 from regard.runs.export import export
@@ -73,6 +74,18 @@ def test_it_is_read_as_it_was_written(family: str, tmp_path: Path) -> None:
         assert (model(IDS) - expected).abs().max() > 0.01
         merge_adapter(model, tmp_path / "adapter")
         torch.testing.assert_close(model(IDS), expected, rtol=0, atol=1e-5)
+
+
+def test_quantized_weights_are_float32_again(tmp_path: Path) -> None:
+    write_trained_adapter(make_gpt("llama"), tmp_path / "adapter")
+    models = [make_gpt("llama") for _ in range(2)]
+    for model in models:
+        quantize_model(model, "bfloat16")
+    dequantize_model(models[0])
+    for model in models:
+        merge_adapter(model, tmp_path / "adapter")
+    with torch.no_grad():
+        assert models[0](IDS).equal(models[1](IDS))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
