@@ -331,12 +331,12 @@ def count_bytes(files: Iterable[str]) -> float:
     return sum(file_size(f) * (EXPANDS if Path(f).suffix.lower() in COMPRESSED else 1) for f in files)
 
 
-def compare_sizes(paths: Sequence[str], others: Sequence[str]) -> float:
+def compare_sizes(paths: Sequence[str], against: Sequence[str]) -> float:
     """How many times as large the files of some paths are as those of others; a tenth where that is not
     known."""
     sizes = [
         count_bytes(str(f) for p in side for f in (Path(p).rglob("*") if os.path.isdir(p) else [p]))
-        for side in (paths, others)
+        for side in (paths, against)
     ]
     return sizes[0] / sizes[1] if all(sizes) else 0.1
 
