@@ -12,7 +12,7 @@ from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.finetune import choose_weights
 from regard.training.plan.rules import Size
 from regard.training.plan.sizes import SHARE, Request, evaluation_seconds, fine_passes, scale_cost, sizes
-from regard.training.plan.speed import FASTER, Cost, Machine, Row, cost_of, memory_of, step_seconds
+from regard.training.plan.speed import FASTER, READING, Cost, Machine, Row, cost_of, memory_of, step_seconds
 
 STREAMS = ("write", "fill", "restore", "words")  # running text
 STATIC = ("write", "fill", "restore", "see")  # batches of one shape
@@ -114,13 +114,16 @@ class Plan:
         return (minutes or 0) >= (COMPILED if steady else 15)
 
     def memory(self) -> float:
-        """The bytes that a step takes at most."""
+        """The bytes that are used at most: on a GPU, or on a CPU with those of the data."""
         assert self.request.machine is not None
         vocab, batch = vocab_of(self), self.batch
         micro = self.get("train.micro")
         if micro is not None:
             batch = min(batch, micro * rows_of(self)[1].units)
-        return memory_of(self.request.machine, self.cost, batch, vocab, self.by_muon)
+        facts = self.request.facts
+        data = READING * min(1.0, facts.characters / 1e6) + facts.rows * facts.channels * facts.size**2
+        step = memory_of(self.request.machine, self.cost, batch, vocab, self.by_muon)
+        return step if self.request.gpu else step + data
 
 
 def make_plan(request: Request) -> Plan:

@@ -73,7 +73,7 @@ MACHINES = {
 WORD = 2e5  # operations for a word of word2vec, as fast as it is on two cores
 FASTER_NOW = 1.15  # than what is remembered; less is chance, and would change a plan from run to run
 FASTER = 1.6  # a CPU that multiplies bf16, than in float32; to the same loss (docs/results.md)
-PROCESS = 0.5e9  # bytes of Python, torch and a small set of data, measured
+PROCESS, READING = 0.36e9, 0.13e9  # bytes of Python with torch; and to encode a million characters or more
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
 
 
