@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -170,7 +171,8 @@ def test_instructor(address):
 
 
 def test_locust(address, tmp_path):
-    pytest.importorskip("locust")
+    if find_spec("locust") is None:  # importing it would patch this process's sockets
+        pytest.skip("not installed")
     (tmp_path / "locustfile.py").write_text(
         "from locust import HttpUser, task\n\n\n"
         "class Talker(HttpUser):\n"
