@@ -22,6 +22,7 @@ AUTO_CLASSES = {  # transformers' class for a task, and its result
 PIPELINE_TAGS = {  # the hub's name of a task
     "write": "text-generation",
     "chat": "text-generation",
+    "converse": "text-generation",
     "translate": "translation",
     "restore": "text2text-generation",
     "fill": "fill-mask",
