@@ -1,5 +1,7 @@
 """Models whose layers have weights in few bits."""
 
+import ctypes
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -38,13 +40,23 @@ def quantize_model(model: nn.Module, dtype: str) -> None:
     for _, m, looks_up in layers(model):
         if not is_small(m):
             set_weight(m, shrink(m.weight, dtype, looks_up), looks_up)  # type: ignore[arg-type]
+    return_freed_memory()
 
 
 def pack_layers(model: nn.Module) -> None:
     """Give the small weights of a model the form that products take."""
+    if not is_quantized(model):
+        return
     for _, m, looks_up in layers(model):
         if isinstance(m.weight, SmallWeight):
             set_weight(m, m.weight, looks_up)
+    return_freed_memory()
+
+
+def return_freed_memory() -> None:
+    """Give memory back that was freed: glibc keeps what the conversion of many tensors leaves."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
 
 
 def is_small(m: nn.Module) -> bool:
@@ -52,20 +64,20 @@ def is_small(m: nn.Module) -> bool:
 
 
 def is_quantized(model: nn.Module) -> bool:
-    return any(is_small(m) for _, m, _ in layers(model))
+    return any(isinstance(p, SmallWeight) for p in model.parameters())
 
 
-def set_weight(m: nn.Module, weight: Tensor, looks_up: bool) -> None:
-    if isinstance(weight, SmallWeight) and not looks_up:
+def set_weight(m: nn.Module, weight: SmallWeight, looks_up: bool) -> None:
+    if not looks_up:
         weight.pack()
     m.weight = nn.Parameter(weight, requires_grad=False)
 
 
 def dequantize_model(model: nn.Module) -> None:
-    """Give a model weights in float32 again."""
-    for _, m, looks_up in layers(model):
-        if isinstance(m.weight, SmallWeight):
-            set_weight(m, m.weight.dequantize(), looks_up)
+    """Give a model weights in float32 again, which can be trained."""
+    for m in model.modules():
+        if isinstance(getattr(m, "weight", None), SmallWeight):
+            m.weight = nn.Parameter(m.weight.dequantize())  # type: ignore[operator]
 
 
 # Files: the integers have the weight's name, and the scales have that name with SCALE.

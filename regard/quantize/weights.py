@@ -56,7 +56,7 @@ class SmallWeight(Tensor):
 
     def rows(self, ids: Tensor) -> Tensor:
         """The rows of an embedding, in float32."""
-        return self.dequantize()[ids]
+        raise NotImplementedError
 
     def pack(self) -> None:
         """Change the parts to the form that products take, if it is another; `rows` need not work then."""
@@ -70,9 +70,6 @@ class SmallWeight(Tensor):
         y = self.matmul(x.reshape(-1, x.shape[-1]).float())
         y = y if bias is None else y.add_(bias)
         return y.view(*x.shape[:-1], y.shape[-1])
-
-    def nbytes_stored(self) -> int:
-        return sum(part.nbytes for part in self.parts)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SmallWeight":
         return self  # it never changes
@@ -207,11 +204,13 @@ class Int4Weight(SmallWeight):
         self.packed, self.parts = pack_int4(*self.parts), ()
 
     def dequantize(self) -> Tensor:
-        if not self.parts:
-            return super().dequantize()
-        integers = split_nibbles(self.parts[0]).float().sub_(HALF).unflatten(1, (-1, GROUP))
-        scale, offset = self.parts[1].float()[..., None].unbind(2)
-        return (scale * integers + offset).flatten(1)
+        return self.rows(torch.arange(len(self))) if self.parts else super().dequantize()
+
+    def rows(self, ids: Tensor) -> Tensor:
+        q, scales = self.parts
+        integers = split_nibbles(q[ids]).float().sub_(HALF).unflatten(-1, (-1, GROUP))
+        scale, offset = scales[ids].float()[..., None].unbind(-2)
+        return (scale * integers + offset).flatten(-2)
 
 
 def join_nibbles(q: Tensor) -> Tensor:
@@ -220,8 +219,8 @@ def join_nibbles(q: Tensor) -> Tensor:
 
 
 def split_nibbles(q: Tensor) -> Tensor:
-    """(N, K / 2) -> (N, K)"""
-    return torch.stack([q & 15, q >> 4], 2).flatten(1)
+    """(..., K / 2) -> (..., K)"""
+    return torch.stack([q & 15, q >> 4], -1).flatten(-2)
 
 
 # The products. Each has a readable form, which is also used where torch has no fast one.

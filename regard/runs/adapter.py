@@ -12,7 +12,7 @@ from regard.convert.huggingface.peft import adapter_config, read_adapter
 from regard.data.digests import file_sha256
 from regard.errors import UserError
 from regard.files.untrusted import read_json, write_json
-from regard.quantize.model import dequantize_model, is_quantized
+from regard.quantize.model import dequantize_model
 from regard.runs.layout import BASE
 
 
@@ -57,8 +57,7 @@ def find_base(folder: Path) -> str:
 @torch.no_grad()
 def merge_adapter(model: Any, folder: Path) -> None:
     """Add an adapter's updates to the weights of a model, which are float32 then."""
-    if is_quantized(model):
-        dequantize_model(model)
+    dequantize_model(model)
     changes = read_adapter(folder, model)
     for name, p in model.named_parameters():
         if name in changes:

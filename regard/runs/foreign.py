@@ -12,6 +12,7 @@ from regard.convert.huggingface.tokenizer_json import rename_special_tokens
 from regard.data.word_vectors import read_vectors
 from regard.errors import UserError
 from regard.models import Electra, Word2Vec, WordsConfig
+from regard.quantize.model import pack_layers
 from regard.runs import recipe
 from regard.runs.model import Model, best_device
 from regard.tasks import TASKS, WordsTask, WordsTaskConfig
@@ -20,9 +21,13 @@ from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_kinds import known_words
 
 
-def load_foreign(folder: Path, device: str | torch.device | None = None) -> Model:
-    """The model of a folder in Hugging Face's layout, or of a GGUF file; its task follows from its head."""
-    loaded = load_folder(folder)
+def load_foreign(folder: Path, device: str | torch.device | None = None, small: bool = False) -> Model:
+    """The model of a folder in Hugging Face's layout, or of a GGUF file; its task follows from its head.
+
+    On a CPU, quantised weights of a GGUF file stay as `small` as they are there.
+    """
+    device = torch.device(device or best_device())
+    loaded = load_folder(folder, small and device.type == "cpu")
     task_class, task_config = TASKS[loaded.task["name"]]
     config, options = recipe.fill("task", loaded.task, task_config), dict(loaded.generation)
     begin, ends, first = options.pop("begin", None), options.pop("ends", []), options.pop("first", None)
@@ -38,7 +43,8 @@ def load_foreign(folder: Path, device: str | torch.device | None = None) -> Mode
         module.load_state_dict(loaded.head, strict=False)
     elif loaded.head:
         module.head.load_state_dict(loaded.head)  # type: ignore[union-attr]
-    module.to(device or best_device()).eval()
+    pack_layers(module)
+    module.to(device).eval()
     task = task_class(config, tokenizers[0], loaded.model.config.context, *tokenizers[1:])  # type: ignore[union-attr, arg-type]
     template = None
     if loaded.chat_template is not None:

@@ -65,7 +65,8 @@ def load(
     there; all else is computed in float32. `adapter` is a folder with low-rank updates in PEFT's layout,
     which are added to a language model.
     """
-    model = load_model(folder, device)
+    small = adapter is None and str(dtype).removeprefix("torch.") != "float32"
+    model = load_model(folder, device, small)
     if adapter is not None:
         from regard.runs.adapter import merge_adapter  # imports other formats
 
@@ -92,7 +93,7 @@ def set_precision(model: Model, name: str) -> None:
         raise UserError(f"dtype={name} is for a CPU; give device=cpu, or one of {', '.join(names)}")
 
 
-def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
+def load_model(folder: str | Path, device: str | torch.device | None, small: bool = False) -> Model:
     folder = download(str(folder)) if str(folder).startswith(HUB) else Path(folder)
     if (match := STEP.fullmatch(folder.name)) and folder.absolute().parent.name == CHECKPOINTS:
         return at_step(load_model(folder.absolute().parents[1], device), int(match[1]))
@@ -103,7 +104,7 @@ def load_model(folder: str | Path, device: str | torch.device | None) -> Model:
         if folder.is_file() and is_vectors_file(folder.name):
             return load_vectors(folder, device)
         if is_huggingface(folder):
-            return load_foreign(folder, device)
+            return load_foreign(folder, device, small)
         if (folder / ADAPTER).is_file() and not (folder / CONFIG).is_file():
             raise UserError(f"{folder}: an adapter; give its model, too: regard ask MODEL --adapter {folder}")
     kind, settings, section = read_config(folder)

@@ -20,11 +20,12 @@ from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
 from regard.models import MODELS
+from regard.quantize.model import dequantize_model
 from regard.runs import lora, recipe
 from regard.runs.adapter import find_base, write_base
 from regard.runs.folder import load_tokenizers, publish
 from regard.runs.layout import BASE, FOLDS, RECIPE, TEMPLATE
-from regard.runs.load import check_config, load, load_task
+from regard.runs.load import check_config, load, load_model, load_task
 from regard.runs.model import Model
 from regard.tasks import TASKS, DataRequest, Task
 from regard.tasks.heads import without_head
@@ -98,7 +99,7 @@ def plan(
         task_class, _ = find_task(job.sections["task"].get("name"), config)
         if job.teachers:
             check_teachable(task_class, job.sections["task"]["name"])
-        parent = load(job.base, "cpu") if job.base else None
+        parent = load_base(job.base) if job.base else None
         kind = choose_kind(job, parent, task_class)
         check_settings(job, kind, parent)
         use_data(job, task_class)
@@ -177,7 +178,7 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     def make_first_model() -> nn.Module:
         """The model as it was before the first step, also when the run is resumed."""
         torch.manual_seed(config.seed)
-        return make_model(load(job.base, "cpu") if job.base else None, started=False)
+        return make_model(load_base(job.base) if job.base else None, started=False)
 
     model = make_model(parent, started).to(device).train()
     task = task_class(section, corpus.tokenizer, model.config.context, corpus.target_tokenizer)  # type: ignore[union-attr, arg-type]
@@ -193,7 +194,14 @@ def load_parent(job: Job, config: TrainConfig, started: bool) -> Model | None:
     torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
     if job.resumes and (job.folder / BASE).exists():
         find_base(job.folder)
-    return load(job.base, "cpu") if job.base and (config.adapter or not started) else None
+    return load_base(job.base) if job.base and (config.adapter or not started) else None
+
+
+def load_base(path: str | Path) -> Model:
+    """The model to start from, with weights in float32."""
+    model = load_model(path, "cpu")
+    dequantize_model(model.model)
+    return model
 
 
 def find_task(name: Any, config: TrainConfig) -> tuple[type[Task], type[Any]]:

@@ -43,7 +43,7 @@ def test_products(dtype: str, packed: bool) -> None:
     assert_close(alone, y, rtol=0 if dtype == "int8" else 2**-7, atol=0 if dtype == "int8" else 2**-6)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", WEIGHTS)
 def test_rows(dtype: str) -> None:
     weight, ids = WEIGHTS[dtype].from_float(normal(N, K)), torch.tensor([[1, 36, 1], [0, 5, 7]])
     assert_close(F.embedding(ids, weight), weight.dequantize()[ids])

@@ -1,6 +1,7 @@
 """Llama and its relatives from a GGUF file, by llama.cpp's names of settings and weights."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.convert.gguf.reader import Gguf
 from regard.convert.gguf.tokenizer import read_tokenizer
+from regard.convert.gguf.weights import read_weight
 from regard.convert.huggingface import llama
 from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import build_model
@@ -64,13 +66,14 @@ class GgufModel:
     special_tokens: dict[str, str]  # by role
 
 
-def read_gguf(path: Path) -> GgufModel:
+def read_gguf(path: Path, small: bool = False) -> GgufModel:
+    """The model of a file; with quantised weights as `small` as they are there, or in float32."""
     regular_stat(path)
     with path.open("rb") as file:
-        return read_model(Gguf(path, file))
+        return read_model(Gguf(path, file), small)
 
 
-def read_model(file: Gguf) -> GgufModel:
+def read_model(file: Gguf, small: bool) -> GgufModel:
     path = file.path
     kind = file.values.get("general.architecture")
     if kind not in ARCHITECTURES:
@@ -90,7 +93,8 @@ def read_model(file: Gguf) -> GgufModel:
         names=NAMES,
         from_theirs=deinterleave if kind in INTERLEAVED else llama.FAMILY.from_theirs,
     )
-    state: Tensors = {name: file.tensor(name) for name in file.entries if name != FREQUENCIES}
+    read = partial(read_weight, file) if small else file.tensor
+    state: Tensors = {name: read(name) for name in file.entries if name != FREQUENCIES}
     model = build_model(family, settings, state, path, path)
     template = file.values.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):

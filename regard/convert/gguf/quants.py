@@ -74,13 +74,19 @@ def q5_k(b: Array) -> Array:
 
 
 def scale_parts(b: Array, q: Array) -> Array:
-    """8 parts of a block, each with a scale and a minimum, of 6 bits each in 12 bytes."""
+    """8 parts of a block, each with a scale and a minimum."""
+    d, m = part_scales(b)
+    return (d[..., None] * q.astype(np.float32) - m[..., None]).reshape(-1, 256)
+
+
+def part_scales(b: Array) -> tuple[Array, Array]:
+    """The scales and minima (N, 8) of a block's parts, of 6 bits each in 12 bytes."""
     low, high, both = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     scales = np.concatenate([low & 63, both & 15 | low >> 6 << 4], -1)
     minima = np.concatenate([high & 63, both >> 4 | high >> 6 << 4], -1)
     d = float16(b[:, :2]) * scales.astype(np.float32)
     m = float16(b[:, 2:4]) * minima.astype(np.float32)
-    return (d[..., None] * q.astype(np.float32) - m[..., None]).reshape(-1, 256)
+    return d, m
 
 
 def q6_k(b: Array) -> Array:
@@ -89,6 +95,28 @@ def q6_k(b: Array) -> Array:
     q = (low | high.reshape(-1, 2, 128) << 4).astype(np.float32) - 32
     d = float16(b[:, 208:]) * b[:, 192:208].view(np.int8).astype(np.float32)
     return (d[..., None] * q.reshape(-1, 16, 16)).reshape(-1, 256)
+
+
+# Four bits as they are: integers of groups of 32, and a scale and an offset of each group, for which the
+# numbers are scale * (integer - 8) + offset.
+
+
+def split_q4_0(b: Array) -> tuple[Array, Array, Array]:
+    scale = float16(b[:, :2])
+    return nibbles(b[:, 2:]), scale, np.zeros_like(scale)
+
+
+def split_q4_1(b: Array) -> tuple[Array, Array, Array]:
+    scale = float16(b[:, :2])
+    return nibbles(b[:, 4:]), scale, float16(b[:, 2:4]) + 8 * scale
+
+
+def split_q4_k(b: Array) -> tuple[Array, Array, Array]:
+    scale, minimum = part_scales(b)
+    return nibbles(b[:, 16:].reshape(-1, 4, 32)), scale, 8 * scale - minimum
+
+
+FOUR_BITS = {"Q4_0": split_q4_0, "Q4_1": split_q4_1, "Q4_K": split_q4_k}
 
 
 @dataclass(frozen=True)

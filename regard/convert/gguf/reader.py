@@ -162,9 +162,16 @@ class Gguf:
         import torch  # `regard info` reads everything else without it
 
         entry = self.entries[name]
+        numbers = self.finite(name, dequantize(self.read_raw(name), entry.kind))
+        return torch.from_numpy(numbers).view(entry.shape)
+
+    def read_raw(self, name: str) -> np.ndarray:
+        """The bytes of a tensor."""
+        entry = self.entries[name]
         self.at = self.file.seek(entry.start)
-        raw = self.read(entry.end - entry.start, name)
-        numbers = dequantize(np.frombuffer(raw, np.uint8), entry.kind)
+        return np.frombuffer(self.read(entry.end - entry.start, name), np.uint8)
+
+    def finite(self, name: str, numbers: np.ndarray) -> np.ndarray:
         if not np.isfinite(numbers).all():
             raise self.damaged(name, "some of its numbers are infinite or NaN")
-        return torch.from_numpy(numbers).view(entry.shape)
+        return numbers

@@ -17,6 +17,7 @@ from regard.convert.huggingface.config import Config
 from regard.errors import UserError, shorten
 from regard.files.tensors import Tensors
 from regard.models import MODELS
+from regard.quantize.weights import SmallWeight
 
 ACTIVATIONS = {  # their names: ours
     "gelu": "gelu",
@@ -167,9 +168,7 @@ def take_weights(
             )
         t = state.pop(name)
         try:
-            weights[ours] = (
-                family.from_theirs(ours, t.float(), config).contiguous() if t.is_floating_point() else t
-            )
+            weights[ours] = convert_weight(family, ours, t, config)
         except (RuntimeError, IndexError):  # of another shape, as is said below
             weights[ours] = t
         if weights[ours].shape != shape or not t.is_floating_point():
@@ -181,6 +180,13 @@ def take_weights(
     for name in state:
         raise UserError(f"{weights_path}: {name} has no place in a {family.kind} of this {config_path.name}")
     return weights
+
+
+def convert_weight(family: Family, ours: str, t: Tensor, config: Any) -> Tensor:
+    """One of their tensors as ours; of a small weight, all parts have its rows."""
+    if isinstance(t, SmallWeight):
+        return type(t)(*(family.from_theirs(ours, part, config).contiguous() for part in t.parts))
+    return family.from_theirs(ours, t.float(), config).contiguous() if t.is_floating_point() else t
 
 
 def remove_prefix(state: Tensors, prefix: str) -> Tensors:

@@ -92,11 +92,14 @@ def is_huggingface(folder: Path) -> bool:
     return "task" not in config and (first_bert or config.get("model_type") in KINDS)
 
 
-def load_folder(path: str | Path) -> LoadedFolder:
-    """The model of a folder or a GGUF file, and its task, which follows from the kind and the head."""
+def load_folder(path: str | Path, small: bool = False) -> LoadedFolder:
+    """The model of a folder or a GGUF file, and its task, which follows from the kind and the head.
+
+    Quantised weights of a GGUF file are as `small` as they are there, or in float32.
+    """
     folder = top = Path(path)
     if folder.is_file():
-        return load_gguf(folder)
+        return load_gguf(folder, small)
     sentences: dict[str, Any] | None = None
     dense: Path | None = None
     if (folder / MODULES).exists():
@@ -146,8 +149,8 @@ def load_folder(path: str | Path) -> LoadedFolder:
     )
 
 
-def load_gguf(path: Path) -> LoadedFolder:
-    file = read_gguf(path)
+def load_gguf(path: Path, small: bool) -> LoadedFolder:
+    file = read_gguf(path, small)
     return LoadedFolder(
         kind="gpt",
         model=file.model,

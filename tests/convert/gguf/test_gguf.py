@@ -26,6 +26,9 @@ from regard.convert.gguf import llamacpp
 from regard.convert.gguf.quants import QUANT_TYPES
 from regard.convert.gguf.reader import Gguf
 from regard.convert.gguf.tokenizer import LLAMA_PATTERN
+from regard.convert.gguf.weights import read_weight
+from regard.quantize.model import is_quantized
+from regard.quantize.weights import Int4Weight, Int8Weight
 
 TEXT = "The quick brown fox jumps over the lazy dog. It's 12345 times quicker, isn't it?\n\n\tAh - so it is! "
 CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>"
@@ -159,7 +162,7 @@ def test_as_transformers(tmp_path, spoken, kind, quant, tied):
         tensors["output.weight"] = numbers((vocab, 96), 30, rng)
     metadata = llama(kind) | spoken | {"tokenizer.ggml.pre": "smollm", f"{kind}.rope.dimension_count": 32}
     path = write(tmp_path / "a.gguf", metadata, tensors)
-    model = regard.load(path, "cpu")
+    model = regard.load(path, "cpu", "float32")
     assert model.model.config.tied is tied
     ids = torch.randint(0, vocab, (2, 37))
     with torch.inference_mode():
@@ -167,6 +170,39 @@ def test_as_transformers(tmp_path, spoken, kind, quant, tied):
     assert want.std() > 0.1
     torch.testing.assert_close(logits, want, atol=2e-5, rtol=1e-4)
     assert len(check_sums(model, regard.trace(model, "the dog"))) > 40
+    small = regard.load(path, "cpu").model
+    error = 0.02 if quant == 8 else 0.04  # scales are in bfloat16, and inputs of four bits, too
+    with torch.inference_mode():
+        assert (small(ids) - want).norm() < error * want.norm()
+    weight = small.blocks[1].ffn.f.down.weight
+    exact = model.model.blocks[1].ffn.f.down.weight
+    assert isinstance(weight, Int8Weight if quant == 8 else Int4Weight)
+    assert (weight.dequantize() - exact).norm() < 0.01 * exact.norm()
+    assert is_quantized(small)
+
+
+@pytest.mark.parametrize("quant", [2, 3, 6, 8, 12, 14])
+def test_blocks_stay_small(tmp_path, quant):
+    """The integers of four-bit blocks are those of the file, and nothing takes 1.5 times its bytes."""
+    shape = 64, 512
+    rng = np.random.default_rng(quant)
+    if quant in (12, 14):  # which the library does not write
+        blocks = rng.integers(0, 256, (64 * 2, QUANT_TYPES[quant].bytes), np.uint8)
+        scales = slice(0, 4) if quant == 12 else slice(208, 210)
+        blocks[:, scales] = np.frombuffer(
+            np.full(scales.stop - scales.start >> 1, 0.01, np.float16).tobytes(), np.uint8
+        )
+        content = shape, quant, blocks.tobytes()
+    else:
+        content = numbers(shape, quant, rng)
+    path = write(tmp_path / "a.gguf", {}, {"w": content})
+    with path.open("rb") as file:
+        gguf = Gguf(path, file)
+        exact, weight = gguf.tensor("w"), read_weight(gguf, "w")
+    assert weight.shape == shape
+    assert (weight.dequantize() - exact).norm() < 0.01 * exact.norm()
+    size = sum(part.nbytes for part in weight.parts)
+    assert size < len(content[2]) * (1.12 if quant in (2, 3, 8, 12) else 1.5)
 
 
 def test_llama3_positions(tmp_path, llama_parts):
@@ -407,7 +443,7 @@ def test_real_weights(monkeypatch):
     for name in ("GGUFReader", "get_tensor_name_map"):  # transformers would read the file and all names anew
         monkeypatch.setattr(theirs, name, functools.cache(getattr(theirs, name)))
     path = smollm2()
-    ours = regard.load(path, "cpu")
+    ours = regard.load(path, "cpu", "float32")
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     with no_init_weights():
         model = AutoModelForCausalLM.from_config(config).eval()
@@ -423,3 +459,4 @@ def test_real_weights(monkeypatch):
     with torch.inference_mode():
         torch.testing.assert_close(ours.model(ids), model(ids).logits, atol=1e-4, rtol=1e-5)
     assert "Paris" in ours.ask(talk, temperature=0, max_new_tokens=16)
+    assert "Paris" in regard.load(path, "cpu").ask(talk, temperature=0, max_new_tokens=16)
