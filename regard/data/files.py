@@ -27,7 +27,8 @@ TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}  # that versions 1 and 2 read
 CONVERTED = {".html", ".htm", ".xhtml", ".srt", ".vtt", ".warc", ".wet"}  # from version 3 on
 COMPRESSED = {".gz", ".xz", ".zst"}
 CONVERT = (
-    dict.fromkeys((".heic", ".heif", ".svg"), " (convert to .png)")
+    dict.fromkeys((".heic", ".heif"), " (convert to .png, or pip install pillow-heif)")
+    | {".svg": " (convert to .png)"}
     | dict.fromkeys((".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".wma"), " (convert to .wav)")
     | dict.fromkeys((".zip",), " (give it by itself)")
     | dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".html", ".epub"), " (convert to .txt)")

@@ -123,6 +123,10 @@ def image_finder(path: str) -> Callable[[str], ImageSource | None]:
             raise UserError(f"{tar}: not a complete .tar ({first_line(error)}); get it again") from None
         return {m.name: ImageSource(tar, f"{tar}:{m.name}", m.offset_data, m.size) for m in members}.get
     folders = [stem, f"{stem}.zip"]
+    where, name = os.path.split(stem)
+    if name.startswith("captions_"):  # of COCO: annotations/captions_val2017.json and val2017/
+        name = name.removeprefix("captions_")
+        folders += [os.path.join(where, name), os.path.join(os.path.dirname(where), name)]
     folder = next((path for path in folders if is_folder(path)), os.path.dirname(path))
 
     def find(name: str) -> ImageSource | None:

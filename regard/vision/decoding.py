@@ -6,6 +6,7 @@ Shapes: C channels, H height, W width.
 """
 
 import hashlib
+import importlib.util
 import io
 import os
 import warnings
@@ -88,6 +89,8 @@ class ImageSource:
 def readable_formats() -> tuple[str, ...]:
     """Return the formats that are read; the usual ones are tried first."""
     Image.init()
+    if importlib.util.find_spec("pillow_heif") is not None:  # HEIC, the format of phones
+        importlib.import_module("pillow_heif").register_heif_opener()
     return *WEB, *sorted(Image.OPEN.keys() - {*WEB, *NOT_READ})
 
 

@@ -1,11 +1,14 @@
 """Pairs from translation memories and from Tatoeba; captions of COCO."""
 
+import json
 import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 
+from regard.data.image_readers import read_captions
 from regard.data.pairs import read_pairs
 from regard.data.reading import read_together
 from regard.errors import UserError
@@ -73,3 +76,38 @@ def test_exports_of_tatoeba(tmp_path: Path, line: str) -> None:
     lines = [line.format(a, b, 1276 + n, 77 + n) for n, (a, b) in enumerate(PAIRS)]
     (tmp_path / "deu.tsv").write_text("\n".join(lines) + "\n")
     assert list(read_pairs([str(tmp_path / "deu.tsv")])) == PAIRS
+
+
+COCO = {
+    "info": {"year": 2017},
+    "images": [{"id": 5, "file_name": "a.png"}, {"id": 9, "file_name": "b.png"}],
+    "annotations": [
+        {"id": 1, "image_id": 9, "caption": "A dog."},
+        {"id": 2, "image_id": 5, "caption": "A cat. "},
+        {"id": 3, "image_id": 9, "caption": "The dog"},
+    ],
+}
+
+
+@pytest.mark.parametrize("folder", ["val2017", "annotations", "annotations/captions_val2017"])
+def test_captions_of_coco(tmp_path: Path, folder: str) -> None:
+    for name in ("annotations", folder):
+        (tmp_path / name).mkdir(exist_ok=True)
+    for name in "ab":
+        Image.new("RGB", (7, 5), (name == "a" and "red") or "blue").save(tmp_path / folder / f"{name}.png")
+    path = tmp_path / "annotations" / "captions_val2017.json"
+    path.write_text(json.dumps(COCO))
+    images, captions = read_captions([str(path)])
+    assert [Path(name).name for name in images.names] == ["b.png", "a.png"]
+    assert captions == [["A dog.", "The dog"], ["A cat."]]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "fact"),
+    [({"image_id": 7, "caption": "x"}, "id 7"), ({"image_id": 5, "bbox": []}, "caption")],
+)
+def test_wrong_captions_of_coco(tmp_path: Path, annotation: dict[str, object], fact: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(COCO | {"annotations": [annotation]}))
+    with pytest.raises(UserError, match=f"c.json annotation 1: .*{fact}"):
+        read_captions([str(path)])
