@@ -22,6 +22,7 @@ from regard.data.files import (
     read_lines,
 )
 from regard.data.markup import read_page, read_subtitles
+from regard.data.memory import is_memory
 from regard.data.reading import current_reading, reading_version, record_source
 from regard.data.tables import is_table
 from regard.data.warc import read_warc
@@ -75,7 +76,11 @@ def _is_converted(file: str) -> bool:
 
 def is_text_table(file: str) -> bool:
     """Whether a file has a document in each row; tables that are text do if their column is chosen."""
-    return content_suffix(file) in BINARY or ("text" in current_reading().columns and is_table(file))
+    return (
+        is_memory(file)
+        or content_suffix(file) in BINARY
+        or ("text" in current_reading().columns and is_table(file))
+    )
 
 
 def read_file_chunks(file: str) -> Iterator[Chunk]:
@@ -151,7 +156,7 @@ class Reiterable(Generic[T]):
 def reiterable_chunks(paths: Sequence[str]) -> Iterable[Chunk]:
     """Return the documents, to be read any number of times; those of pipes are held in memory."""
     paths = [str(path) for path in paths]
-    pipes = [p for p in paths if not (p.startswith("hf:") or is_file(p) or is_folder(p))]
+    pipes = [p for p in paths if not (p.startswith("hf:") or is_memory(p) or is_file(p) or is_folder(p))]
     cached = {path: list(read_chunks([path])) for path in pipes}
     return Reiterable(lambda: chain.from_iterable(cached.get(path) or read_chunks([path]) for path in paths))
 

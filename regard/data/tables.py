@@ -24,6 +24,7 @@ from regard.data.files import (
     read_lines,
     read_tsv,
 )
+from regard.data.memory import find_table, is_memory
 from regard.data.reading import reading_version
 from regard.data.tmx import read_units
 from regard.errors import UserError, first_line
@@ -60,13 +61,16 @@ class Table:
 
 def is_table(path: str) -> bool:
     """Whether the name of a file, of standard input or of a dataset is that of a table."""
-    return path == "-" or path.startswith("hf:") or content_suffix(path) in READERS
+    return path == "-" or path.startswith("hf:") or is_memory(path) or content_suffix(path) in READERS
 
 
 def read_table(path: str) -> Table:
     """Open a table by its suffix; standard input ("-") is a .tsv. Raise UserError if it has no row."""
     if path.startswith("hf:"):
         return _read_hub(path)
+    if is_memory(path):
+        header, cells = find_table(path)
+        return Table(path, header, ((f"row {n}", row) for n, row in enumerate(cells, 1)), "the data")
     suffix = ".tsv" if path == "-" else content_suffix(path)
     if suffix not in READERS:
         if not path_exists(path):
@@ -185,6 +189,8 @@ def table_of_json(path: str, value: Any) -> Table:
     def number(rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
         return ((f"{name} row {n}", row) for n, row in enumerate(rows, 1))
 
+    if isinstance(value, dict) and isinstance(value.get("annotations"), list) and "images" in value:
+        return Table(path, ["image", "caption"], number(coco_captions(name, value)), name)
     header = None
     while isinstance(value, dict):
         if (columns := json_columns(value)) is not None:
@@ -209,6 +215,25 @@ def table_of_json(path: str, value: Any) -> Table:
                 raise UserError(f"{where}: not a list, as the rows before are; give all rows one form")
         return Table(path, header, number(value), name)
     return _objects(path, number(value))
+
+
+def coco_captions(name: str, value: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield the file and the caption of each annotation, as the captions of COCO are written."""
+    try:
+        files = {image["id"]: image["file_name"] for image in value["images"]}
+    except (TypeError, KeyError):
+        raise UserError(
+            f'{name}: an image without "id" or "file_name"; give captions as COCO has them'
+        ) from None
+    for number, annotation in enumerate(value["annotations"], 1):
+        where = f"{name} annotation {number}"
+        match annotation:
+            case {"image_id": int() | str() as image, "caption": str(caption)}:
+                if image not in files:
+                    raise UserError(f"{where}: no image has the id {image}; add it to images, or remove this")
+                yield [files[image], caption]
+            case _:
+                raise UserError(f'{where}: no "image_id" and "caption"; give COCO\'s captions, not its boxes')
 
 
 def json_columns(value: dict[str, Any]) -> list[list[Any]] | None:

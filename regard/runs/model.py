@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from regard import errors
+from regard.data.memory import name_data
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.score import score_model
@@ -134,17 +135,18 @@ class Model:
 
     def score(
         self,
-        *paths: str,
+        *paths: Any,
         against: "Model | None" = None,
         by_position: bool = False,
         details: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        """Scores on held-out data, all of it; and whether they differ from those of `against` by chance.
+        """Scores on held-out data, paths or rows as `train` takes them, all of it; and whether they differ
+        from those of `against` by chance.
 
         Where answers are compared with references, options are those of `ask`. Of a model that writes,
         `by_position` adds `loss_by_position`: the mean loss after one token of context, after two, ...
         `details` adds `rows` or `tokens`, how many were scored; of one that chooses a class also `classes`,
         the figures of each, and `confusion`: how many rows of each class (a list) were taken for which.
         """
-        return score_model(self, paths, against, by_position, details, options)
+        return score_model(self, [name_data(path) for path in paths], against, by_position, details, options)

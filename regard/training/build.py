@@ -15,6 +15,7 @@ from regard import errors
 from regard.convert.huggingface.hub import HUB
 from regard.data import Corpus
 from regard.data.archives import path_exists
+from regard.data.memory import name_data, name_several
 from regard.data.reading import ReadConfig, describe_sources, read_together
 from regard.data.splitting import use_splits
 from regard.errors import UserError
@@ -47,8 +48,8 @@ from regard.training.trainer import TrainConfig, Trainer
 
 def train(
     name: str = "write",
-    *data: str,
-    valid: str | Sequence[str] = (),
+    *data: Any,
+    valid: Any = (),
     out: str | Path | None = None,
     base: str | Path | None = None,
     teacher: str | Path | Sequence[str | Path] = (),
@@ -58,7 +59,9 @@ def train(
     resume: bool = False,
 ) -> Model:
     """Train by the recipe called `name`, or in a .toml file; `base` is a model to start from, and `teacher`
-    one or several whose answers are learned."""
+    one or several whose answers are learned. Data are paths, or rows: texts, tuples, dictionaries, data
+    frames, iterators (see `regard.data.memory`)."""
+    data, valid = tuple(map(name_data, data)), name_several(valid)
     job = make_job(name, data, valid, out, base, teacher, steps, minutes, set, resume)
     if not job.resumes:
         check_folder(job.folder)

@@ -27,6 +27,7 @@ from regard.data.image_readers import (
 )
 from regard.data.images import default_size
 from regard.data.labels import LAYOUT
+from regard.data.memory import is_memory
 from regard.data.pairs import Pair, build_histories, read_pairs
 from regard.data.reading import current_reading, read_together, reading_stream
 from regard.data.shards import concat_shards, is_prepared
@@ -136,7 +137,7 @@ def read_facts(task: str, paths: Sequence[str], built_in: bool = False, turns: i
     if not paths:  # drawn shapes, spoken digits
         rows, size, channels = (DIGITS, frames_of(SPOKEN_SECONDS), 1) if task == "hear" else (SHAPES, 32, 3)
         return Facts(rows=rows, classes=10, size=size, channels=channels, built_in=True)
-    pipes = [p for p in paths if not (p.startswith("hf:") or is_file(p) or is_folder(p))]
+    pipes = [p for p in paths if not (p.startswith("hf:") or is_memory(p) or is_file(p) or is_folder(p))]
     if missing := [p for p in pipes if p != "-" and not os.path.exists(p)]:
         raise missing_file(missing[0])
     if pipes:  # which can be read only once
