@@ -8,11 +8,13 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from regard.errors import UserError, first_line
 from regard.files.regular import regular_stat
-from regard.vision.decoding import ImageSource
+
+if TYPE_CHECKING:
+    from regard.vision.decoding import ImageSource
 
 SUFFIX = ".zip"
 MAX_MEMBERS = 2_000_000
@@ -235,8 +237,10 @@ def open_member(path: str) -> tuple[IO[bytes], int]:
     return io.BufferedReader(_MemberReader(file, path, member), BLOCK), member.size
 
 
-def find_source(path: str) -> ImageSource:
+def find_source(path: str) -> "ImageSource":
     """Return where the bytes of an image or a recording are, on the disk or in an archive."""
+    from regard.vision.decoding import ImageSource  # imports Pillow
+
     if split_path(path) is None:
         return ImageSource(path, path)
     archive, member = find_member(path)
