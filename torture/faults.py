@@ -108,7 +108,7 @@ def visible(folder: Path) -> list[str]:
 
 
 def compare_folders(place: Path, folder: Path, before: dict[str, str]) -> None:
-    name = "prepared" if (folder / OUT / "shards.json").exists() else "exported"
+    name = "prepared" if (folder / OUT / "shards.json").exists() else f"exported/{OUT}"
     there, expected = tree(folder / OUT), tree(place / name)
     there = {path: digest for path, digest in there.items() if not path.startswith(".")}
     assert there == expected, f"differs: {sorted(set(there.items()) ^ set(expected.items()))}"
@@ -188,7 +188,7 @@ def prepare(place: Path) -> dict[str, Any]:
         commands.succeed(*commands.train_words(place, steps, resume=True))
         (place / OUT).rename(place / name)
     commands.succeed("prepare", place / DATA, "--out", place / "prepared", "--set", "data.tokenizer=char")
-    commands.succeed("export", place / "four", place / "exported")
+    commands.succeed("export", place / "four", place / "exported" / OUT)
     cases = []
     for name, operation in OPERATIONS.items():
         folder = place / "counting" / name

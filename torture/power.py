@@ -193,7 +193,7 @@ def prepare(place: Path) -> dict[str, Any]:
     (place / "train" / OUT).rename(place / "whole")
     (place / "kept").mkdir()
     commands.succeed("prepare", place / DATA, "--out", place / "prepared", "--set", "data.tokenizer=char")
-    commands.succeed("export", place / "whole", place / "exported")
+    commands.succeed("export", place / "whole", place / "exported" / OUT)
     records = {
         "train": commands.train_words(place / "train", STEPS),
         "prepare": ["prepare", str(place / DATA), "--out", str(place / "prepare" / OUT), "--set",
@@ -289,4 +289,4 @@ def check_folder(name: str) -> Any:
     return check
 
 
-CHECKS = {"train": check_run, "prepare": check_folder("prepared"), "export": check_folder("exported")}
+CHECKS = {"train": check_run, "prepare": check_folder("prepared"), "export": check_folder(f"exported/{OUT}")}

@@ -64,10 +64,13 @@ def mapping(keys: str, values: Schema, max_items: int) -> Schema:
 
 def nullable(fields: dict[str, Schema]) -> dict[str, Schema]:
     """OpenAI's clients send null for options that are not set."""
-    return {
-        name: schema if not schema or NULL in schema.get("anyOf", ()) else {"anyOf": [schema, NULL]}
-        for name, schema in fields.items()
-    }
+    return {name: or_null(schema) if schema else schema for name, schema in fields.items()}
+
+
+def or_null(schema: Schema) -> Schema:
+    options = schema.get("anyOf", [schema])
+    about = {key: value for key, value in schema.items() if key != "anyOf"} if "anyOf" in schema else {}
+    return {**about, "anyOf": [*options, *([] if NULL in options else [NULL])]}
 
 
 TOKEN_IDS = array(integer(0, 2**31 - 1), MAX_TEXT)

@@ -83,7 +83,7 @@ class GatedLM(LanguageModel):
         return self.step(prompt, self.blocks.new_state(attention_mask))
 
     def graphs(self) -> list[Graph]:
-        return [Graph("model", self.forward, {"ids": TEXT})]
+        return [Graph("model", self.forward, {"input_ids": TEXT})]
 
     def stacks(self) -> list[StackParts]:
         return [StackParts("decoder", self.embed, self.positions, self.blocks, self.norm, output=self.output)]

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from regard.decode import grammar
 from regard.serve import connections, log, page, registry, requests
 from regard.serve.connections import ConnectionLimits
 from regard.serve.places import MAX_PLACES, PLACES
@@ -23,6 +24,9 @@ LIMITS = {  # the beginning of a row, and the numbers in its second column
     "requests to the API": [PLACES, ServerLimits.queue, MAX_PLACES],
     "requests of the page": [ServerLimits.page_places, ServerLimits.page_queue],
     "seconds for a whole answer": [ServerLimits.timeout],
+    "characters of a schema": [
+        grammar.MAX_GRAMMAR, grammar.SECONDS, grammar.MEMORY // GIB, grammar.MAX_ROW_SECONDS
+    ],
     "pixels": [requests.MAX_PIXELS],
     "pictures decoded": [registry.WORKERS, page.HEAVY],
     "bytes of a tensor": [page.MAX_TENSOR_BYTES // MIB],

@@ -23,7 +23,7 @@ def start(text: str = ECHO, memory: int = 2**28) -> Sandbox:
 
 
 def ask(child: Sandbox, word: str, seconds: float = 1.0) -> str:
-    return child.call(seconds, variables={"messages": word}, longest=2**20)[1].decode()
+    return child.call(seconds, variables=[{"messages": word}], longest=2**20)[1].decode()
 
 
 def is_running(pid: int) -> bool:
@@ -149,7 +149,7 @@ import os, sys
 from regard.text.sandbox import Sandbox
 child = Sandbox("template", {ECHO!r}.encode(), 1.0, 2**28, specials={{"r": list(range(9999))}})
 def ask(word):
-    return child.call(0.5, variables={{"messages": word}}, longest=99)[1].decode()
+    return child.call(0.5, variables=[{{"messages": word}}], longest=99)[1].decode()
 pid = child.process.pid
 """
 

@@ -81,7 +81,7 @@ def test_look_saves_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, (source, target) = model_and_input("transformer")
-    monkeypatch.setattr("regard.runs.load.load", lambda path: model)
+    monkeypatch.setattr("regard.runs.load.load", lambda path, **_: model)
     path = str(tmp_path / "a.safetensors")
     with pytest.raises(SystemExit) as error:
         main(["look", "runs/de", source, "--answer", target, "--layer", "1", "--save", path])

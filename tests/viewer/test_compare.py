@@ -79,7 +79,7 @@ def test_the_browser_can_not_name_paths(both):
 
 def test_the_command_takes_other_models(monkeypatch):
     models, served_with = {"a": reader("write", "gpt"), "b": reader("write", "gpt")}, []
-    monkeypatch.setattr("regard.runs.load.load", models.__getitem__)
+    monkeypatch.setattr("regard.runs.load.load", lambda path, **_: models[path])
     monkeypatch.setattr(
         "regard.serve.server.serve_page", lambda *_, compared_models: served_with.extend(compared_models)
     )

@@ -51,7 +51,7 @@ def test_the_command_prints_a_line_per_layer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = reader("fill", "bert")
-    monkeypatch.setattr(loading, "load", lambda *_: model)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: model)
     lines = stdout_of(capsys, "look", "model", ONE, OTHER, "--word", "fox").splitlines()
     assert [line.split("\t") for line in lines] == [
         [f"{value:.4f}", name] for name, value in compare_word(model, "fox", ONE, OTHER).items()
