@@ -25,7 +25,10 @@ LIMITS = {  # the beginning of a row, and the numbers in its second column
     "requests of the page": [ServerLimits.page_places, ServerLimits.page_queue],
     "seconds for a whole answer": [ServerLimits.timeout],
     "characters of a schema": [
-        grammar.MAX_GRAMMAR, grammar.SECONDS, grammar.MEMORY // GIB, grammar.MAX_ROW_SECONDS
+        grammar.MAX_GRAMMAR,
+        grammar.SECONDS,
+        grammar.MEMORY // GIB,
+        grammar.MAX_ROW_SECONDS,
     ],
     "pixels": [requests.MAX_PIXELS],
     "pictures decoded": [registry.WORKERS, page.HEAVY],
