@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from regard.data.archives import is_folder, list_archive, open_member, read_archive, split_path
+from regard.data.memory import is_memory
 from regard.data.reading import current_reading, reading_stream, reading_version, record_file, record_note
 from regard.errors import UserError, first_line, os_reason
 from regard.files.regular import regular_stat
@@ -106,7 +107,7 @@ def content_suffix(path: str) -> str:
 
 
 def display_name(path: str) -> str:
-    return "standard input" if path == "-" else path
+    return "standard input" if path == "-" else "data in memory" if is_memory(path) else path
 
 
 def missing_file(path: str) -> UserError:

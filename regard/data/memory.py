@@ -58,7 +58,7 @@ def _to_table(value: Any) -> tuple[Columns, list[Cells]]:
     elif hasattr(value, "columns") and hasattr(value, "to_dict"):  # pandas
         value = value.to_dict("records")
     if isinstance(value, Mapping):
-        columns = [list(column) for column in value.values()]
+        columns = [[_plain(cell) for cell in column] for column in value.values()]
         if len(set(map(len, columns))) > 1:
             raise UserError("the columns of a dictionary differ in length; give each as many values")
         return [str(name) for name in value], [list(cells) for cells in zip(*columns, strict=True)]

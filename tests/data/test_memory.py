@@ -5,13 +5,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import regard
 from helpers.runs import settings_of
 from regard.data.documents import read_documents
+from regard.data.files import display_name
 from regard.data.labels import read_labels
-from regard.data.memory import name_data, name_several
+from regard.data.memory import find_table, name_data, name_several
 from regard.data.pairs import read_pairs
 from regard.errors import UserError
 
@@ -24,6 +27,7 @@ RECORDS = [{"text": text, "label": label} for text, label in ROWS]
     [
         lambda: ROWS,
         lambda: RECORDS,
+        lambda: pd.DataFrame(RECORDS),
         lambda: iter(ROWS),
         lambda: {"text": [t for t, _ in ROWS], "label": [x for _, x in ROWS]},
         lambda: SimpleNamespace(columns=["text", "label"], to_dict=lambda how: RECORDS),  # as pandas
@@ -34,6 +38,12 @@ def test_labels(make: Callable[[], Any]) -> None:
     table = read_labels([name_data(make())])
     assert table.texts == [text for text, _ in ROWS]
     assert table.labels == [label for _, label in ROWS]
+
+
+def test_cells_of_numpy() -> None:
+    name = name_data({"text": np.array(["a", "b"]), "score": np.array([0.5, 1.0])})
+    assert find_table(name) == (["text", "score"], [["a", 0.5], ["b", 1.0]])
+    assert display_name(name) == "data in memory"
 
 
 def test_pairs_and_texts() -> None:
