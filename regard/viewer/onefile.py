@@ -82,8 +82,9 @@ def csp_hash(text: str) -> str:
 
 
 def frame_html(page: str) -> str:
-    """A page as a sandboxed frame of another."""
-    inside = html.escape(page, quote=False).replace("'", "&#39;")
+    """A page as a sandboxed frame of another, in ASCII: whatever the encoding of that one is taken for."""
+    escaped = html.escape(page, quote=False).replace("'", "&#39;")
+    inside = escaped.encode("ascii", "xmlcharrefreplace").decode()
     return (
         f"<iframe sandbox='allow-scripts allow-downloads' title='Regard' width='100%' "
         f"height='{FRAME_HEIGHT}' style='border:0' srcdoc='{inside}'></iframe>"

@@ -18,10 +18,11 @@ from regard.viewer.session import Session
 
 
 class Frame:
-    """A page like a notebook's, with the output of a cell."""
+    """A page like a notebook's, in an encoding of its own, with the output of a cell."""
 
     def __init__(self, browser, path, cell):
-        path.write_text(f"<!doctype html><title>notebook</title><p>before</p>{cell}<p>after</p>", "utf-8")
+        head = "<!doctype html><meta charset=windows-1252><title>notebook</title>"
+        path.write_text(f"{head}<p>before</p>{cell}<p>after</p>", "utf-8")
         self.asked, self.wrong = [], []
         self.page = browser.new_page()
         self.page.set_default_timeout(60_000)
