@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,9 @@ def info(options: argparse.Namespace) -> None:
         print(json.dumps(facts, ensure_ascii=False))
         return
     for name, value in facts.items():
-        print(f"{name.replace('_', ' '):18} {visible(format_fact(name, value))}")
+        lines = value if name == "understood" else [format_fact(name, value)]
+        for label, line in zip_longest([name.replace("_", " ")], lines, fillvalue=""):
+            print(f"{label:18} {visible(line)}")
 
 
 def format_fact(name: str, value: Any) -> str:

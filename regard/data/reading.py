@@ -14,6 +14,7 @@ from regard.data.archives import archive_of
 # without them. A run goes on with the version that it began with.
 VERSION = 3
 EXAMPLES, LONGEST = 2, 60  # that are shown of what was read, and their characters
+EXAMPLE = "  example: "  # what a line with one begins with
 
 
 # What a run reads
@@ -156,14 +157,17 @@ def reading_stream() -> bool:
 # What was understood
 
 
-def describe_sources(sources: Iterable[Source], split: str, is_part: bool = False) -> list[str]:
-    """Describe what was read in three lines and two examples, shown before training begins.
+def describe_sources(
+    sources: Iterable[Source], split: str, is_part: bool = False, notes: Iterable[str] = ()
+) -> list[str]:
+    """Describe what was read in three lines, notes, and two examples, shown before training begins.
 
     `is_part`: there is more than was read.
     """
+    more = [f"  note: {note}" for note in notes]
     read = [source for source in sources if source.rows or source.left_out]
     if not read:
-        return [f"data: {split}"] if split else []
+        return [f"data: {split}", *more] if split else more
     rows = sum(source.rows for source in read)
     name = read[0].name if len(read) == 1 else f"{len(read):,} files, {read[0].name} first"
     tables = [source for source in read if source.columns]
@@ -184,10 +188,8 @@ def describe_sources(sources: Iterable[Source], split: str, is_part: bool = Fals
         f"data: {name}: {size}{': ' * bool(columns)}{columns}{guess}",
         f"  left out: {'; '.join(reasons) or 'nothing'}",
         *([f"  split: {split}"] if split else []),
-        *(
-            f"  example: {' | '.join(f'{k}: {v}' for k, v in example.items())}"
-            for example in read[0].examples
-        ),
+        *more,
+        *(f"{EXAMPLE}{' | '.join(f'{k}: {v}' for k, v in example.items())}" for example in read[0].examples),
     ]
 
 

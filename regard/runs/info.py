@@ -1,6 +1,7 @@
 """What a model is, from the headers of its files: no weights are read, and no torch is imported."""
 
 from collections import Counter
+from itertools import dropwhile
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from regard.errors import UserError
 from regard.files.header import DTYPES, Header, read_header
 from regard.files.regular import regular_stat
 from regard.files.untrusted import read_json
+from regard.runs import recipe
 from regard.runs.layout import (
     BASE,
     CHECKPOINTS,
@@ -102,6 +104,7 @@ def describe_run(folder: Path) -> Facts:
     return facts | {
         "scores": scores,
         "data": run.files,
+        "understood": read_understood(folder),
         "valid": run.valid,
         "from": run.base,
         "state": run.state,
@@ -110,6 +113,12 @@ def describe_run(folder: Path) -> Facts:
         "seconds": round(run.seconds, 1),
         "checkpoints": checkpoint_steps(folder),
     }
+
+
+def read_understood(folder: Path) -> list[str]:
+    """What was understood of the data when training began, which is in the comments of the recipe."""
+    comments = dropwhile(lambda line: not line.startswith("data: "), recipe.read_comments(folder / RECIPE))
+    return [line.removeprefix("data: ").strip() for line in comments]
 
 
 def describe_checkpoint(path: Path, step: int) -> Facts:

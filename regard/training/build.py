@@ -16,7 +16,7 @@ from regard.convert.huggingface.hub import HUB
 from regard.data import Corpus
 from regard.data.archives import path_exists
 from regard.data.memory import name_data, name_several
-from regard.data.reading import ReadConfig, describe_sources, read_together
+from regard.data.reading import EXAMPLE, ReadConfig, describe_sources, read_together
 from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
@@ -284,9 +284,9 @@ def read_data(
         corpus = task_class.read(
             DataRequest(job.data, job.valid, data_config, config, context, tokenizers, base_task)
         )
-    corpus.notes = [*job.notes, *reading.notes, *corpus.notes]
+    notes, corpus.notes = [*job.notes, *reading.notes, *corpus.notes], []
     corpus.files = [] if data_config.stream else list(reading.files)  # a stream may be too long for a SHA-256
-    corpus.summary = describe_sources(reading.sources.values(), describe_split(job, corpus))
+    corpus.summary = describe_sources(reading.sources.values(), describe_split(job, corpus), notes=notes)
     return corpus
 
 
@@ -376,7 +376,8 @@ def start(
         if config.adapter:
             base = str(job.base) if str(job.base).startswith(HUB) else os.path.abspath(str(job.base))
             write_base(job.draft.path, model, base, config.lora, config.lora_alpha)
-        publish(job.draft, model, task, resolved, [*job.comments, *corpus.summary[:3]])
+        understood = [line for line in corpus.summary if not line.startswith(EXAMPLE)]
+        publish(job.draft, model, task, resolved, [*job.comments, *understood])
     elif job.resumes:
         check_config(job.folder, model, task, kind)
     distributed.barrier()  # the others wait until the folder is there

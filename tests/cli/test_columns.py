@@ -1,5 +1,6 @@
 """Columns of tables by options: in a plan, a run, its recipe, and when it is scored."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from helpers.commands import call, check_refused, stdout_of, train_model
 
+FIXTURES = Path(__file__).parents[1] / "runs" / "fixtures"
 SETTINGS = ("model.dim=8", "model.depth=1", "model.heads=2", "model.context=23", "data.tokenizer=char")
 TINY = [word for setting in (*SETTINGS, "train.device=cpu") for word in ("--set", setting)]
 ROWS = [(f"{n} a {'good' if n % 2 else 'bad'} film", "yes" if n % 2 else "no") for n in range(40)]
@@ -44,6 +46,45 @@ def test_a_run_keeps_its_columns(
     check_refused(
         capsys, tmp_path, ["score", run, other, "--text", "q1"], 'no column "q1" (--text)', '"text", "label"'
     )
+
+
+def test_info_tells_what_was_understood(run: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = json.loads(stdout_of(capsys, "info", run, "--json"))["understood"]
+    assert lines[0] == f"{table}: 40 rows: text = q1, label = q2"
+    assert lines[1:] == [
+        "left out: nothing",
+        "split: 36 texts to train on, 4 texts to evaluate on (held out of the same data)",
+    ]
+    shown = stdout_of(capsys, "info", run)
+    assert all(line in shown for line in lines)
+
+
+def test_a_plan_names_files_that_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("some text to learn from\n" * 50)
+    for name in ("b.pdf", "c.pdf", "d.bin"):
+        (folder / name).write_bytes(b"?")
+    shown = stdout_of(capsys, "train", "write", folder, "--dry-run", "--steps", 2)
+    (note,) = (line for line in shown.splitlines() if "left out 3 of 4 files" in line)
+    assert "2 .pdf (convert to .txt)" in note
+    assert "1 .bin" in note
+
+
+def test_a_plan_holds_few_conversations_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chat = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}
+    (tmp_path / "chat.jsonl").write_text((json.dumps(chat) + "\n") * 5000)
+    words = (
+        "train",
+        "chat",
+        tmp_path / "chat.jsonl",
+        "--from",
+        FIXTURES / "write",
+        "--dry-run",
+        "--steps",
+        2,
+    )
+    assert "4% held out to evaluate on, about 200 of 5,000 rows" in stdout_of(capsys, *words)
 
 
 def test_a_run_is_resumed_with_its_columns(

@@ -29,7 +29,7 @@ from regard.data.images import default_size
 from regard.data.labels import LAYOUT
 from regard.data.memory import is_memory
 from regard.data.pairs import Pair, build_histories, read_pairs
-from regard.data.reading import current_reading, read_together, reading_stream
+from regard.data.reading import reading_stream
 from regard.data.shards import concat_shards, is_prepared
 from regard.data.sound_readers import read_sound_classes
 from regard.data.sounds import DEFAULT_SECONDS, frames_of, open_sound, read_header
@@ -144,10 +144,7 @@ def read_facts(task: str, paths: Sequence[str], built_in: bool = False, turns: i
         return Facts(rows=10_000, source=UNKNOWN, target=UNKNOWN, classes=2, size=32, channels=3, share=0.0)
     if task == "chat":
         return read_pair_facts(paths, turns, read_chat_pairs)
-    with read_together() as reading:  # its notes are for those who read all
-        facts = READERS[task](paths)
-    current_reading().sources |= reading.sources
-    return replace(facts, built_in=built_in)
+    return replace(READERS[task](paths), built_in=built_in)
 
 
 def read_text_facts(paths: Sequence[str]) -> Facts:

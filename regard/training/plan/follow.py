@@ -1,5 +1,6 @@
 """From a job to its plan, and from the plan to the job's settings."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -64,25 +65,41 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
     by_hand = {key: value for key, value in by_hand.items() if key not in chosen and value is not None}
     preset = MODELS[kind][2].get(sections["model"].get("preset", ""), {})
     by_hand = {f"model.{name}": value for name, value in preset.items()} | by_hand
-    with read_together() as reading:  # notes about the data are for those who read all of them
+    with read_together() as reading:
         facts = read_facts(task, job.data, job.built_in, sections["task"].get("turns"))
-    split, rows, held = f"evaluated on {', '.join(job.valid[:2])}" if job.valid else "", facts.rows, 0.0
+    rows, held = facts.rows, 0.0
     if job.valid and not job.built_in:
         held = compare_sizes(job.valid, job.data)
     elif not job.built_in:
-        default: Any = TASKS[task][0].data_config.__dataclass_fields__["holdout"].default
-        holdout = sections["data"].get("holdout", default)
+        holdout = share_held_out(task, sections["data"], rows)
         facts, held = facts.training_part(1 - holdout), holdout / max(0.01, 1 - holdout)
-        count = f", about {rows - facts.rows:,} of {rows:,} rows" if rows * holdout >= 1 else ""
-        split = f"{holdout:.0%} held out to evaluate on{count}"
     request = Request(task, kind, by_hand, facts, machine, job.own_kind, held=held)
     if job.teachers:
         teachers = load_teachers(job.teachers, task, torch.device("cpu"))
         plan = plan_student(request, teachers, parent, job)
     else:
         plan = plan_request(request, parent, bool(job.valid))
-    plan.data = describe_sources(reading.sources.values(), split, is_part=facts.share < 1)
+    split = f"evaluated on {', '.join(job.valid[:2])}" if job.valid else ""
+    if not job.valid and not job.built_in:
+        split = describe_held_out(share_held_out(task, plan.section("data"), rows), rows)
+    plan.data = describe_sources(
+        reading.sources.values(), split, facts.share < 1, [*job.notes, *reading.notes]
+    )
     return plan
+
+
+def share_held_out(task: str, section: Mapping[str, Any], rows: int) -> float:
+    """The share of the data that is evaluated on: of conversations for a language model, no more than
+    data.held_out."""
+    names = TASKS[task][0].data_config.__dataclass_fields__
+    holdout, most = (section.get(name, names[name].default if name in names else None)
+                     for name in ("holdout", "held_out"))  # fmt: skip
+    return float(holdout if most is None else min(holdout, most / max(1, rows)))
+
+
+def describe_held_out(share: float, rows: int) -> str:
+    count = round(share * rows)
+    return f"{share:.0%} held out to evaluate on" + (f", about {count:,} of {rows:,} rows" if count else "")
 
 
 def plan_student(request: Request, teachers: list[Model], parent: Model | None, job: Job) -> Plan:
