@@ -105,6 +105,11 @@ def is_class_column(values: Sequence[Any]) -> bool:
     )
 
 
+def is_prose_column(values: Sequence[Any]) -> bool:
+    """Whether most values are texts of several words."""
+    return sum(isinstance(value, str) and len(value.split()) > 2 for value in values) > len(values) / 2
+
+
 # Messages
 
 

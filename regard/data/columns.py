@@ -371,28 +371,3 @@ def stands_out(rows: Sequence[Row]) -> bool:
         if is_class_column(values) and name.strip() not in values:
             return True
     return False
-
-
-# Labels without a name
-
-
-def guess_label(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
-    """Of two columns besides numbers of rows, take the one with few short values for the label, and the other
-    for the text."""
-    candidates = [
-        index for index, name in enumerate(names) if normalize(name) not in NUMBERS and "." not in name
-    ]
-    if len(candidates) != 2 or not rows:
-        return {}
-    columns = {index: [cells[index] for _, cells in rows] for index in candidates}
-    classes = [
-        index for index in candidates if is_class_column(columns[index]) and known.get("text") != index
-    ]
-    texts = [
-        index
-        for index in candidates
-        if index not in classes and not all(map(is_number, map(str, columns[index])))
-    ]
-    if len(classes) != 1 or len(texts) != 1 or known.get("label", classes[0]) != classes[0]:
-        return {}
-    return {"text": texts[0], "label": classes[0]}

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from regard.data.cells import quote_name, quote_names
-from regard.data.columns import Field, Layout, guess_label, read_records
+from regard.data.cells import is_class_column, is_number, is_prose_column, quote_name, quote_names
+from regard.data.columns import NUMBERS, Field, Layout, normalize, read_records
 from regard.data.files import display_name, expand_folders
 from regard.data.splitting import first_held_out, number_groups
-from regard.data.tables import folder_suffixes
+from regard.data.tables import Row, folder_suffixes
 from regard.errors import UserError
 
 T = TypeVar("T")
@@ -20,23 +20,48 @@ COLUMNS = ["text", "other", "label", "score"]
 EXPECTED = "text, then other if the label is about two texts, and label or score"
 FIRST = ("text1", "text_a", "sentence1", "sentence_a", "premise", "question1", "query")
 SECOND = ("text2", "text_b", "sentence2", "sentence_b", "hypothesis", "question2", "passage")
+TEXTS = ("sentence", "review", "comment", "content", "document", "body", "tweet", "message", "utterance")
+
+
+def guess_columns(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
+    """Beside a column that is named as the label or the score, take the one that is obviously the text. Of
+    two columns besides numbers of rows, take the one with few short values for the label, and the other for
+    the text."""
+    candidates = [
+        index for index, name in enumerate(names) if normalize(name) not in NUMBERS and "." not in name
+    ]
+    if not rows:
+        return {}
+    columns = {index: [cells[index] for _, cells in rows] for index in candidates}
+    texts = [index for index in candidates if not all(map(is_number, map(str, columns[index])))]
+    if "text" not in known and {"label", "score"} & known.keys():
+        free = [
+            index
+            for index in texts
+            if index not in known.values() and all(isinstance(v, str | None) for v in columns[index])
+        ]
+        named = [index for index in free if last_word(names[index]) in ("text", *TEXTS)]
+        if len(obvious := named or [index for index in free if is_prose_column(columns[index])]) == 1:
+            return {"text": obvious[0]}
+    if len(candidates) != 2:
+        return {}
+    classes = [
+        index for index in candidates if is_class_column(columns[index]) and known.get("text") != index
+    ]
+    texts = [index for index in texts if index not in classes]
+    if len(classes) != 1 or len(texts) != 1 or known.get("label", classes[0]) != classes[0]:
+        return {}
+    return {"text": texts[0], "label": classes[0]}
+
+
+def last_word(name: str) -> str:
+    """Return what a column is about: Review Text -> text"""
+    return re.split(r"[\W_]+", normalize(name))[-1]
+
+
 LAYOUT = Layout(
     (
-        Field(
-            "text",
-            (
-                "sentence",
-                "review",
-                "comment",
-                "content",
-                "document",
-                "body",
-                "tweet",
-                "message",
-                "utterance",
-                *FIRST,
-            ),
-        ),
+        Field("text", (*TEXTS, *FIRST)),
         Field("other", SECOND, required=False),
         Field(
             "label",
@@ -60,7 +85,7 @@ LAYOUT = Layout(
         ),
     ),
     EXPECTED,
-    guess_label,
+    guess_columns,
 )
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 

@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from helpers.corpora import COMPRESS, standard_input, write_file
 from helpers.errors import user_error
 from regard.data import files
 from regard.data.labels import LabelledTexts, class_ids, class_names, read_labels, split_labels
+from regard.data.reading import read_together
 
 # Reading
 
@@ -320,3 +322,41 @@ def test_validation_data_of_their_own():
     assert split_labels(table, valid, 0.1) == (table, valid)
     other = LabelledTexts(["a"], ["b"], None, [1.0])
     user_error(lambda: split_labels(table, other, 0.1), "text other score", "text label")
+
+
+# Columns without known names
+
+
+def table_text(header: str, *rows: str) -> str:
+    return "\n".join([header, *rows, *rows, *rows]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        (table_text("Review Text,Sentiment", "good,pos", "bad,neg"), "Review Text"),
+        (table_text("ID,Title,Review Text,Rating", "7,a b c d,good,5", "8,e f g h,bad,1"), "Review Text"),
+        (table_text("id,user,opinion,label", "1,ann,I like it,x", "2,bob,not for me,y"), "opinion"),
+        (table_text("date,opinion,stars", "2020,I like it a lot,4", "2021,not at all for me,1"), "opinion"),
+    ],
+)  # fmt: skip
+def test_an_obvious_text_beside_a_named_label(tmp_path: Path, text: str, chosen: str) -> None:
+    path = write_file(tmp_path / "a.csv", text)
+    with read_together() as reading:
+        table = read_labels([path])
+    assert reading.sources[path].columns["text"] == chosen
+    assert reading.sources[path].is_guess
+    assert table.kind == "class"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        table_text("Clean Text,Raw Text,label", "a good one,A good one,x", "a bad one,A bad one!,y"),
+        table_text("plot,opinion,label", "a b c d,I like it a lot,x", "e f g h,not at all for me,y"),
+        table_text("city,owner,label", "Rome,ann,x", "Oslo,bob,y"),
+    ],
+)
+def test_a_text_that_is_not_obvious_is_refused(tmp_path: Path, text: str) -> None:
+    path = write_file(tmp_path / "a.csv", text)
+    user_error(lambda: read_labels([path]), f"{path}:1:", "--text NAME")
