@@ -55,7 +55,9 @@ def train(options: argparse.Namespace) -> None:
         changes["train.adapter"] = True
     if options.dtype is not None:
         changes["train.precision"] = PRECISIONS[options.dtype]
-    asked = {name: getattr(options, name) for name in ("valid", "base", "teacher", "steps", "minutes")}
+    asked = {
+        name: getattr(options, name) for name in ("valid", "base", "teacher", "steps", "epochs", "minutes")
+    }
     if options.dry_run or options.machine is not None:
         from regard.training.build import plan
         from regard.training.plan.report import describe

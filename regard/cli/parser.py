@@ -195,6 +195,7 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     about = "a model whose answers are learned, or several (distillation)"
     p.add_argument("--teacher", **REPEATED, metavar="MODEL", help=about)
     p.add_argument("--steps", **INTEGER, help="train for N steps")
+    p.add_argument("--epochs", **NUMBER, help="train for X passes over the data")
     p.add_argument("--minutes", type=float, metavar="M", help="train for at most M minutes (default: 5)")
     p.add_argument("--dry-run", action="store_true", help="print the plan, and train nothing")
     machine = "print the plan for another machine: h200, h200x8, a100, cpu2, ..."

@@ -103,6 +103,7 @@ class Windows:
         # One window fewer than would fit leaves room for a random offset.
         self.count = max(1, (len(stream) - 1) // self.width - 1)
         self.slack = len(stream) - 1 - self.count * self.width
+        self.steps_per_epoch = self.count / size
 
     notes = ()  # nothing to report: windows have no padding
 

@@ -23,6 +23,8 @@ class Samples(Protocol):
 
     @property
     def notes(self) -> Sequence[str]: ...
+    @property
+    def steps_per_epoch(self) -> float: ...  # how many read all of the data once
     def rows(self, step: int) -> np.ndarray: ...
 
 
@@ -107,6 +109,7 @@ class Bucketed:
     ):
         self.data = data
         self.buckets = Buckets(*lengths, seed, rows if tokens is None else None, tokens)
+        self.steps_per_epoch = float(self.buckets.count)
         self.notes = [f"{self.buckets.count:,} batches an epoch, {self.buckets.padding:.1%} of them padding"]
 
     def rows(self, step: int) -> np.ndarray:
@@ -130,6 +133,7 @@ class Shuffled:
 
     def __init__(self, data: Any, seed: int, size: int, notes: Sequence[str] = ()):
         self.data, self.seed, self.size, self.notes = data, seed, size, notes
+        self.steps_per_epoch = len(data) / size
 
     def rows(self, step: int) -> np.ndarray:
         """Positions in the order of all epochs, one after another."""

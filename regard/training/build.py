@@ -1,6 +1,7 @@
 """Training: a recipe and data in, a run's folder out."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ from regard.tasks.heads import without_head
 from regard.training import distributed
 from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
-from regard.training.config import WARMUP_SHARE
+from regard.training.config import limit_warmup
 from regard.training.folds import describe_folds, remove_folds, use_folds
 from regard.training.gather import gather_pairs
 from regard.training.job import Job, check_folder, exclusive_folder, get_preset, make_job
@@ -54,6 +55,7 @@ def train(
     base: str | Path | None = None,
     teacher: str | Path | Sequence[str | Path] = (),
     steps: int | None = None,
+    epochs: float | None = None,
     minutes: float | None = None,
     set: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -62,7 +64,7 @@ def train(
     one or several whose answers are learned. Data are paths, or rows: texts, tuples, dictionaries, data
     frames, iterators (see `regard.data.memory`)."""
     data, valid = tuple(map(name_data, data)), name_several(valid)
-    job = make_job(name, data, valid, out, base, teacher, steps, minutes, set, resume)
+    job = make_job(name, data, valid, out, base, teacher, steps, epochs, minutes, set, resume)
     if not job.resumes:
         check_folder(job.folder)
     return load(job.folder, run_job(job))
@@ -90,12 +92,13 @@ def plan(
     base: str | Path | None = None,
     teacher: str | Path | Sequence[str | Path] = (),
     steps: int | None = None,
+    epochs: float | None = None,
     minutes: float | None = None,
     set: Mapping[str, Any] | None = None,
     machine: str | None = None,
 ) -> Plan:
     """What `train` would do, on this machine or on one of a known name. Nothing is written."""
-    job = make_job(name, data, valid, None, base, teacher, steps, minutes, set, resume=False)
+    job = make_job(name, data, valid, None, base, teacher, steps, epochs, minutes, set, resume=False)
     config, reading = check_sections(job)
     where = this_machine(choose_device(config.device)) if machine is None else known_machine(machine)
     with read_together(reading.max_bytes, reading.version, columns=reading.columns, stream=reading.stream):
@@ -112,8 +115,10 @@ def plan(
 def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
     """The settings of training, where the plan has not filled them yet, and of reading."""
     train = job.sections["train"]
-    budget = {} if "steps" in train or "minutes" in train else {"steps": 1}
+    budget = {} if {"steps", "epochs", "minutes"} & train.keys() else {"steps": 1}
     config = recipe.fill("train", train | budget, TrainConfig)
+    if config.epochs and job.sections["data"].get("stream"):
+        raise UserError("--epochs: the length of data.stream is not known; give --steps or --minutes instead")
     names = [field.name for field in fields(ReadConfig)]
     settings = {key: value for key, value in job.sections["data"].items() if key in names}
     return config, recipe.fill("data", settings, ReadConfig)  # for the base, too
@@ -139,8 +144,7 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     if not going:
         follow_plan(job, kind, parent, device)
         config = recipe.fill("train", sections["train"], TrainConfig)
-        if config.steps and not job.own_warmup:
-            config = replace(config, warmup=min(config.warmup, int(config.steps * WARMUP_SHARE)))
+        config = config if job.own_warmup else limit_warmup(config)
         if config.folds and sections["data"].get("stream"):
             raise UserError(
                 "train.folds divides all data, of which data.stream reads few at a time; leave one out"
@@ -188,7 +192,16 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     if base_task is not None:
         task.continue_from(base_task)
     task.gather = gather_pairs
+    if config.epochs:
+        config = replace(config, steps=count_steps(task, corpus, config))
+        config = config if going or job.own_warmup else limit_warmup(config)
     return start(job, kind, model, task, corpus, data_config, config, device, make_first_model)
+
+
+def count_steps(task: Task, corpus: Corpus, config: TrainConfig) -> int:
+    """The steps of train.epochs passes over the data."""
+    samples = task.samples(corpus.train, config.seed, config.batch, config.tokens)
+    return math.ceil((config.epochs or 0) * samples.steps_per_epoch)
 
 
 def load_parent(job: Job, config: TrainConfig, started: bool) -> Model | None:

@@ -1,12 +1,12 @@
 """The settings of a training run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from regard.training.trackers import Name
 
 POSITIVE = (
-    *("steps", "minutes", "batch", "tokens", "micro", "lr", "lora_alpha"),
+    *("steps", "epochs", "minutes", "batch", "tokens", "micro", "lr", "lora_alpha"),
     *("evaluate", "save", "keep", "average", "patience", "log"),
 )
 WARMUP_SHARE = 0.25  # of a run, at most, unless train.warmup is asked for
@@ -21,6 +21,7 @@ class TrainConfig:
     FORMER_VALUES: ClassVar = {"tracker": {True: "tensorboard", False: "none"}}
 
     steps: int | None = None
+    epochs: float | None = None  # passes over the data, from which the number of steps follows
     minutes: float | None = None
     batch: int = 12  # sequences per step, over all processes
     tokens: int | None = None  # per step, padding included, instead of a number of sequences
@@ -56,8 +57,8 @@ class TrainConfig:
     parallel: Literal["ddp", "fsdp"] = "ddp"
 
     def __post_init__(self) -> None:
-        if self.steps is None and self.minutes is None:
-            raise ValueError("give train.steps or train.minutes")
+        if self.steps is None and self.epochs is None and self.minutes is None:
+            raise ValueError("give train.steps, train.epochs or train.minutes")
         for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -73,3 +74,9 @@ class TrainConfig:
             raise ValueError(f"ema={self.ema} must be a share of the steps, from 0 to less than 1")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay={self.layer_decay} must be more than 0 and at most 1")
+
+
+def limit_warmup(config: TrainConfig) -> TrainConfig:
+    """Return the settings with a warm-up that leaves steps for the rest."""
+    steps = config.steps
+    return replace(config, warmup=min(config.warmup, int(steps * WARMUP_SHARE))) if steps else config

@@ -25,10 +25,11 @@ from regard.training.settings import find_sections
 
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
 # masks of dropout, which micro, device and the number of processes change as another seed would.
-BUDGET = {"steps", "minutes", "patience"}
+BUDGET = {"steps", "epochs", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
 FREE |= {"device", "compile", "parallel"}
 FREE_DATA = {"data.max_bytes", "data.memory_gb"}
+LENGTHS = {"train.steps", "train.epochs"}  # of which one says how long to train
 WRITERS = ("write", "converse")  # tasks of models that continue texts
 
 
@@ -61,16 +62,15 @@ def make_job(
     base: str | Path | None,
     teacher: str | Path | Sequence[str | Path],
     steps: int | None,
+    epochs: float | None,
     minutes: float | None,
     set: Mapping[str, Any] | None,
     resume: bool,
 ) -> Job:
     """What is to be trained, by a recipe and what was asked for."""
     changes = dict(set or {})
-    if steps is not None:
-        changes["train.steps"] = steps
-    if minutes is not None:
-        changes["train.minutes"] = minutes
+    lengths = {"train.steps": steps, "train.epochs": epochs, "train.minutes": minutes}
+    changes |= {key: value for key, value in lengths.items() if value is not None}
     original = suit_base(recipe.read(name), base)
     sections = change_recipe(original, changes)
     files, held_out, parent, teachers = recipe.take_sources(sections, name)
@@ -95,7 +95,7 @@ def make_job(
         }
     job.own_kind = job.sections["model"].get("kind") == original["model"].get("kind")
     job.own_warmup = "train.warmup" in changes or (
-        "warmup" in job.sections["train"] and "train.steps" not in changes
+        "warmup" in job.sections["train"] and not LENGTHS & changes.keys()
     )
     return job
 
@@ -117,14 +117,25 @@ def change_recipe(original: recipe.Sections, changes: dict[str, Any]) -> recipe.
     find_sections(original, changes)
     name_cell(original, changes)
     sections = recipe.change(original, changes)
+    drop_length(sections["train"], changes)
     kind = changes.get("model.kind", sections["model"].get("kind"))
     if kind != original["model"].get("kind"):  # the recipe's settings are for another model
         sections["model"] = {
             k: v for k, v in sections["model"].items() if f"model.{k}" in changes or k == "preset"
         }
-    if "train.minutes" in changes and "train.steps" not in changes:
-        sections["train"].pop("steps", None)  # the recipe's own budget
+    if "train.minutes" in changes and not LENGTHS & changes.keys():
+        for name in ("steps", "epochs"):  # the recipe's own budget
+            sections["train"].pop(name, None)
     return sections
+
+
+def drop_length(section: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Leave out the steps or the epochs of a recipe, where the other is asked for."""
+    chosen = LENGTHS & changes.keys()
+    if len(chosen) > 1:
+        raise UserError("--epochs and --steps both say how long to train; leave one out")
+    for key in LENGTHS - chosen if chosen else ():
+        section.pop(key.removeprefix("train."), None)
 
 
 def name_cell(original: recipe.Sections, changes: dict[str, Any]) -> None:
@@ -155,6 +166,7 @@ def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
             raise UserError(
                 f"{key}: {job.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
             )
+    drop_length(old["train"], changes)
     old["data"].setdefault("version", 1)  # of runs that began before there was another
     files, held_out, job.base, job.teachers = recipe.take_sources(old, job.folder / RECIPE)
     job.sections, job.data, job.valid = old, job.data or files, job.valid or held_out

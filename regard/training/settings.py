@@ -46,6 +46,7 @@ USUAL = {  # names that need no comment in the code
     "mean": "of the data's values; None: as found in the data",
     "std": "the standard deviation of the data's values; None: as found in the data",
     "steps": "how many steps to train",
+    "epochs": "how many times to read all data, instead of a number of steps",
     "minutes": "how long to train, instead of a number of steps",
     "optimizer": "muon: for the matrices, with AdamW for the rest",
     "lr": "the highest learning rate",

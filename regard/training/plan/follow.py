@@ -1,6 +1,8 @@
 """From a job to its plan, and from the plan to the job's settings."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import torch
@@ -39,7 +41,7 @@ def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device)
     plan, problem = None, None
     if distributed.RANK == 0:
         try:
-            knows_length = bool(job.sections["train"].get("steps"))
+            knows_length = any(job.sections["train"].get(name) for name in ("steps", "epochs"))
             plan = plan_job(job, kind, parent, None if knows_length else this_machine(device))
         except Exception as e:  # the others wait for the plan
             problem = e
@@ -113,6 +115,19 @@ def plan_student(request: Request, teachers: list[Model], parent: Model | None, 
 
 
 def plan_request(request: Request, parent: Model | None, validated: bool) -> Plan:
+    epochs = request.by_hand.get("train.epochs")
+    if epochs is None:
+        return plan_steps(request, parent, validated)
+    steps = FEW_STEPS
+    for _ in range(3):  # the batch depends on the steps, which depend on it
+        plan = plan_steps(
+            replace(request, by_hand={**request.by_hand, "train.steps": steps}), parent, validated
+        )
+        steps = max(1, ceil(epochs * rows_of(plan)[0] / plan.batch))
+    return plan
+
+
+def plan_steps(request: Request, parent: Model | None, validated: bool) -> Plan:
     if parent is None:
         return make_plan(request)
     if request.task != "words":

@@ -208,7 +208,7 @@ def test_settings_are_checked_before_the_data(tmp_path: Path) -> None:
 
 def test_all_processes_follow_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_job(
-        "write", [write_text(tmp_path / "a.txt")], (), tmp_path / "out", None, (), 7, None, TINY, False
+        "write", [write_text(tmp_path / "a.txt")], (), tmp_path / "out", None, (), 7, None, None, TINY, False
     )
     monkeypatch.setattr(follow.distributed, "RANK", 1)
     monkeypatch.setattr(follow, "plan_job", lambda *_: pytest.fail("a plan of its own"))
