@@ -19,7 +19,8 @@ from regard.training.trackers import check_installed
 def reading_settings(options: argparse.Namespace) -> Iterator[None]:
     """Apply --set of a command that reads files without a recipe."""
     columns = chosen_columns(options) if options.command == "score" else {}
-    if options.command not in READING or not (options.set or columns):
+    sheet = getattr(options, "sheet", None)
+    if options.command not in READING or not (options.set or columns or sheet):
         yield
         return
     from regard.data.reading import ReadConfig, read_together
@@ -27,7 +28,8 @@ def reading_settings(options: argparse.Namespace) -> Iterator[None]:
 
     sections = recipe.change({"data": {}}, recipe.assignments(options.set))
     config = recipe.fill("data", sections["data"], ReadConfig)
-    with read_together(config.max_bytes, config.version, columns={**(config.columns or {}), **columns}):
+    columns = {**(config.columns or {}), **columns}
+    with read_together(config.max_bytes, config.version, columns=columns, sheet=sheet or config.sheet):
         yield
 
 
@@ -51,6 +53,8 @@ def train(options: argparse.Namespace) -> None:
         if (value := getattr(options, option)) is not None:
             changes[f"train.{option}"] = value
     changes |= {f"data.columns.{name}": column for name, column in chosen_columns(options).items()}
+    if options.sheet is not None:
+        changes["data.sheet"] = options.sheet
     if options.adapter:
         changes["train.adapter"] = True
     if options.dtype is not None:

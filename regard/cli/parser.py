@@ -45,6 +45,7 @@ COLUMN_OPTIONS = {  # of `train` and `score`: the columns of tables
     "impossible": "whether there is no answer",
     "words": "the words of a sentence",
     "tags": "the tags of the words",
+    "group": "of tables with a word in each row, the sentence that it belongs to",
     "image": "the path of an image",
     "caption": "its captions",
     "audio": "the path of a recording",
@@ -166,6 +167,7 @@ def add_set_option(
 
 def add_column_options(p: argparse.ArgumentParser, taken: Sequence[str] = ()) -> None:
     """Add an option for each column; --NAME-column, where --NAME has another meaning."""
+    p.add_argument("--sheet", metavar="NAME", help="the sheet of Excel files (default: the first)")
     group = p.add_argument_group("columns of tables, by name or number")
     for name, about in COLUMN_OPTIONS.items():
         option = f"--{name}-column" if name in taken else f"--{name}"

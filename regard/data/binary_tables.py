@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from datetime import date, time
 from typing import IO, Any
 
+from regard.data.cells import quote_name, quote_names
 from regard.data.files import check_expansion, expansion_limit, open_file
-from regard.data.reading import record_note
+from regard.data.reading import current_reading, record_note
 from regard.errors import UserError, first_line
 
 Row = tuple[str, list[Any]]
@@ -89,7 +90,7 @@ def _features(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
 
 
 def read_excel(path: str) -> Iterator[Row]:
-    """Yield the rows of an Excel file's first sheet, as text."""
+    """Yield the rows of an Excel file's sheet, as text: that of data.sheet, or the first."""
     with open_seekable(path, "openpyxl") as (file, limit):
         import openpyxl
 
@@ -97,10 +98,17 @@ def read_excel(path: str) -> Iterator[Row]:
             check_expansion(path, sum(info.file_size for info in zipfile.ZipFile(file).infolist()), limit)
             file.seek(0)
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            sheet = book.worksheets[0]
-            if len(book.worksheets) > 1:
-                left_out = ", ".join(each.title for each in book.worksheets[1:])
-                record_note(f"{path}: the first sheet, {sheet.title}, is read; left out: {left_out}")
+            wanted, titles = current_reading().sheet, [each.title for each in book.worksheets]
+            if wanted is not None and wanted not in titles:
+                raise UserError(
+                    f"{path}: no sheet {quote_name(wanted)} (--sheet), only {quote_names(titles)}"
+                )
+            sheet = book.worksheets[0 if wanted is None else titles.index(wanted)]
+            if len(titles) > 1 and wanted is None:
+                record_note(
+                    f"{path}: the first sheet, {sheet.title}, is read; left out: {', '.join(titles[1:])} "
+                    "(choose one with --sheet)"
+                )
             sheet.reset_dimensions()  # which some programs write wrong
             for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
                 row = [_excel_text(cell) for cell in cells]

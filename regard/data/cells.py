@@ -7,11 +7,12 @@ from math import isfinite
 from typing import Any, Literal
 
 from regard.data.files import check_surrogates, normalize_newlines
+from regard.data.memory import encode_if_image
 from regard.errors import UserError
 
 MOST_CLASSES, LONGEST_CLASS = 50, 40  # of a column that is taken for labels without their name
 
-Kind = Literal["text", "exact", "label", "score", "words", "texts", "any"]
+Kind = Literal["text", "exact", "label", "score", "words", "texts", "file", "any"]
 EMPTY: dict[Kind, Any] = {"text": "", "words": [], "texts": []}  # cells of fields that may be empty
 
 
@@ -22,6 +23,8 @@ def parse_cell(where: str, name: str, kind: Kind, value: Any) -> Any:
     if isinstance(value, float) and value != value:
         value = None
     match kind:
+        case "file":
+            return parse_file(where, name, value)
         case "any":
             return None if isinstance(value, str) and not value.strip() else value
         case "exact":  # positions in it are known
@@ -50,6 +53,15 @@ def parse_text(where: str, name: str, value: Any) -> str | None:
     if value is None or value != value:  # NaN: how pandas spells that there is none
         return None
     raise UserError(f'{where}: no string under "{name}", but {quote_name(repr(value))}; give one')
+
+
+def parse_file(where: str, name: str, value: Any) -> str | bytes | None:
+    """Return the path of a file, or its bytes: also of an object {"bytes", "path"}, as the package datasets
+    writes them, and of a Pillow image."""
+    if isinstance(value, dict) and ("bytes" in value or "path" in value):
+        value = value.get("bytes") or value.get("path")
+    value = encode_if_image(value)
+    return value or None if isinstance(value, bytes) else parse_text(where, name, value)
 
 
 def parse_score(where: str, value: Any) -> float | None:

@@ -40,7 +40,8 @@ class Field:
     name: str  # also of its option: --text
     synonyms: Sequence[str] = ()  # other names of its column, in lower case
     kind: Kind = (
-        "text"  # text; label: text or number; words: a list, or separated by spaces; texts: one or a list
+        "text"  # text; label: text or number; words: a list, or separated by spaces; texts: one or a list;
+        # file: a path, or the bytes
     )
     required: bool = True
     group: str = ""  # exactly one field of a group is needed
@@ -232,15 +233,17 @@ def match_names(
     if table.header is None:
         return result
     open_fields = [field for field in layout.fields if field.name not in result and field.group not in groups]
-    for exact in (True, False):
+    for closeness in range(3):  # the field's name, its singular, and names that are known for it
         for field in open_fields:
             if field.name in result or (
-                not exact and field.group and field.group in {layout[n].group for n in result}
+                closeness and field.group and field.group in {layout[n].group for n in result}
             ):
                 continue
-            names = {field.name} if exact else set(field.synonyms)
+            names = ({field.name}, {field.name.removesuffix("s")}, set(field.synonyms))[closeness]
             used = set(result.values())
-            free = [c for c in columns if c not in used and (field.kind == "any" or not c.has_objects)]
+            free = [
+                c for c in columns if c not in used and (field.kind in ("any", "file") or not c.has_objects)
+            ]
             fitting = [column for column in free if normalize(column.name) in names]
             fitting = fitting or [c for c in free if c.key is not None and normalize(c.key) in names]
             if len(fitting) > 1:

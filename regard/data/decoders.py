@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from regard.errors import UserError
-from regard.vision.decoding import ImageSource, ImageTooLarge, Size, decode_image, read_size
+from regard.vision.decoding import FileBytes, ImageSource, ImageTooLarge, Size, decode_image, read_size
 
 Worker = subprocess.Popen[bytes]
 FEW = 3  # with so many processors, threads are as fast
@@ -62,7 +62,10 @@ class Decoders:
         return [(width, height, grey) for width, height, grey in head["sizes"]]
 
     def ask(self, sources: Sequence[ImageSource], pixels: np.ndarray | None) -> dict[str, Any] | None:
-        """Ask the next idle process; None if it is gone. Raise the error that it found in an image."""
+        """Ask the next idle process; None if it is gone, or has not these bytes. Raise the error that it
+        found in an image."""
+        if any(isinstance(source, FileBytes) for source in sources):
+            return None
         worker = self.idle.get()
         try:
             head = exchange(worker, sources, pixels)

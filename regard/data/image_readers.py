@@ -19,20 +19,52 @@ from regard.data.files import (
     open_file,
 )
 from regard.data.images import DEFAULT_WIDTH, ImageDataset, default_size, load_images
+from regard.data.memory import is_pillow_image
 from regard.data.reading import reading_version, record_source
+from regard.data.tables import Row
 from regard.errors import UserError, first_line
 from regard.files.regular import check_name
-from regard.vision.decoding import ImageSource, readable_suffixes, resize_image
+from regard.vision.decoding import FileBytes, ImageSource, readable_suffixes, resize_image
 
 IMAGE = Field(
-    "image", ("file_name", "filename", "file", "path", "image_path", "image_name", "img", "image_file")
+    "image",
+    ("file_name", "filename", "file", "path", "image_path", "image_name", "img", "image_file"),
+    "file",
 )
+
+
+def guess_files(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
+    """Take the only column with bytes or paths of images for the image, and of two the other for what is
+    learned."""
+    columns = [index for index, name in enumerate(names) if "." not in name]
+    images = [index for index in columns if rows and all(is_image_cell(cells[index]) for _, cells in rows)]
+    if len(images) != 1 or "image" in known:
+        return {}
+    other = next((index for index in columns if index != images[0]), None)
+    return {"image": images[0]} | ({"label": other} if len(columns) == 2 and other is not None else {})
+
+
+def is_image_cell(cell: Any) -> bool:
+    if isinstance(cell, dict):
+        return "bytes" in cell
+    is_path = isinstance(cell, str) and Path(cell.lower()).suffix in readable_suffixes()
+    return is_path or isinstance(cell, bytes) or is_pillow_image(cell)
+
+
+def guess_captions(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
+    guesses = guess_files(names, rows, known)
+    return {{"label": "caption"}.get(field, field): index for field, index in guesses.items()}
+
+
 CLASSES = Layout(
-    (IMAGE, Field("label", ("class", "category", "labels", "target"), "label")), "image and label"
+    (IMAGE, Field("label", ("class", "category", "labels", "target"), "label")),
+    "image and label",
+    guess_files,
 )
 CAPTIONS = Layout(
     (IMAGE, Field("caption", ("captions", "text", "description", "sentences", "raw"), "texts")),
     "image and caption",
+    guess_captions,
 )
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})  # that version 1 reads
 
@@ -104,7 +136,10 @@ def read_files(path: str, layout: Layout) -> Iterator[tuple[ImageSource, dict[st
     """Yield each file that a table names in its first field, an image or a recording, and its row."""
     find, file = image_finder(path), layout.fields[0].name
     for where, record in read_records(path, layout):
-        source = find(record[file])
+        if isinstance(data := record[file], bytes):
+            yield FileBytes(path, where, length=len(data), data=data), record
+            continue
+        source = find(data)
         if source is None:
             raise UserError(f"{where}: no {file} {record[file][:80]!r} beside this file; add it")
         yield source, record

@@ -23,6 +23,7 @@ from regard.data.reading import record_file
 from regard.draw.terminal import progress
 from regard.errors import UserError
 from regard.vision.decoding import (
+    FileBytes,
     ImageSource,
     Shape,
     Size,
@@ -135,6 +136,9 @@ class ImageDataset:
         """Return a SHA-256 of all images: of their files, or of their pixels if these are not from files."""
         sha = hashlib.sha256(f"{len(self)} {self.shape}".encode())
         for source in self.sources:
+            if isinstance(source, FileBytes):
+                sha.update(source.key())
+                continue
             sha.update(f"{file_sha256(source.path)} {source.start} {source.length}\n".encode())
         if self.pixels is not None and not self.sources:
             for block in self.pixels.split(1000):

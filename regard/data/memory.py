@@ -11,6 +11,8 @@ from regard.errors import UserError
 
 PREFIX = "memory:"  # of the names, which end with a SHA-256 of the data
 
+INPUTS = ("text", "source", "question", "sentence", "image", "audio")  # columns that a model is asked with
+
 Columns = list[str]
 Cells = list[Any]
 
@@ -32,7 +34,10 @@ def name_data(value: Any) -> str:
     header, rows = _to_table(value)
     if not rows:
         raise UserError("the data have no rows; give at least one")
-    sha = hashlib.sha256(repr((header, rows)).encode("utf-8", "surrogatepass"))
+    sha = hashlib.sha256(f"({header!r}, [".encode("utf-8", "surrogatepass"))
+    for number, row in enumerate(rows):  # not all at once: they may be images
+        sha.update(f"{', ' * (number > 0)}{row!r}".encode("utf-8", "surrogatepass"))
+    sha.update(b"])")
     name = f"{PREFIX}{sha.hexdigest()}"
     _tables[name] = header, rows
     return name
@@ -45,6 +50,18 @@ def name_several(values: Any) -> list[str]:
     return [name_data(values)]
 
 
+def list_inputs(value: Any) -> Any:
+    """Return the texts or images of a data frame, which has one column, or one that is named after them; and
+    anything else as it is."""
+    if not is_frame(value):
+        return value
+    header, rows = _to_table(value)
+    name = header[0] if len(header) == 1 else next((name for name in INPUTS if name in header), None)
+    if name is None:
+        raise UserError(f"the data frame has the columns {', '.join(header)}; give one of them: frame[NAME]")
+    return [row[header.index(name)] for row in rows]
+
+
 def find_table(name: str) -> tuple[Columns, list[Cells]]:
     """Return the columns and rows of data that this program has named."""
     if name not in _tables:
@@ -52,11 +69,14 @@ def find_table(name: str) -> tuple[Columns, list[Cells]]:
     return _tables[name]
 
 
+def is_frame(value: Any) -> bool:
+    """Whether this is a data frame of polars or pandas."""
+    return hasattr(value, "to_dicts") or (hasattr(value, "columns") and hasattr(value, "to_dict"))
+
+
 def _to_table(value: Any) -> tuple[Columns, list[Cells]]:
-    if hasattr(value, "to_dicts"):  # polars
-        value = value.to_dicts()
-    elif hasattr(value, "columns") and hasattr(value, "to_dict"):  # pandas
-        value = value.to_dict("records")
+    if is_frame(value):
+        value = value.to_dicts() if hasattr(value, "to_dicts") else value.to_dict("records")
     if isinstance(value, Mapping):
         columns = [[_plain(cell) for cell in column] for column in value.values()]
         if len(set(map(len, columns))) > 1:
@@ -80,7 +100,21 @@ def _to_table(value: Any) -> tuple[Columns, list[Cells]]:
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell as a file would have it: paths as texts, numbers of numpy as Python's."""
+    """Return a cell as a file would have it: paths as texts, numbers of numpy as Python's, Pillow's images as
+    bytes."""
     if isinstance(cell, Path):
         return str(cell)
-    return cell.item() if hasattr(cell, "item") and hasattr(cell, "dtype") else cell
+    return cell.item() if hasattr(cell, "item") and hasattr(cell, "dtype") else encode_if_image(cell)
+
+
+def is_pillow_image(value: Any) -> bool:
+    return any(base.__module__ == "PIL.Image" for base in type(value).__mro__)
+
+
+def encode_if_image(value: Any) -> Any:
+    """Return the bytes of a file for a Pillow image, and anything else as it is."""
+    if not is_pillow_image(value):
+        return value
+    from regard.vision.decoding import encode_image  # imports Pillow
+
+    return encode_image(value)

@@ -29,6 +29,7 @@ class ReadConfig:
     fold: int = 0  # which part of the data is held out, counted from the last one, for train.folds
     stream: bool = False  # texts are read while training, and datasets on the hub not copied to the disk
     columns: dict[str, str] | None = None  # of tables, by field: {text = "review"}; None: by their names
+    sheet: str | None = None  # of Excel files; None: the first
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not self.max_bytes > 0:
@@ -72,6 +73,7 @@ class Reading:
     fold: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)  # as in ReadConfig: tables must have them
     stream: bool = False
+    sheet: str | None = None
     usual_columns: Mapping[str, str] = field(default_factory=dict)  # those of a run, that tables may have
     notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
     files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
@@ -89,6 +91,7 @@ def read_together(
     columns: Mapping[str, str] | None = None,
     usual_columns: Mapping[str, str] | None = None,
     stream: bool | None = None,
+    sheet: str | None = None,
 ) -> Iterator[Reading]:
     """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
 
@@ -101,6 +104,7 @@ def read_together(
         around.fold if fold is None else fold,
         around.columns if columns is None else columns,
         around.stream if stream is None else stream,
+        around.sheet if sheet is None else sheet,
         around.usual_columns if usual_columns is None else usual_columns,
     )
     token = _reading.set(reading)
@@ -194,7 +198,9 @@ def describe_sources(
 
 
 def shorten_value(value: object) -> str:
-    """Return the beginning of a value, on one line."""
+    """Return the beginning of a value, on one line; of bytes, their number."""
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
     text = (
         " ".join(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else str(value)
     )

@@ -12,17 +12,16 @@ from regard.data.files import list_files
 from regard.data.image_readers import read_files
 from regard.data.labels import split_by_class
 from regard.data.reading import record_source
-from regard.data.splitting import first_held_out
+from regard.data.splitting import RECORDING, first_held_out
 from regard.errors import UserError
 from regard.files.regular import check_name
 from regard.vision.decoding import ImageSource
 
 SUFFIXES = {".wav"}
-DIGIT = re.compile(r"(?P<label>[^_]+)_(?P<voice>.+)_(\d+)", re.DOTALL)  # 7_jackson_32.wav, as in FSDD
 COMMAND = re.compile(r"(?P<voice>.+)_nohash_(\d+)", re.DOTALL)  # 0a7c2a8d_nohash_0.wav, as in Speech Commands
 LAYOUT = Layout(
     (
-        Field("audio", ("file_name", "filename", "file", "path", "audio_path", "wav", "recording")),
+        Field("audio", ("file_name", "filename", "file", "path", "audio_path", "wav", "recording"), "file"),
         Field("label", ("class", "category", "labels", "target", "word"), "label"),
         Field("voice", ("speaker", "speaker_id", "client_id"), required=False, may_be_empty=True),
     ),
@@ -57,7 +56,7 @@ def read_folder(folder: str) -> Iterator[LabelledSound]:
         *folders, file = Path(path).relative_to(folder).parts
         stem = file[: -len(".wav")]
         check_name(path)
-        digit, command = DIGIT.fullmatch(stem), COMMAND.fullmatch(stem)
+        digit, command = RECORDING.fullmatch(file), COMMAND.fullmatch(stem)
         if not folders and digit is None:
             raise UserError(
                 f"{path}: in no class; put recordings in folders named after their classes, or name them "

@@ -1,6 +1,7 @@
 """Which rows are held out for evaluation: whole groups of rows with one source, or a folder's own splits."""
 
 import os
+import re
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ TRAIN = ("train", "training")
 VALID = ("valid", "val", "validation", "dev")
 TEST = ("test", "testing")
 NAMES = {name: kind for kind, names in (("train", TRAIN), ("valid", VALID), ("test", TEST)) for name in names}
+RECORDING = re.compile(r"(?P<label>[^_]+)_(?P<voice>.+)_(\d+)\.wav", re.DOTALL | re.IGNORECASE)  # as in FSDD
 ABOUT = ("readme", "license", "licence")  # files that are no data
 
 
@@ -70,15 +72,19 @@ def find_splits(folder: str, has_classes: bool) -> dict[str, str]:
         if stem in ABOUT:
             continue
         kind = NAMES.get(stem)
-        if kind is None or kind in splits or (has_classes and not (is_dir and _has_folders_only(path))):
+        if kind is None or kind in splits or (has_classes and not (is_dir and _has_classes(path, stem))):
             return {}
         splits[kind] = path
     return splits if "train" in splits else {}
 
 
-def _has_folders_only(folder: str) -> bool:
+def _has_classes(folder: str, name: str) -> bool:
+    """Whether a folder has class folders only, or recordings CLASS_VOICE_NUMBER.wav of other classes than its
+    name."""
     inside = list_entries(folder)
-    return bool(inside) and all(is_dir for _, is_dir in inside)
+    named = [RECORDING.fullmatch(entry) for entry, is_dir in inside if not is_dir]
+    has_recordings = len(named) == len(inside) and all(m is not None and m["label"] != name for m in named)
+    return bool(inside) and (has_recordings or all(is_dir for _, is_dir in inside))
 
 
 def use_splits(paths: Sequence[str], valid: Sequence[str], has_classes: bool) -> tuple[list[str], list[str]]:

@@ -16,6 +16,7 @@ TaggedSentence = tuple[list[str], list[str]]  # the words, and the tag of each
 
 SUFFIXES = {".conll", ".conllu", ".tsv", ".txt"}  # of CoNLL files in a folder
 TABLES = TABLE_SUFFIXES - SUFFIXES
+GROUPS = ("sentence #", "sentence_id", "sentence id", "sentence_idx", "sent_id", "sentence_number")
 LAYOUT = Layout(
     (
         Field("words", ("tokens", "word", "text", "sentence"), "words"),
@@ -24,6 +25,7 @@ LAYOUT = Layout(
             ("ner_tags", "pos_tags", "upos", "ner", "pos", "labels", "label", "tag", "entities"),
             "words",
         ),
+        Field("group", GROUPS, "label", required=False, may_be_empty=True),
     ),
     "words and tags, as lists or with spaces between",
 )
@@ -36,8 +38,9 @@ EXPECTED = "write each line as a word, spaces or a tab, and its tag"
 
 
 def read_tags(paths: Sequence[str]) -> list[TaggedSentence]:
-    """Read tables with the words and the tags of a sentence in each row, as lists or with spaces between; and
-    CoNLL files: each line has a word first and its tag last, and a blank line ends a sentence.
+    """Read tables with the words and the tags of a sentence in each row, as lists or with spaces between, or
+    with a word in each row and a column that tells its sentence; and CoNLL files: each line has a word first
+    and its tag last, and a blank line ends a sentence.
 
     Lines of -DOCSTART- end a sentence too. In CoNLL-U, the word is in the second column, and its tag in the
     fourth.
@@ -52,11 +55,24 @@ def is_tag_table(path: str) -> bool:
 
 
 def _read_rows(path: str) -> Iterator[TaggedSentence]:
+    """Yield the sentences of a table; rows of one group are one sentence."""
+    sentence: TaggedSentence = [], []
+    current: str | None = None
     for where, record in read_records(path, LAYOUT):
         words, tags = record["words"], record["tags"]
+        if "group" in record and len(tags) == 1:  # a word in each row, which may have blanks
+            words = ["\N{NO-BREAK SPACE}".join(words)]
         if len(words) != len(tags):
             raise UserError(f"{where}: {len(words)} words, but {len(tags)} tags; give each word one")
-        yield words, tags
+        group = record.get("group")
+        if sentence[0] and ("group" not in record or group not in (None, current)):
+            yield sentence
+            sentence = [], []
+        current = group or current  # empty: as in the row before
+        sentence[0].extend(words)
+        sentence[1].extend(tags)
+    if sentence[0]:
+        yield sentence
 
 
 def _read_conll(path: str) -> list[TaggedSentence]:

@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from regard import errors
-from regard.data.memory import name_data
+from regard.data.memory import encode_if_image, is_pillow_image, list_inputs, name_data
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.runs.score import score_model
 from regard.tasks import Answer, Request, Task
 from regard.text.tokenizer import Tokenizer
+from regard.vision.decoding import FileBytes
 
 MOST_SAMPLES = 4096  # answers to one input
 
@@ -27,8 +28,10 @@ def best_device() -> torch.device:
 
 
 def is_single(input: Any) -> bool:
-    """Whether this is one text or conversation, not several."""
-    return isinstance(input, str) or any(isinstance(message, dict) for message in input)
+    """Whether this is one text, conversation or image, not several."""
+    if isinstance(input, str | Path) or is_pillow_image(input):
+        return True
+    return any(isinstance(message, dict) for message in input)
 
 
 class Model:
@@ -66,7 +69,8 @@ class Model:
         return [t for t in (self.task.tokenizer, self.task.target_tokenizer) if t is not None]
 
     def open_input(self, input: Any) -> Any:
-        """An input as tasks take it: if this model reads images or recordings, a string is a path here.
+        """An input as tasks take it: if this model reads images or recordings, a string is a path here, and
+        an image may be one of Pillow's, or the bytes of a file.
 
         Only what the user of this process passes comes this way. What clients of a server send goes to the
         task as it is, and tasks open no paths.
@@ -74,7 +78,10 @@ class Model:
         if self.task.reads == "text":
             return str(input) if isinstance(input, Path) else input
         source, target = self.task.split_target(input) if self.task.has_source else (input, None)
-        source = self.task.find_file(str(source)) if isinstance(source, str | Path) else source
+        if isinstance(source, str | Path):
+            source = self.task.find_file(str(source))
+        elif is_pillow_image(source) or isinstance(source, bytes):
+            source = FileBytes("", "the input", data=encode_if_image(source))
         return source if target is None else (source, target)
 
     def stream(self, text: str | Sequence[str], **options: Any) -> Iterator[Any]:
@@ -82,14 +89,18 @@ class Model:
 
         Options are those of `Sampling`, `stop` (a string or several), `num_return_sequences` and
         what the task has of its own: `prefix` says how a translation or a reply begins. Where there is a chat
-        template, a text may be a conversation: a list of {"role": ..., "content": ...}.
+        template, a text may be a conversation: a list of {"role": ..., "content": ...}. Several texts may be
+        a data frame with a column of them.
         """
+        text = list_inputs(text)
         request = self.request(text, options)
         for pieces in self.task.stream(self.model, request):
             yield pieces[0] if is_single(text) and request.samples == 1 else pieces
 
     def ask(self, text: str | Sequence[str], **options: Any) -> Any:
-        """The answer to a text; for several texts or `num_return_sequences`, a list of answers."""
+        """The answer to a text or an image; for several, also of a data frame, or `num_return_sequences`, a
+        list of answers."""
+        text = list_inputs(text)
         answers = self.answers(text, **options)
         if is_single(text) and len(answers[0]) == 1:
             return answers[0][0].text
@@ -114,6 +125,7 @@ class Model:
 
     def request(self, text: Any, options: dict[str, Any]) -> Request:
         """A text or several with the options of `ask`, checked; what is not given is as the model has it."""
+        text = list_inputs(text)
         options = self.generation | {k: v for k, v in options.items() if v is not None}
         stop = options.pop("stop", ())
         samples = options.pop("num_return_sequences", self.task.default_samples(options))

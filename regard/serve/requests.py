@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import io
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +22,10 @@ MAX_INT = 2**53  # whole numbers that JavaScript can hold
 
 
 @dataclass(frozen=True)
-class ImageBytes(decoding.ImageSource):
+class ImageBytes(decoding.FileBytes):
     """An image or a recording that came with a request."""
 
-    data: bytes = b""
     formats = decoding.WEB
-
-    def open(self) -> io.BytesIO:
-        return io.BytesIO(self.data)
 
 
 def content_type(request: Request) -> str:

@@ -76,7 +76,12 @@ def run_job(job: Job) -> torch.device:
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(job.folder), exclusive_folder(job):
         with read_together(
-            reading.max_bytes, reading.version, reading.fold, reading.columns, stream=reading.stream
+            reading.max_bytes,
+            reading.version,
+            reading.fold,
+            reading.columns,
+            stream=reading.stream,
+            sheet=reading.sheet,
         ):
             trainer = assemble(job, config, device)
         remove_folds(job)
@@ -101,7 +106,13 @@ def plan(
     job = make_job(name, data, valid, None, base, teacher, steps, epochs, minutes, set, resume=False)
     config, reading = check_sections(job)
     where = this_machine(choose_device(config.device)) if machine is None else known_machine(machine)
-    with read_together(reading.max_bytes, reading.version, columns=reading.columns, stream=reading.stream):
+    with read_together(
+        reading.max_bytes,
+        reading.version,
+        columns=reading.columns,
+        stream=reading.stream,
+        sheet=reading.sheet,
+    ):
         task_class, _ = find_task(job.sections["task"].get("name"), config)
         if job.teachers:
             check_teachable(task_class, job.sections["task"]["name"])

@@ -85,6 +85,28 @@ class ImageSource:
             raise UserError(f"{self.name}: damaged in the zip ({first_line(error)}); get it again") from None
 
 
+@dataclass(frozen=True)
+class FileBytes(ImageSource):
+    """The bytes of an image or a recording in memory: from a cell of a table, a program, or a request."""
+
+    data: bytes = b""
+
+    def key(self) -> bytes:
+        return hashlib.sha256(self.data).digest()
+
+    def open(self) -> io.BytesIO:
+        return io.BytesIO(self.data)
+
+
+def encode_image(image: Image.Image) -> bytes:
+    """Return an image as the bytes of a file without loss, upright as `resize_image` would make it."""
+    file = io.BytesIO()
+    mode_of_png = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+    upright = ImageOps.exif_transpose(image)
+    upright.save(file, "PNG" if mode_of_png else "TIFF", **({"compress_level": 1} if mode_of_png else {}))
+    return file.getvalue()
+
+
 @cache
 def readable_formats() -> tuple[str, ...]:
     """Return the formats that are read; the usual ones are tried first."""

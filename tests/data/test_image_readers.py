@@ -200,7 +200,7 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path):
 
     said("", "t.tsv", "empty")
     said("image\tcaption\n", "t.tsv", "no row")
-    said("a.png\tan owl\n", "t.tsv:1", "image and caption", "--image")
+    said("a\tan owl\n", "t.tsv:1", "image and caption", "--image")
     said("image\tcaption\na.png\tan owl\nb.png\tx\n", "t.tsv:3:", "'b.png'")
     said("image\tcaption\na.png\n", "t.tsv:2: 1 column", "header has 2")
     said("image\tcaption\na.png\t \n", "t.tsv:2: an empty caption")

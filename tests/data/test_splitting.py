@@ -183,3 +183,16 @@ def test_a_folder_with_splits_trains_and_evaluates_on_them(tmp_path, case, capsy
         assert model.task.labels == ("high", "low", "middle")
     tiny(str(tmp_path / "all"), tmp_path / "out", case, steps=2, resume=True)
     assert model.score(str(tmp_path / "all")) == model.score(str(tmp_path / "all" / "valid"))
+
+
+def test_recordings_with_splits_of_their_own(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        for name in ("0_ann_1.wav", "1_bob_2.WAV"):
+            (tmp_path / split).mkdir(exist_ok=True)
+            (tmp_path / split / name).touch()
+    folder = str(tmp_path)
+    with read_together():
+        assert use_splits([folder], [], True) == ([f"{folder}/train"], [f"{folder}/val"])
+        assert choose_test([folder], True) == [f"{folder}/test"]
+        (tmp_path / "test" / "test_ann_3.wav").touch()  # a class of that name
+        assert use_splits([folder], [], True) == ([folder], [])

@@ -1,5 +1,8 @@
 """Tagged sentences in CoNLL's columns, and every kind of wrong input."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from helpers.corpora import COMPRESS, standard_input, write_file
@@ -92,3 +95,38 @@ def test_a_header_is_no_word(tmp_path):
     assert read_tags([write_file(tmp_path / "b.tsv", "\nToken\tLabel\n")]) == [(["Token"], ["Label"])]
     with read_together(version=1):
         assert read_tags([path])[0][0] == ["Token", "EU"]
+
+
+# Tables with a word in each row
+
+KAGGLE = (
+    "Sentence #,Word,POS,Tag\n"
+    "Sentence: 1,Thousands,NNS,O\n,of,IN,O\n,London,NNP,B-geo\n"
+    "Sentence: 2,New York,NNP,B-geo\n,\",\",\",\",O\nSentence: 3,[,(,O\n"
+)  # fmt: skip
+GROUPED = [
+    (["Thousands", "of", "London"], ["O", "O", "B-geo"]),
+    (["New\N{NO-BREAK SPACE}York", ","], ["B-geo", "O"]),
+    (["["], ["O"]),
+]
+
+
+def test_a_word_in_each_row(tmp_path: Path) -> None:
+    path = tmp_path / "ner.csv"
+    path.write_text(KAGGLE)
+    with read_together() as reading:
+        assert read_tags([str(path)]) == GROUPED
+    columns = reading.sources[str(path)].columns
+    assert columns == {"words": "Word", "tags": "Tag", "group": "Sentence #"}
+    with read_together(columns={"tags": "POS"}):
+        assert read_tags([str(path)])[0][1] == ["NNS", "IN", "NNP"]
+
+
+def test_a_number_for_each_sentence(tmp_path: Path) -> None:
+    rows = [(n, *pair) for n, both in enumerate(GROUPED) for pair in zip(*both, strict=True)]
+    path = tmp_path / "ner.jsonl"
+    path.write_text("".join(json.dumps({"sent_id": n, "word": w, "ner": t}) + "\n" for n, w, t in rows))
+    assert read_tags([str(path)]) == GROUPED
+    path.write_text("".join(json.dumps({"which": n, "word": w, "tag": t}) + "\n" for n, w, t in rows))
+    with read_together(columns={"group": "which"}):
+        assert read_tags([str(path)]) == GROUPED
