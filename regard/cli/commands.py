@@ -104,10 +104,13 @@ def serve(options: argparse.Namespace) -> None:
         names=frozenset(name.lower() for name in options.name),
         key=key,
     )
-    models = {
-        name: load(folder, dtype=options.dtype)
-        for name, folder in zip(model_names(options.model), options.model, strict=True)
-    }
+    folders = dict(zip(model_names(options.model), options.model, strict=True))
+    if options.workers != 1:
+        from regard.serve.workers import WorkerSetup, serve_with_workers
+
+        setup = WorkerSetup(folders, options.dtype, security, limits, options.log == "json", options.workers)
+        serve_with_workers(setup, options.port)
+    models = {name: load(folder, dtype=options.dtype) for name, folder in folders.items()}
     serve_models(models, security, limits, options.port, options.log == "json")
 
 

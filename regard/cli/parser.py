@@ -293,6 +293,7 @@ def add_serve_options(p: argparse.ArgumentParser) -> None:
         help="answers generated at once, per model (default: 32; on a GPU, what its memory holds, up to 512)",
     )
     p.add_argument("--queue", **INTEGER, help="requests that may wait (default: 128)")
+    p.add_argument("--workers", **INTEGER, default=1, help="processes, each with its own places (default: 1)")
     p.add_argument("--max-tokens", **INTEGER, help="limit for one answer (default: 4096)")
     p.add_argument("--timeout", type=float, metavar="S", help="seconds for one answer (default: 120)")
     p.add_argument("--log", choices=["json", "none"], default="json", help="a JSON line per request, or none")

@@ -21,6 +21,7 @@ from regard.serve.monitoring import MonitoringMiddleware
 from regard.serve.openai import OpenAIRoutes
 from regard.serve.openapi import openapi_document
 from regard.serve.page import build_routes
+from regard.serve.peers import Peers, PeersMiddleware
 from regard.serve.refusals import QuickRefusals
 from regard.serve.registry import ModelRegistry
 from regard.serve.responses import ResponsesRoute
@@ -32,17 +33,29 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class ModelApp:
-    """The application with all its layers, and what refuses requests before they get to it."""
+    """The application with all its layers, and what refuses requests before they get to it.
+
+    `routes` is its innermost part, for requests that another process has admitted.
+    """
 
     app: ASGIApp
     refuse: Refuse
+    routes: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
 
 
-def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter | None = None) -> ModelApp:
-    """The API of all models, and the page for every other path; a `log` gets a line for each request."""
+def create_app(
+    registry: ModelRegistry,
+    security: SecurityConfig,
+    log: LogWriter | None = None,
+    peers: Peers | None = None,
+) -> ModelApp:
+    """The API of all models, and the page for every other path; a `log` gets a line for each request.
+
+    `peers` are the processes that serve the same models at the same address.
+    """
     api = OpenAIRoutes(registry)
     routes = [
         *api.routes(),
@@ -73,10 +86,14 @@ def create_app(registry: ModelRegistry, security: SecurityConfig, log: LogWriter
     def is_full(path: str) -> bool:
         return path in GENERATING and registry.engines_full()
 
-    admission = AdmissionMiddleware(app, registry.limits, share, is_full)
+    def is_page(method: str, path: str) -> bool:
+        return share(method, path) == "page"
+
+    together = app if peers is None else PeersMiddleware(app, peers, is_page)
+    admission = AdmissionMiddleware(together, registry.limits, share, is_full)
     secured = SecurityMiddleware(admission, security)
-    monitored = MonitoringMiddleware(secured, registry.metrics, route_label, log)
-    return ModelApp(monitored, QuickRefusals(admission, secured, monitored).refuse)
+    monitored = MonitoringMiddleware(secured, registry.metrics, route_label, log, peers is not None)
+    return ModelApp(monitored, QuickRefusals(admission, secured, monitored).refuse, app)
 
 
 def status_routes(registry: ModelRegistry, key: bool) -> list[Route]:

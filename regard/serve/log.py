@@ -72,10 +72,11 @@ def write_error(text: str) -> bool:
 class LogHandler(logging.Handler):
     """Passes the records of Python's loggers to a writer."""
 
-    def __init__(self, writer: LogWriter):
+    def __init__(self, writer: LogWriter, pid: bool = False):
         super().__init__()
         self.writer = writer
-        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        process = " [%(process)d]" if pid else ""
+        self.setFormatter(logging.Formatter(f"%(levelname)s{process} %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -85,10 +86,10 @@ class LogHandler(logging.Handler):
 
 
 @contextmanager
-def log_in_background() -> Iterator[LogWriter]:
-    """Have all logs and warnings of this process written by a thread."""
+def log_in_background(pid: bool = False) -> Iterator[LogWriter]:
+    """Have all logs and warnings of this process written by a thread; with `pid`, they say which it is."""
     writer, root = LogWriter(), logging.getLogger()
-    handler = LogHandler(writer)
+    handler = LogHandler(writer, pid)
     root.addHandler(handler)
     logging.captureWarnings(True)
     try:

@@ -1,6 +1,7 @@
 """Request ids, the request log, and metrics in Prometheus' text format."""
 
 import json
+import os
 import re
 import secrets
 import time
@@ -117,12 +118,18 @@ class MonitoringMiddleware:
     """Gives every request an id, counts it, and with a `log` writes a line of JSON to it.
 
     `route_label` maps a path to a label, so that unknown paths make neither metrics nor lines of their own.
+    With `pid`, a line says which process answered.
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, route_label: Callable[[str], str], log: LogWriter | None
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        route_label: Callable[[str], str],
+        log: LogWriter | None,
+        pid: bool = False,
     ):
-        self.app, self.metrics, self.route_label, self.log = app, metrics, route_label, log
+        self.app, self.metrics, self.route_label, self.log, self.pid = app, metrics, route_label, log, pid
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -167,6 +174,8 @@ class MonitoringMiddleware:
             "status": status,
             "ms": round(1000 * seconds, 1),
         }
+        if self.pid:
+            line["pid"] = os.getpid()
         if info.model is not None:
             line["model"] = info.model
             line["prompt_tokens"], line["completion_tokens"] = info.prompt_tokens, info.completion_tokens

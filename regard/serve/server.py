@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 from urllib.parse import urlencode
 
+import uvicorn
 from starlette.types import ASGIApp
 
 from regard.errors import UserError
@@ -24,6 +25,7 @@ from regard.serve.app import ModelApp, create_app
 from regard.serve.connections import ConnectionLimits, LimitedProtocol
 from regard.serve.log import log_in_background
 from regard.serve.page import page_app
+from regard.serve.peers import Peers
 from regard.serve.registry import ModelRegistry, ServerLimits
 from regard.serve.security import SecurityConfig
 from regard.viewer.session import Session
@@ -67,8 +69,6 @@ def bind_socket(port: int, host: str = "127.0.0.1", exact: bool = False) -> sock
 
 
 def uvicorn_config(app: ASGIApp, limits: ConnectionLimits | None = None, **options: Any) -> Any:
-    import uvicorn
-
     refuse = app.refuse if isinstance(app, ModelApp) else None
     protocol: Any = partial(LimitedProtocol, limits=limits or ConnectionLimits(), refuse=refuse)
     return uvicorn.Config(
@@ -108,8 +108,6 @@ def allow_connections(wanted: int) -> ConnectionLimits:
 @contextmanager
 def run_in_thread(app: ASGIApp, limits: ConnectionLimits | None = None) -> Iterator[int]:
     """Serve an application in a thread; yields its port."""
-    import uvicorn
-
     listener = bind_socket(0)
     server = uvicorn.Server(uvicorn_config(app, limits))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
@@ -131,8 +129,6 @@ def serve_page(
     compared_models: Sequence[Model] = (),
 ) -> None:
     """Serve the page until Ctrl-C and open it in a browser; `compared_models` can be compared with it."""
-    import uvicorn
-
     listener = bind_socket(port)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/" + (f"#{urlencode(state)}" if state else "")
     limits = allow_connections(ConnectionLimits.connections)
@@ -145,6 +141,37 @@ def serve_page(
         server.run([listener])
 
 
+class DrainingServer(uvicorn.Server):
+    """The first signal lets running answers finish, for `bound` seconds at the longest; a second ends it."""
+
+    def __init__(self, config: uvicorn.Config, bound: float):
+        super().__init__(config)
+        self.bound = bound
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)
+        super().handle_exit(sig, frame)
+        start_timer(self.bound, lambda: end_process(sig, self.bound))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        # uvicorn raises the signal again: now as an exception, so that the log is written to its end
+        signal.signal(signal.SIGHUP, lambda sig, _: sys.exit(128 + sig))
+
+
+def listen(security: SecurityConfig, port: int | None) -> tuple[socket.socket, SecurityConfig]:
+    """A socket at the server's address, which becomes one of the names that it answers to."""
+    listener = bind_socket(PORT if port is None else port, security.host, port is not None)
+    return listener, replace(security, names={*security.names, listener.getsockname()[0]})
+
+
+def print_address(listener: socket.socket) -> None:
+    host, number = listener.getsockname()[:2]
+    print(f"http://{f'[{host}]' if ':' in host else host}:{number}/", flush=True)
+    print("Ctrl-C ends it", file=sys.stderr, flush=True)
+
+
 def serve_models(
     models: dict[str, Model],
     security: SecurityConfig,
@@ -153,44 +180,40 @@ def serve_models(
     log: bool = False,
 ) -> None:
     """Serve models by name until a signal comes. The first lets running answers finish, a second does not."""
-    import uvicorn
 
-    class Server(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            if self.should_exit:
-                os._exit(128 + sig)
-            super().handle_exit(sig, frame)
-            bound = limits.timeout + DRAIN
-            start_timer(bound, lambda: end_process(sig, bound))
+    listener, security = listen(security, port)
+    with open_server(models, security, limits, log) as config:
+        server = DrainingServer(config, limits.timeout + DRAIN)
+        print_address(listener)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup sets
+            signal.signal(signal.SIGHUP, server.handle_exit)  # uvicorn handles the others
+        server.run([listener])
 
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().shutdown(sockets)
-            # uvicorn raises the signal again: now as an exception, so that the log is written to its end
-            signal.signal(signal.SIGHUP, lambda sig, _: sys.exit(128 + sig))
 
-    listener = bind_socket(PORT if port is None else port, security.host, port is not None)
-    security = replace(security, names={*security.names, listener.getsockname()[0]})
+@contextmanager
+def open_server(
+    models: dict[str, Model],
+    security: SecurityConfig,
+    limits: ServerLimits,
+    log: bool,
+    peers: Peers | None = None,
+) -> Iterator[uvicorn.Config]:
+    """Start the engines of models; yields the configuration of a server. `peers`: see create_app."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    with log_in_background() as writer:
+    with log_in_background(pid=peers is not None) as writer:
         registry = ModelRegistry(models, limits)
         # Connections that are not closed for others
         busy = registry.limits.requests + limits.page_places + limits.page_queue
         connections = allow_connections(max(ConnectionLimits.connections, 2 * busy))
         config = uvicorn_config(
-            create_app(registry, security, writer if log else None),
+            create_app(registry, security, writer if log else None, peers),
             connections,
             timeout_graceful_shutdown=math.ceil(limits.timeout) + DRAIN - 2,
         )
         gc.collect()
         gc.freeze()  # what exists by now stays: scanning it again and again would pause the server
-        host, number = listener.getsockname()[:2]
-        print(f"http://{f'[{host}]' if ':' in host else host}:{number}/", flush=True)
-        print("Ctrl-C ends it", file=sys.stderr, flush=True)
-        server = Server(config)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup sets
-            signal.signal(signal.SIGHUP, server.handle_exit)  # uvicorn handles the others
         try:
-            server.run([listener])
+            yield config
         finally:
             registry.close(finish=False)  # what could be finished is finished
 
