@@ -6,6 +6,7 @@ complete is never closed for another.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class ConnectionLimits:
     header_seconds: float = 10.0  # until they are complete
     idle_seconds: float = 30.0  # between two requests
     send_seconds: float = 30.0  # for a client to read a response; large ones have more, see MIN_RATE
+    kept_seconds: float = math.inf  # after which a connection is closed with the next response
 
 
 class StrictConnection(h11.Connection):
@@ -115,6 +117,7 @@ class LimitedProtocol(H11Protocol):
         self.held = b""  # the beginning of a request that may be refused
         self.waits_for: str | None = None  # None: the server works on a request
         self.since = 0.0  # when the server began to wait
+        self.made = self.loop.time()
         self.timer: asyncio.TimerHandle | None = None
 
     # What the server waits for
@@ -241,6 +244,8 @@ class LimitedProtocol(H11Protocol):
             nonlocal chunked, start
             if message["type"] == "http.response.start":
                 start = message
+                if self.loop.time() - self.made > self.limits.kept_seconds:
+                    start["headers"].append((b"connection", b"close"))
                 return
             data = message.get("body", b"")
             if len(data) > PART or self.flow.write_paused:

@@ -35,6 +35,7 @@ BACKLOG = 2048  # connections that the system keeps until they are accepted
 SEND_BUFFER = 2**18  # bytes of a response that the system keeps for a client that has not read them yet
 MAX_FILES = 8192  # open files that are asked for; few systems allow less, but many begin with 1024
 RESERVED_FILES = 64  # those that are no connections
+KEPT_SECONDS = 5.0  # for a connection to one of several workers: its next may go to one that has less to do
 DRAIN = 10  # seconds beyond the timeout of an answer, after which a server that got a signal is ended
 SWITCH_INTERVAL = 0.0002  # seconds until the event loop's thread and the engines' threads take turns
 
@@ -205,6 +206,8 @@ def open_server(
         # Connections that are not closed for others
         busy = registry.limits.requests + limits.page_places + limits.page_queue
         connections = allow_connections(max(ConnectionLimits.connections, 2 * busy))
+        if peers is not None:
+            connections = replace(connections, kept_seconds=KEPT_SECONDS)
         config = uvicorn_config(
             create_app(registry, security, writer if log else None, peers),
             connections,

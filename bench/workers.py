@@ -1,0 +1,217 @@
+"""Several processes under load, one of which is killed every few seconds: is anything lost or mixed up?
+
+    python bench/workers.py [--workers 2] [--requests 10000] [--clients 64] [--every 5] [--ray]
+
+As bench/serve.py: a tiny GPT, whose answers are compared with those that it gives in this process. Half of
+them are streamed. A client whose connection breaks asks again, as usual clients do. Before a worker is killed
+it is stopped, and its connections are noted: those are what may break. `--every 0` kills nobody.
+`--ray` is deploy/ray_serve.py with as many replicas, whose connections are those of Ray's proxy: there, what
+breaks is only counted. Ends with one JSON line.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script: for bench.serve and deploy
+from bench.serve import PROMPTS, SHORT, Asked, Client, make_run, prompt, summarize, unambiguous
+
+from regard.runs.load import load
+
+RAY = """
+import sys, ray
+from ray import serve
+from deploy.ray_serve import build
+models, count, port = sys.argv[1:]
+ray.init(num_cpus=2 + int(count), include_dashboard=False, log_to_driver=False, configure_logging=False)
+serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
+serve.run(build({"models": models, "replicas": count}))
+print(f"http://127.0.0.1:{port}/", flush=True)
+sys.stdin.read()
+serve.shutdown()
+ray.shutdown()
+"""
+
+
+@contextlib.contextmanager
+def start_server(
+    folder: Path, workers: int, ray: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server of a model; yields its process and its port."""
+    command = ["-m", "regard", "serve", str(folder), "--log", "none", "--port", "0"]
+    command += ["--workers", str(workers)]
+    if ray:
+        command = ["-c", RAY, str(folder), str(workers), str(find_port())]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, *command], env=environment, **pipes)
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        address = next(line for line in lines if line.startswith("http://"))  # Ray may print others
+        yield process, int(address.strip().rstrip("/").rsplit(":", 1)[1])
+        process.stdin.close() if ray else process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def find_port() -> int:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def find_workers(pid: int) -> list[int]:
+    """The processes of workers below that of the server: its forks, or Ray's replicas."""
+    below, found = [pid], list[int]()
+    while below:
+        try:
+            path = Path(f"/proc/{(one := below.pop())}")
+            children = [int(n) for task in path.glob("task/*/children") for n in task.read_text().split()]
+            title = (path / "cmdline").read_bytes()
+        except OSError:  # it has ended
+            continue
+        below += children
+        if title.startswith(b"ray::ServeReplica") or (b"serve" in title.split(b"\0") and one != pid):
+            found.append(one)
+    return found
+
+
+def connected_ports(pid: int) -> set[int]:
+    """The clients' ports of a process's connections."""
+    inodes = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(file).removeprefix("socket:[").rstrip("]"))
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[2].split(":")[1], 16) for row in rows if row[9] in inodes}
+
+
+class Killer:
+    """Kills a worker now and then, and notes the connections that it had."""
+
+    def __init__(self, pid: int, rng: random.Random):
+        self.pid, self.rng = pid, rng
+        self.kills, self.ports = 0, set[int]()
+
+    def kill(self) -> None:
+        if workers := find_workers(self.pid):
+            victim = self.rng.choice(workers)
+            os.kill(victim, signal.SIGSTOP)
+            self.ports |= connected_ports(victim)
+            os.kill(victim, signal.SIGKILL)
+            self.kills += 1
+
+    async def run(self, every: float) -> None:
+        while every:
+            await asyncio.sleep(every)
+            self.kill()
+
+
+class Clients:
+    """Clients that ask until all requests are answered, and again where a connection broke."""
+
+    def __init__(self, port: int, asked: Asked, killer: Killer):
+        self.port, self.asked, self.killer = port, asked, killer
+        self.counts: Counter[str] = Counter()
+        self.times: list[float] = []
+
+    async def run(self, clients: int, requests: int, every: float, answered: Callable[[], object]) -> float:
+        """The seconds that it took; `answered` is called after each answer."""
+        numbers, start = iter(range(requests)), time.perf_counter()
+
+        async def work() -> None:
+            client = Client(self.port)
+            for n in numbers:
+                begun = time.perf_counter()
+                await self.ask(client, n)
+                self.times.append(1000 * (time.perf_counter() - begun))
+                answered()
+            client.close()
+
+        killing = asyncio.create_task(self.killer.run(every))
+        await asyncio.gather(*(work() for _ in range(clients)))
+        killing.cancel()
+        return time.perf_counter() - start
+
+    async def ask(self, client: Client, n: int) -> None:
+        """Ask until there is an answer, and count how it went."""
+        text, answer = self.asked[n % len(self.asked)]
+        while True:
+            port = -1
+            try:
+                if client.reader is None:
+                    client.reader, client.writer = await asyncio.open_connection("127.0.0.1", self.port)
+                port = client.writer.get_extra_info("sockname")[1]
+                status, reply = await asyncio.wait_for(client.ask(text, SHORT, n % 2 == 0), 60)
+            except (OSError, ValueError, AssertionError, asyncio.IncompleteReadError) as error:
+                of_dead = port in self.killer.ports
+                kind = "broken by a kill" if of_dead else f"lost: {type(error).__name__}"
+                self.counts[kind] += 1
+                client.close()
+                continue
+            if status == 200:
+                self.counts["right" if reply == answer[:SHORT] else "mixed up"] += 1
+                return
+            self.counts[f"status {status}"] += 1
+            await asyncio.sleep(0.05)
+
+
+def measure(
+    folder: Path, asked: Asked, workers: int, requests: int, clients: int, every: float, ray: bool
+) -> dict[str, Any]:
+    with start_server(folder, workers, ray) as (process, port):
+        killer = Killer(process.pid, random.Random(0))
+        load_clients = Clients(port, asked, killer)
+        seconds = asyncio.run(load_clients.run(clients, requests, every, lambda: None))
+        rate = round(requests / seconds, 1)
+        kills = {"kills": killer.kills, "alive": len(find_workers(process.pid))}
+    counts = dict(sorted(load_clients.counts.items()))
+    return {
+        "workers": workers,
+        **kills,
+        **counts,
+        "requests_per_second": rate,
+        **summarize(load_clients.times),
+    }
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, usual in (("workers", 2), ("requests", 10_000), ("clients", 64)):
+        p.add_argument(f"--{name}", type=int, default=usual)
+    p.add_argument("--every", type=float, default=5.0, metavar="S")
+    p.add_argument("--ray", action="store_true")
+    o = p.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home) / "tiny"
+        make_run(folder)
+        asked = unambiguous(load(folder, "cpu"), [prompt(n) for n in range(3 * PROMPTS)])
+        gc.collect()
+        gc.freeze()
+        print(json.dumps(measure(folder, asked, o.workers, o.requests, o.clients, o.every, o.ray)))
+
+
+if __name__ == "__main__":
+    main()
