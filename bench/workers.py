@@ -17,6 +17,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -74,27 +75,26 @@ def start_server(
 
 
 def find_port() -> int:
-    import socket
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
-def find_workers(pid: int) -> list[int]:
-    """The processes of workers below that of the server: its forks, or Ray's replicas."""
-    below, found = [pid], list[int]()
+def find_workers(pid: int, ray: bool = False) -> list[int]:
+    """The processes of workers below that of the server: its children, or Ray's replicas."""
+    below, workers = [pid], list[int]()
     while below:
         try:
-            path = Path(f"/proc/{(one := below.pop())}")
+            path = Path(f"/proc/{(parent := below.pop())}")
             children = [int(n) for task in path.glob("task/*/children") for n in task.read_text().split()]
-            title = (path / "cmdline").read_bytes()
-        except OSError:  # it has ended
+            title = (path / "cmdline").read_bytes()  # empty if it has ended
+        except OSError:  # it has ended and is forgotten
             continue
-        below += children
-        if title.startswith(b"ray::ServeReplica") or (b"serve" in title.split(b"\0") and one != pid):
-            found.append(one)
-    return found
+        below += children if ray or parent == pid else []
+        is_worker = title.startswith(b"ray::ServeReplica") if ray else b"resource_tracker" not in title
+        if parent != pid and title and is_worker:
+            workers.append(parent)
+    return workers
 
 
 def connected_ports(pid: int) -> set[int]:
@@ -110,12 +110,12 @@ def connected_ports(pid: int) -> set[int]:
 class Killer:
     """Kills a worker now and then, and notes the connections that it had."""
 
-    def __init__(self, pid: int, rng: random.Random):
-        self.pid, self.rng = pid, rng
+    def __init__(self, pid: int, ray: bool = False):
+        self.pid, self.ray, self.rng = pid, ray, random.Random(0)
         self.kills, self.ports = 0, set[int]()
 
     def kill(self) -> None:
-        if workers := find_workers(self.pid):
+        if workers := find_workers(self.pid, self.ray):
             victim = self.rng.choice(workers)
             os.kill(victim, signal.SIGSTOP)
             self.ports |= connected_ports(victim)
@@ -136,7 +136,9 @@ class Clients:
         self.counts: Counter[str] = Counter()
         self.times: list[float] = []
 
-    async def run(self, clients: int, requests: int, every: float, answered: Callable[[], object]) -> float:
+    async def run(
+        self, clients: int, requests: int, every: float, answered: Callable[[], object] = lambda: None
+    ) -> float:
         """The seconds that it took; `answered` is called after each answer."""
         numbers, start = iter(range(requests)), time.perf_counter()
 
@@ -181,11 +183,11 @@ def measure(
     folder: Path, asked: Asked, workers: int, requests: int, clients: int, every: float, ray: bool
 ) -> dict[str, Any]:
     with start_server(folder, workers, ray) as (process, port):
-        killer = Killer(process.pid, random.Random(0))
+        killer = Killer(process.pid, ray)
         load_clients = Clients(port, asked, killer)
-        seconds = asyncio.run(load_clients.run(clients, requests, every, lambda: None))
+        seconds = asyncio.run(load_clients.run(clients, requests, every))
         rate = round(requests / seconds, 1)
-        kills = {"kills": killer.kills, "alive": len(find_workers(process.pid))}
+        kills = {"kills": killer.kills, "alive": len(find_workers(process.pid, ray))}
     counts = dict(sorted(load_clients.counts.items()))
     return {
         "workers": workers,

@@ -47,7 +47,7 @@ STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 PING = 1.0  # seconds for a worker to answer its parent
 MAX_MISSED = 30  # pings in a row without an answer, after which a worker counts as hung
 FORK_SECONDS = 60.0  # for a fork to be ready; a new process may take longer, as long as it loads a model
-MAX_FAILURES = 5  # workers in a row that may end before they are ready, once all have been
+MAX_FAILURES = 5  # workers in a row at one place that end before they are ready, once all have been
 STARTING = 0.05  # seconds between two looks at workers that start
 PARENT_DEAD = 1.0  # seconds between two looks whether the parent lives
 ACCEPTED = 1  # connections that a worker accepts at a time, so that those that come at once are shared
@@ -195,7 +195,8 @@ class WorkerManager(Multiprocess):
     def __init__(self, setup: WorkerSetup, listener: socket.socket, peers: list[socket.socket]):
         self.setup, self.listener, self.peers = setup, listener, peers
         self.status = 0  # the exit status
-        self.failures, self.max_failures = 0, 1  # workers in a row that ended before they were ready
+        # At each place, workers in a row that ended before they were ready
+        self.failures, self.max_failures = [0] * setup.count, 1
         self.error: UserError | str = ""  # why there are no workers
         before = {sig: signal.getsignal(sig) for sig in SIGNALS}
         super().__init__(uvicorn.Config("", workers=setup.count, log_config=None), [listener])
@@ -233,14 +234,13 @@ class WorkerManager(Multiprocess):
     def keep_subprocess_alive(self) -> None:
         for index, worker in enumerate(self.processes):
             if worker.is_alive():
-                self.failures = 0 if worker.is_started else self.failures
                 continue
             worker.kill()  # if it hangs
             worker.join()
-            self.failures = 0 if worker.is_started else self.failures + 1
+            self.failures[index] = 0 if worker.is_started else self.failures[index] + 1
             if worker.errors.poll():
                 self.error = UserError(worker.errors.recv())
-            elif self.failures >= self.max_failures:
+            elif self.failures[index] >= self.max_failures:
                 self.error = f"{worker.describe_end()} before it was ready"
             if self.error:
                 self.should_exit.set()
