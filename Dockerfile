@@ -16,7 +16,7 @@ COPY pyproject.toml README.md LICENSE /src/
 COPY regard /src/regard
 RUN pip install --no-cache-dir /src
 
-RUN useradd --create-home user
+RUN useradd --create-home --uid 1000 user
 USER user
 WORKDIR /work
 ENTRYPOINT ["regard"]

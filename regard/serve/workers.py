@@ -89,7 +89,10 @@ class SharedListener(socket.socket):
 
 
 class WorkerServer(DrainingServer):
-    """The server of a worker, which also answers the others. Ctrl-C is for the parent."""
+    """The server of a worker, which also answers the others.
+
+    Ctrl-C, and a second signal, are for the parent: both may go to all processes at once.
+    """
 
     def __init__(self, config: uvicorn.Config, bound: float, peers: socket.socket):
         super().__init__(config, bound)
@@ -110,7 +113,7 @@ class WorkerServer(DrainingServer):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if sig != signal.SIGINT:
+        if sig != signal.SIGINT and not self.should_exit:
             super().handle_exit(sig, frame)
 
 
@@ -194,7 +197,7 @@ class WorkerManager(Multiprocess):
 
     def __init__(self, setup: WorkerSetup, listener: socket.socket, peers: list[socket.socket]):
         self.setup, self.listener, self.peers = setup, listener, peers
-        self.status = 0  # the exit status
+        self.status = 0  # the exit status, after a signal
         # At each place, workers in a row that ended before they were ready
         self.failures, self.max_failures = [0] * setup.count, 1
         self.error: UserError | str = ""  # why there are no workers
@@ -233,7 +236,7 @@ class WorkerManager(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         for index, worker in enumerate(self.processes):
-            if worker.is_alive():
+            if self.status or worker.is_alive():  # after a signal, nobody is replaced
                 continue
             worker.kill()  # if it hangs
             worker.join()

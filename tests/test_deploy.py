@@ -1,0 +1,96 @@
+"""deploy/ and the Dockerfile name options, routes and bounds that the server has."""
+
+import re
+import shlex
+import tempfile
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helpers.looking import reader
+from helpers.serving import serve_models
+from regard.cli.parser import build_parser
+from regard.serve.peers import PATIENCE
+from regard.serve.server import DRAIN
+
+ROOT = Path(__file__).parents[1]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+@pytest.fixture(scope="module")
+def kinds():
+    return {one["kind"]: one for one in yaml.safe_load_all((ROOT / "deploy/kubernetes.yaml").read_text())}
+
+
+@pytest.fixture(scope="module")
+def pod(kinds):
+    return kinds["Deployment"]["spec"]["template"]["spec"]
+
+
+def test_options_of_the_container_are_those_of_the_command(kinds, pod):
+    (container,) = pod["containers"]
+    options = build_parser().parse_args(container["args"])
+    (port,) = container["ports"]
+    assert (options.command, options.host, options.port) == ("serve", "0.0.0.0", port["containerPort"])
+    service = kinds["Service"]
+    assert service["metadata"]["name"] in options.name  # the host that clients in the cluster ask for
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert container["env"][0]["name"] == "REGARD_API_KEY"
+    assert options.model[0].startswith(container["volumeMounts"][0]["mountPath"])
+
+
+def test_probes_are_answered_without_a_key(pod):
+    (container,) = pod["containers"]
+    probes = [container[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]
+    with serve_models({"tiny": reader("write", "gpt")}, key="secret", host="0.0.0.0") as server:
+        for probe in probes:
+            path = probe["httpGet"]["path"]
+            assert server.ask(path, headers={"Host": "10.0.0.7:7447"})[0] == 200  # kubelet's way: by address
+            assert probe["timeoutSeconds"] > PATIENCE or path == "/health"
+        assert server.ask("/v1/models")[0] == 401
+
+
+def test_a_pod_may_finish_its_answers(pod):
+    (container,) = pod["containers"]
+    options = build_parser().parse_args(container["args"])
+    command, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    assert pod["terminationGracePeriodSeconds"] > int(seconds) + options.timeout + DRAIN
+
+
+def test_a_pod_has_no_rights(kinds, pod):
+    (container,) = pod["containers"]
+    limits = container["securityContext"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert f"--uid {pod['securityContext']['runAsUser']} " in DOCKERFILE
+    assert limits["readOnlyRootFilesystem"]
+    assert not limits["allowPrivilegeEscalation"]
+    assert limits["capabilities"] == {"drop": ["ALL"]}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert "/tmp" in mounts  # for sockets between workers, and what torch compiles
+    assert mounts.keys() == {"/tmp", "/models"}
+    assert {mount["name"] for mount in mounts.values()} == {volume["name"] for volume in pod["volumes"]}
+    assert set(tempfile._candidate_tempdir_list()) & mounts.keys()
+    for kind in ("Service", "PodDisruptionBudget"):
+        selector = kinds[kind]["spec"]["selector"]
+        labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
+        assert selector.get("matchLabels", selector) == labels
+    assert kinds["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "regard"
+
+
+def test_the_container_has_what_it_runs():
+    for line in re.findall(r"^COPY (.*)", DOCKERFILE, re.M):
+        assert all((ROOT / name).exists() for name in line.split()[:-1])
+    torch = next(
+        name
+        for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        if name.startswith("torch")
+    )
+    assert f'"{torch}"' in DOCKERFILE
+    commands = re.findall(r"^#   docker run .*? regard(?::gpu)? (.*)", DOCKERFILE, re.M)
+    assert len(commands) > 1
+    for command in commands:
+        build_parser().parse_args(shlex.split(command))
+    assert re.search(r"^USER user$", DOCKERFILE, re.M)
