@@ -1,7 +1,10 @@
 """Read and write safetensors files, with a checksum that is verified when a file is read."""
 
+import contextlib
 import hashlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +58,55 @@ def read_tensors(path: Path) -> Tensors:
     change a model in use, and truncating it would end the process with SIGBUS.
     """
     tensors = Tensors()
+    with explain_damage(path), safe_open(path, framework="pt") as header, path.open("rb") as file:
+        metadata = header.metadata() or {}
+        file.seek(8 + int.from_bytes(file.read(8), "little"))
+        for name in header.offset_keys():  # the order of the file, in which there are no gaps
+            tensors[name] = t = torch.empty_like(header.get_tensor(name))
+            if file.readinto(raw_bytes(t)) < t.nbytes:
+                raise OSError("it was truncated while it was read")
+    if "sha256" in metadata and metadata["sha256"] != digest(tensors):
+        raise UserError(
+            f"{path}: damaged, its contents do not match its SHA-256; copy it again, or use a checkpoint"
+        )
+    return tensors
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor is in a file."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    offset: int  # bytes from the beginning of the file
+
+
+def find_tensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]:
+    """Return where the tensors of a safetensors file are, and its metadata. Only its header is read."""
+    places: dict[str, Place] = {}
+    with explain_damage(path), safe_open(path, framework="pt") as header, path.open("rb") as file:
+        offset = 8 + int.from_bytes(file.read(8), "little")
+        for name in header.offset_keys():
+            t = header.get_tensor(name)  # mapped, not read
+            places[name] = Place(t.dtype, t.shape, offset)
+            offset += t.nbytes
+        return places, dict(header.metadata() or {})
+
+
+def read_rows(path: Path, place: Place, rows: Tensor, start: int) -> None:
+    """Fill `rows` with consecutive rows of a tensor, from row `start` on; of a number, with that number."""
+    with explain_damage(path), path.open("rb") as file:
+        file.seek(place.offset + start * (rows.nbytes // max(1, len(rows)) if rows.ndim else 0))
+        if file.readinto(raw_bytes(rows)) < rows.nbytes:
+            raise OSError("it was truncated while it was read")
+
+
+@contextlib.contextmanager
+def explain_damage(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a safetensors file into UserErrors."""
     try:
         regular_stat(path)
-        with safe_open(path, framework="pt") as header, path.open("rb") as file:
-            metadata = header.metadata() or {}
-            file.seek(8 + int.from_bytes(file.read(8), "little"))
-            for name in header.offset_keys():  # the order of the file, in which there are no gaps
-                tensors[name] = t = torch.empty_like(header.get_tensor(name))
-                if file.readinto(raw_bytes(t)) < t.nbytes:
-                    raise OSError("it was truncated while it was read")
+        yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except SafetensorError as e:
@@ -75,11 +118,6 @@ def read_tensors(path: Path) -> Tensors:
         reason = "damaged or not safetensors" if path.is_dir() else "cannot be read"
         said = os_reason(e) if isinstance(e, OSError) else first_line(e)
         raise UserError(f"{path}: {reason} ({said})") from None
-    if "sha256" in metadata and metadata["sha256"] != digest(tensors):
-        raise UserError(
-            f"{path}: damaged, its contents do not match its SHA-256; copy it again, or use a checkpoint"
-        )
-    return tensors
 
 
 def digest(tensors: Tensors) -> str:

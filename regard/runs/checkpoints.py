@@ -1,7 +1,9 @@
 """Checkpoints of a run: folders that are complete or absent, and verified before they are used.
 
 A checkpoint is a folder `step-N` with model.safetensors, optimizer.safetensors, state.json and a manifest of
-their SHA-256. No pickle is written or read. Only the process that holds the run's lock writes here.
+their SHA-256. Processes that share the weights between them write model-00001-of-00004.safetensors and so on,
+each the rows that it has (`regard.runs.parts`). No pickle is written or read. Only the processes of the run
+that holds the folder's lock write here.
 """
 
 import contextlib
@@ -11,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,12 @@ import torch
 
 from regard.errors import UserError, os_reason
 from regard.files import atomic
-from regard.files.tensors import Tensors, read_tensors, write_tensors
+from regard.files.tensors import Tensors
 from regard.files.untrusted import read_json
 from regard.runs.layout import STATE, STEP
+from regard.runs.parts import PART, Parts, Spans, part_names, write_part
 
-FORMAT = 1  # of state.json; 0 is that of checkpoints without it
+FORMAT = 2  # of state.json: 2 in several parts, 1 in one; 0 is that of checkpoints without it
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 FILES = {MANIFEST, STATE, MODEL, OPTIMIZER}
@@ -34,6 +37,16 @@ REPLACE = "put an unchanged copy of this checkpoint in its place, or move it awa
 
 def save(folder: Path, step: int, model: Tensors, optimizer: Tensors, state: dict[str, Any]) -> Path:
     """Write the checkpoint `folder/step-N` atomically and return its path."""
+    partial = begin(folder, step)
+    try:
+        return commit(partial, state, write_parts(partial, model, optimizer, {}, 0, 1))
+    except BaseException:
+        remove_leftover(partial)
+        raise
+
+
+def begin(folder: Path, step: int) -> Path:
+    """Make the folder in which the files of a checkpoint are written, and return its path."""
     path, partial = folder / f"step-{step}", folder / f".step-{step}.partial"
     if not atomic.is_missing(path):
         raise UserError(f"{path} is there already; move it away and continue with --resume")
@@ -41,34 +54,55 @@ def save(folder: Path, step: int, model: Tensors, optimizer: Tensors, state: dic
     if not atomic.is_missing(partial):
         set_aside(partial)  # it holds other files
     atomic.make_folders(partial)
-    try:
-        write_tensors(partial / MODEL, model)
-        write_tensors(partial / OPTIMIZER, optimizer)
-        atomic.write_text(partial / STATE, json.dumps({"format": FORMAT} | state, indent=1) + "\n")
-        atomic.write_text(partial / MANIFEST, manifest(partial))
-        os.rename(partial, path)
-    except BaseException:
-        remove_leftover(partial)
-        raise
-    atomic.flush(folder)
+    return partial
+
+
+def write_parts(
+    partial: Path, model: Tensors, optimizer: Tensors, spans: Spans, part: int, count: int
+) -> dict[str, str]:
+    """Write one of `count` parts of a checkpoint; return the SHA-256 of its files."""
+    digests = {}
+    for kind, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
+        name = part_names(kind.removesuffix(".safetensors"), count)[part]
+        write_part(partial / name, tensors, {key: spans[key] for key in tensors if key in spans})
+        digests[name] = file_sha256(partial / name)
+    return digests
+
+
+def commit(partial: Path, state: dict[str, Any], digests: dict[str, str]) -> Path:
+    """Complete a checkpoint of which all parts are written, and return its path."""
+    number = 1 if MODEL in digests else FORMAT
+    atomic.write_text(partial / STATE, json.dumps({"format": number} | state, indent=1) + "\n")
+    digests = digests | {STATE: file_sha256(partial / STATE)}
+    atomic.write_text(partial / MANIFEST, write_manifest(digests))
+    path = partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
+    os.rename(partial, path)
+    atomic.flush(path.parent)
     return path
+
+
+def write_manifest(digests: dict[str, str]) -> str:
+    return json.dumps(dict(sorted(digests.items())), indent=1) + "\n"
 
 
 def manifest(folder: Path) -> str:
     """Return the text of manifest.json for the files in a folder."""
-    digests = {}
-    for name in sorted(name for name in os.listdir(folder) if name != MANIFEST):
-        try:
-            with (folder / name).open("rb") as f:
-                digests[name] = hashlib.file_digest(f, "sha256").hexdigest()
-        except OSError as e:
-            e.filename = e.filename or str(folder / name)
-            raise
-    return json.dumps(digests, indent=1) + "\n"
+    return write_manifest({name: file_sha256(folder / name) for name in listed(folder)})
 
 
-def is_intact(path: Path) -> bool:
-    """Whether the files of a checkpoint match its manifest. Raise UserError if they can't be read."""
+def listed(folder: Path) -> list[str]:
+    """Return the files that the manifest of a checkpoint lists."""
+    return sorted(name for name in os.listdir(folder) if name != MANIFEST)
+
+
+def file_sha256(path: Path) -> str:
+    with atomic.name_errors(path), path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def is_intact(path: Path, share: slice = slice(None)) -> bool:
+    """Whether the files of a checkpoint, or a share of them, match its manifest. Raise UserError if they
+    can't be read."""
     try:
         modes = {entry: entry.lstat().st_mode for entry in (path, *path.iterdir())}
         for entry, mode in modes.items():
@@ -80,11 +114,24 @@ def is_intact(path: Path) -> bool:
             raise UserError(
                 f"{path / STATE}: format {newer}, and this version of regard reads up to {FORMAT}; update it"
             )
-        return (path / MANIFEST).read_bytes() == manifest(path).encode()
+        text, names = (path / MANIFEST).read_bytes(), listed(path)
+        digests = {name: file_sha256(path / name) for name in names[share]}
+        if len(digests) < len(names):  # others check the rest
+            digests = stated_digests(text, names) | digests
+        return text == write_manifest(digests).encode()
     except MISMATCHES:
         return False
     except OSError as e:
         raise unreadable(e, path) from None
+
+
+def stated_digests(text: bytes, names: Iterable[str]) -> dict[str, str]:
+    """Return the digests of these files as a manifest states them; none if it is damaged."""
+    try:
+        stated = json.loads(text)
+        return {name: str(stated[name]) for name in names}
+    except (ValueError, TypeError, KeyError):
+        return {}
 
 
 def unreadable(error: OSError, path: Path) -> UserError:
@@ -115,12 +162,12 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
 
 
-def newest(folder: Path) -> tuple[Path | None, list[Path]]:
+def newest(folder: Path, check: Callable[[Path], bool] = is_intact) -> tuple[Path | None, list[Path]]:
     """Return the last intact checkpoint, and the damaged ones after it."""
     damaged: list[Path] = []
     for step in reversed(steps(folder)):
         path = folder / f"step-{step}"
-        if is_intact(path):
+        if check(path):
             return path, damaged
         damaged.append(path)
     return None, damaged
@@ -128,11 +175,28 @@ def newest(folder: Path) -> tuple[Path | None, list[Path]]:
 
 def load(path: Path) -> tuple[Tensors, Tensors, dict[str, Any]]:
     """Return the model, the optimizer state and the training state of a checkpoint."""
+    model, optimizer, state = open_parts(path)
+    return model.read_all(), optimizer.read_all(), state
+
+
+def open_parts(path: Path) -> tuple[Parts, Parts, dict[str, Any]]:
+    """Return the model and the optimizer state of a checkpoint, to be read in any division, and its state."""
     state = read_json(path / STATE)
     number = state.pop("format", 0)
     if type(number) is not int or not 0 <= number <= FORMAT:
         raise UserError(f"{path / STATE}: format is {number!r}, not a number up to {FORMAT}; {REPLACE}")
-    return read_tensors(path / MODEL), read_tensors(path / OPTIMIZER), state
+    return open_part(path, "model"), open_part(path, "optimizer"), state
+
+
+def open_part(path: Path, kind: str) -> Parts:
+    """Return the "model" or the "optimizer" state of a checkpoint."""
+    return Parts([path / name for name in part_names(kind, count_parts(path))])
+
+
+def count_parts(path: Path) -> int:
+    """Return in how many parts a checkpoint was written."""
+    counts = (int(match[3]) for name in os.listdir(path) if (match := PART.fullmatch(name)))
+    return max(counts, default=1)
 
 
 def set_aside(path: Path) -> Path:
@@ -178,9 +242,12 @@ def remove(folder: Path, numbers: Iterable[int]) -> list[Path]:
 
 def is_ours(path: Path) -> bool:
     """Whether a folder holds the files of a checkpoint and nothing else."""
-    entries = () if path.is_symlink() or not path.is_dir() else tuple(os.scandir(path))
-    return {e.name for e in entries if e.is_file(follow_symlinks=False)} == FILES and len(entries) == len(
-        FILES
+    if path.is_symlink() or not path.is_dir():
+        return False
+    count, entries = count_parts(path), tuple(os.scandir(path))
+    names = {MANIFEST, STATE, *part_names("model", count), *part_names("optimizer", count)}
+    return names == {e.name for e in entries if e.is_file(follow_symlinks=False)} and len(entries) == len(
+        names
     )
 
 
@@ -195,8 +262,10 @@ def remove_leftover(path: Path) -> None:
     """Remove the files of a checkpoint from a folder, and the folder, unless other files are in it."""
     if path.is_symlink() or not path.is_dir():
         return
-    for name in (*FILES, *(f".{name}.partial" for name in FILES)):
-        with contextlib.suppress(IsADirectoryError):
-            (path / name).unlink(missing_ok=True)
+    for name in os.listdir(path):
+        original = name.removeprefix(".").removesuffix(".partial") if name.endswith(".partial") else name
+        if original in FILES or PART.fullmatch(original):
+            with contextlib.suppress(IsADirectoryError):
+                (path / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not empty
         path.rmdir()

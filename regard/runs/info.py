@@ -126,9 +126,10 @@ def describe_checkpoint(path: Path, step: int) -> Facts:
     facts = describe_run(path.absolute().parents[1])
     state = read_json(path / STATE)
     last = state.get("best") if isinstance(state.get("best"), dict) else {}
+    parts = sorted(path.glob("model-*.safetensors"))
     return facts | {
         "format": "checkpoint",
-        **describe_weights([read_header(path / WEIGHTS)]),
+        **describe_weights([read_header(file) for file in parts or [path / WEIGHTS]]),
         "scores": {name.removeprefix("valid_"): value for name, value in last.items()},
         "step": step,
         "seconds": round(float(state.get("elapsed", 0)), 1),

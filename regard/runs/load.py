@@ -29,7 +29,7 @@ from regard.quantize.model import (
 )
 from regard.quantize.weights import SmallWeight
 from regard.runs import lora, recipe
-from regard.runs.checkpoints import steps
+from regard.runs.checkpoints import open_part, steps
 from regard.runs.folder import load_tokenizers, read_settings
 from regard.runs.layout import (
     BASE,
@@ -274,7 +274,7 @@ def at_step(model: Model, step: int) -> Model:
         earlier = at_step(load_model(model.folder, "cpu"), step)
         set_precision(earlier, model.dtype)
         return earlier
-    module, weights = copy.deepcopy(model.model), read_tensors(path)
+    module, weights = copy.deepcopy(model.model), open_part(path.parent, "model").read_all()
     if (model.folder / BASE).is_file():  # the checkpoint has what was trained, and the base the rest
         module = load_base(model.folder, {}).to(next(module.parameters()).device)
         weights = dict(module.state_dict()) | weights

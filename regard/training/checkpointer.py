@@ -19,12 +19,14 @@ from regard.convert.huggingface.peft import adapter_tensors
 from regard.data import Corpus
 from regard.errors import UserError
 from regard.files.atomic import is_missing
-from regard.files.tensors import read_tensors, write_tensors
+from regard.files.tensors import Tensors, write_tensors
 from regard.runs import checkpoints, lora, recipe
 from regard.runs import layout as run_folder
 from regard.runs.layout import read_log
 from regard.runs.load import check_weights
+from regard.runs.parts import Parts
 from regard.training import distributed, ema
+from regard.training.background import BackgroundWriter, agree
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
 from regard.training.guard import GuardState
@@ -75,6 +77,7 @@ class Checkpointer:
         self.saved_step: int | None = None
         self.stay: list[Path] = []  # old checkpoints that are not removed
         self.data, self.data_is_checked = data, False
+        self.background = BackgroundWriter(self.checkpoints) if distributed.WORLD > 1 else None
 
     def check_data(self, seconds: float | None = None) -> None:
         """Raise UserError if the data are damaged or not those of the checkpoint, as far as that is known
@@ -94,28 +97,36 @@ class Checkpointer:
         if expected != [getattr(data, "sampled_fingerprint", data.fingerprint)() for data in sides]:
             raise UserError(f"the data differ from those that {self.folder} began with; give the same files")
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the full weights; of an adapter, those that are trained. All processes must call this
-        together."""
+    def weights(self) -> Tensors:
+        """Return the weights, which may be sharded; of an adapter, those that are trained."""
         state = self.model.state_dict()
-        return {name: distributed.gather_full(state[name]) for name in self.names}
+        return {name: state[name] for name in self.names}
 
-    def load_weights(self, weights: dict[str, Tensor]) -> None:
+    def load_weights(self, weights: Tensors) -> None:
         state = self.model.state_dict()
         for name in self.names:
             state[name].copy_(distributed.shard_like(weights[name], state[name]))
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """Return the full optimizer state as `parameter/key`. All processes must call this together."""
+    def read_weights(self, parts: Parts) -> Tensors:
+        """Return the weights of a checkpoint, of each tensor the rows that this process has."""
+        return {name: read_shard(parts, name, t) for name, t in self.weights().items()}
+
+    def read_optimizer(self, parts: Parts) -> Tensors:
+        """Return the optimizer state of a checkpoint, of each tensor the rows that this process has."""
+        owners = dict(self.model.named_parameters())
+        return {key: read_shard(parts, key, owners[key.rpartition("/")[0]]) for key in parts.shapes}
+
+    def optimizer_state(self) -> Tensors:
+        """Return the optimizer state, which may be sharded, as `parameter/key`."""
         return {
-            f"{name}/{key}": distributed.gather_full(value)
+            f"{name}/{key}": value
             for name, p in self.model.named_parameters()
             for optimizer in self.optimizers
             for key, value in optimizer.state.get(p, {}).items()
         }
 
-    def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
-        """Load the full optimizer state; what is missing in it begins anew."""
+    def load_optimizer_state(self, state: Tensors) -> None:
+        """Load the optimizer state; what is missing in it begins anew."""
         owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         for name, p in self.model.named_parameters():
             if p not in owners:  # not trained
@@ -130,39 +141,73 @@ class Checkpointer:
                 new[key] = t.copy_(new[key]) if key in new else t.zero_()
             current |= new
 
-    def publish(self, weights: dict[str, Tensor]) -> None:
-        """Make these weights the model of the run."""
+    def publish(self, weights: Tensors) -> None:
+        """Make these weights the model of the run. All processes must call this together."""
+        full: Tensors = {}
+        for name, t in weights.items():  # one after another: only the first process keeps all
+            whole = distributed.gather_full(t)
+            if distributed.RANK == 0:
+                full[name] = whole if whole is t else whole.cpu()
         if distributed.RANK:
             return
         if self.config.adapter:
-            updates = adapter_tensors(self.model, lora.matrices(self.model, weights))
+            updates = adapter_tensors(self.model, lora.matrices(self.model, full))
         else:
-            updates = lora.merge(self.model, weights)
+            updates = lora.merge(self.model, full)
         write_tensors(run_folder.published(self.folder), updates)
 
     def save(self, state: TrainState) -> list[str]:
-        """Write a checkpoint and remove old ones. Return notices for the user, in the first process.
+        """Write a checkpoint and remove old ones; of several processes, each its part, in the background.
+        Return notices for the user, in the first process.
 
-        The data must be checked before.
+        The data must be checked before. All processes must call this together.
         """
+        notices = self.wait()
         weights, optimizer = self.weights(), self.optimizer_state()
         self.saved_step = state.step
-        if distributed.RANK:
-            return []
-        if self.corpus.valid is None or is_missing(run_folder.published(self.folder)):
+        has_model = distributed.RANK == 0 and not is_missing(run_folder.published(self.folder))
+        if self.corpus.valid is None or not distributed.all_max(has_model)[0]:
             self.publish(weights)
-        self.data.save()
+        if distributed.RANK == 0:
+            self.data.save()
         about = asdict(state) | {"seed": self.config.seed, "data": self.data.fingerprint} | self.settings
-        path = checkpoints.save(self.checkpoints, state.step, weights, optimizer, about)
         first = min(self.steps_to_average(state.step), default=state.step)
-        needed = [step for step in checkpoints.steps(self.checkpoints) if step >= first]
-        needed += [state.guard.good, state.guard.saved]
-        stay = checkpoints.remove_old(self.checkpoints, self.config.keep, needed)
+        needed = {first, state.guard.good, state.guard.saved}
+
+        def complete(partial: Path, digests: dict[str, str]) -> list[str]:
+            return self.remove_old(checkpoints.commit(partial, about, digests), first, needed)
+
+        if self.background is not None:
+            self.background.start(state.step, weights, optimizer, complete)
+            return notices
+        path = checkpoints.save(self.checkpoints, state.step, weights, optimizer, about)
+        return self.remove_old(path, first, needed)
+
+    def remove_old(self, path: Path, first: int, needed: set[int]) -> list[str]:
+        """Remove checkpoints that are not needed now that there is one more; `first` is the first to average.
+        Return notices for the user."""
+        averaged = {step for step in checkpoints.steps(self.checkpoints) if step >= first}
+        stay = checkpoints.remove_old(self.checkpoints, self.config.keep, needed | averaged)
         notices = [
             f"{p} stays: other files are in it, or some are missing" for p in stay if p not in self.stay
         ]
         self.stay = stay
         return [f"saved {path}", *notices]
+
+    def is_writing(self) -> bool:
+        return self.background is not None and self.background.is_writing()
+
+    def advance(self) -> list[str]:
+        """See `BackgroundWriter.advance`."""
+        return [] if self.background is None else self.background.advance()
+
+    def wait(self) -> list[str]:
+        """Wait until the last checkpoint is written. All processes must call this together."""
+        return [] if self.background is None else self.background.wait()
+
+    def close(self) -> None:
+        if self.background is not None:
+            self.background.close()
 
     def restore(self) -> tuple[TrainState | None, list[str]]:
         """Load the last intact checkpoint. Return its state, if there is one, and notices for the user.
@@ -171,10 +216,11 @@ class Checkpointer:
         """
         path, damaged = find_checkpoint(self.folder)
         if path is not None:
-            weights, optimizer, about = checkpoints.load(path)
+            model, optimizer, about = checkpoints.open_parts(path)
             state = self.check_state(path, about)
-            check_weights(self.model, weights, path / checkpoints.MODEL, self.names)
-            self.check_optimizer(path / checkpoints.OPTIMIZER, optimizer, state.step)
+            check_weights(self.model, model.headers(), path / checkpoints.MODEL, self.names)
+            self.check_optimizer(path / checkpoints.OPTIMIZER, optimizer.headers(), state.step)
+            weights, moments = self.read_weights(model), self.read_optimizer(optimizer)
             if isinstance(about["data"], list):
                 self.check_old_data(about["data"])
             else:
@@ -190,7 +236,7 @@ class Checkpointer:
         if path is None:
             return None, notices
         self.load_weights(weights)
-        self.load_optimizer_state(optimizer)
+        self.load_optimizer_state(moments)
         self.saved_step = state.step
         return state, [*notices, f"resuming from {path}"]
 
@@ -200,8 +246,10 @@ class Checkpointer:
 
         Tensors stay where they are, where CUDA graphs find them. All processes must call this together.
         """
+        self.wait()
         if step:
-            weights, optimizer, _ = checkpoints.load(self.checkpoints / f"step-{step}")
+            model, moments, _ = checkpoints.open_parts(self.checkpoints / f"step-{step}")
+            weights, optimizer = self.read_weights(model), self.read_optimizer(moments)
         else:
             weights, optimizer = make_first_model().state_dict(), {}
         state.step, state.worse = step, 0
@@ -275,12 +323,31 @@ class Checkpointer:
         steps = checkpoints.steps(self.checkpoints) if count else []
         return [n for n in steps if n < step and n % self.config.save == 0][-count:]
 
-    def average(self, step: int, device: torch.device) -> tuple[dict[str, Tensor], int]:
+    def average(self, step: int) -> tuple[Tensors, int]:
         """Return the average of the last checkpoints and the current weights, and how many these are."""
         paths = [self.checkpoints / f"step-{n}" for n in self.steps_to_average(step)]
-        files = [path / run_folder.WEIGHTS for path in paths if can_average(path)]
-        earlier = ({name: t.to(device) for name, t in read_tensors(file).items()} for file in files)
-        return checkpoints.average(itertools.chain(earlier, [self.weights()])), len(files) + 1
+        paths = [path for path in paths if can_average(path)]
+        earlier = (self.read_weights(checkpoints.open_part(path, "model")) for path in paths)
+        return checkpoints.average(itertools.chain(earlier, [self.weights()])), len(paths) + 1
+
+
+def read_shard(parts: Parts, name: str, like: Tensor) -> Tensor:
+    """Read the rows of a tensor that this process has, if it is sharded as `like` is; else all."""
+    if parts.shapes[name] != like.shape:  # a number
+        return parts.read(name).to(like.device)
+    rows = distributed.own_rows(like)
+    return distributed.join_shards(parts.read(name, rows.start, rows.stop), like)
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a checkpoint is intact; every process checks some of its files. All must call this together."""
+    problem, intact = None, False
+    try:
+        intact = checkpoints.is_intact(path, slice(distributed.RANK, None, distributed.WORLD))
+    except UserError as e:
+        problem = e
+    agree(problem, f"{path}: another process cannot read it, and says why")
+    return not distributed.all_max(not intact)[0]
 
 
 def no_first_model() -> nn.Module:
@@ -289,7 +356,7 @@ def no_first_model() -> nn.Module:
 
 def can_average(path: Path) -> bool:
     try:
-        return checkpoints.is_intact(path)
+        return is_intact(path)
     except UserError:  # unreadable now: left out as if it were damaged, rather than losing the last steps
         return False
 
@@ -300,7 +367,7 @@ def find_checkpoint(folder: Path) -> tuple[Path | None, list[Path]]:
     Raise UserError if there is none although there was: starting over would replace a trained model.
     """
     where = folder / run_folder.CHECKPOINTS
-    path, damaged = checkpoints.newest(where)
+    path, damaged = checkpoints.newest(where, is_intact)
     if path is not None:
         return path, damaged
     if damaged:

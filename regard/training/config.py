@@ -7,7 +7,7 @@ from regard.training.trackers import Name
 
 POSITIVE = (
     *("steps", "epochs", "minutes", "batch", "tokens", "micro", "lr", "lora_alpha"),
-    *("evaluate", "save", "keep", "average", "patience", "log"),
+    *("evaluate", "save", "keep", "average", "patience", "log", "shard"),
 )
 WARMUP_SHARE = 0.25  # of a run, at most, unless train.warmup is asked for
 NOT_NEGATIVE = ("warmup", "weight_decay", "clip", "freeze", "lora", "seed", "folds")
@@ -54,7 +54,10 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
-    parallel: Literal["ddp", "fsdp"] = "ddp"
+    # What each of several processes has of the weights: all (ddp), a share (fsdp); or a share in a group of
+    # processes, of which each has all (hybrid): `shard` processes, by default those of a machine.
+    parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"
+    shard: int | None = None
 
     def __post_init__(self) -> None:
         if self.steps is None and self.epochs is None and self.minutes is None:

@@ -12,10 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from regard.errors import UserError
+
 T = TypeVar("T")
 RANK = int(os.environ.get("RANK", 0))
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 LOCAL = int(os.environ.get("LOCAL_RANK", 0))
+ON_MACHINE = int(os.environ.get("LOCAL_WORLD_SIZE", WORLD))  # processes of this machine
 _groups: list[Any] = []  # all process groups that were ever joined
 
 
@@ -65,15 +68,17 @@ def barrier() -> None:
     all_max(0)
 
 
-def wrap(objective: nn.Module, blocks: list[nn.Module], how: str, device: torch.device) -> nn.Module:
-    """Wrap the objective for data parallelism: a full copy per process (ddp), or sharded weights (fsdp)."""
+def wrap(
+    objective: nn.Module, blocks: list[nn.Module], how: str, device: torch.device, shard: int | None = None
+) -> nn.Module:
+    """Wrap the objective for data parallelism: a full copy per process (ddp), or sharded weights (fsdp); or
+    both (hybrid): groups of `shard` processes, by default those of a machine, share a copy."""
     if WORLD == 1:
         return objective
-    if how == "fsdp":
-        from torch.distributed.device_mesh import init_device_mesh
+    if how != "ddp":
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(device.type, (WORLD,))
+        mesh = make_mesh(device.type, shard or ON_MACHINE if how == "hybrid" else WORLD)
         for block in blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(objective, mesh=mesh)
@@ -81,6 +86,20 @@ def wrap(objective: nn.Module, blocks: list[nn.Module], how: str, device: torch.
     return nn.parallel.DistributedDataParallel(
         objective, device_ids=[device.index] if device.type == "cuda" else None
     )
+
+
+def make_mesh(device: str, shard: int) -> Any:
+    """Return a mesh of all processes: of groups of `shard` neighbours, if there is more than one."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    world = dist.get_world_size()
+    if world % shard:
+        raise UserError(f"train.shard={shard} does not divide the {world} processes evenly")
+    if shard == world:
+        return init_device_mesh(device, (world,))
+    mesh = init_device_mesh(device, (world // shard, shard), mesh_dim_names=("replicate", "shard"))
+    _groups.extend(mesh.get_all_groups())  # as long as the group of all
+    return mesh
 
 
 def gradient_sync(wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[None]:
@@ -106,12 +125,45 @@ def gather_full(t: Tensor) -> Tensor:
 
 def shard_like(t: Tensor, like: Tensor) -> Tensor:
     """Return t sharded as `like` is: the inverse of `gather_full`."""
+    if hasattr(t, "full_tensor"):
+        return t
     if not hasattr(like, "full_tensor"):
         return t.to(like.device)
     from torch.distributed.tensor import distribute_tensor
 
     # every process has the full t, so nothing needs to be sent
     return distribute_tensor(t.to(like.device), like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
+
+
+def own_rows(t: Tensor) -> slice:
+    """Return which rows of a tensor this process has; it may have none."""
+    if not hasattr(t, "full_tensor"):
+        return slice(0, len(t) if t.ndim else 0)
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(t.shape, t.device_mesh, t.placements)  # type: ignore[attr-defined]
+    return slice(offset[0], offset[0] + shape[0])
+
+
+def join_shards(local: Tensor, like: Tensor) -> Tensor:
+    """Return the tensor of which this process has these rows, sharded as `like` is. Nothing is sent."""
+    if not hasattr(like, "full_tensor"):
+        return local.to(like.device)
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    local = local.to(like.device)
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def is_first_copy(t: Tensor) -> bool:
+    """Whether this process is the first of those that have the same rows of a tensor."""
+    if not hasattr(t, "full_tensor"):
+        return RANK == 0
+    where = zip(t.device_mesh.get_coordinate(), t.placements, strict=True)  # type: ignore[attr-defined]
+    return all(index == 0 for index, placement in where if placement.is_replicate())
 
 
 def local_rows(rows: Any) -> Any:

@@ -40,7 +40,7 @@ class Evaluation:
         """Return the metrics on the validation set, or None if a signal interrupted it."""
         c = self.config
         tokens = c.tokens or (c.micro or max(1, c.batch // distributed.WORLD)) * self.task.context
-        together = c.parallel == "fsdp"  # its processes must all run every batch in the same order
+        together = c.parallel != "ddp"  # its processes must all run every batch in the same order
         sums, count = torch.zeros(1, device=self.device, dtype=torch.float64), 0
         self.model.eval()
         with torch.no_grad(), self.autocast:
@@ -70,7 +70,7 @@ class Evaluation:
         with better_weights:
             is_best = self.keep_if_best(state, metrics)
             self.reporter.draw_curve(state.best)
-            if self.config.parallel != "fsdp":  # a process alone has only a share of the weights
+            if self.config.parallel == "ddp":  # a process alone has only a share of the weights
                 self.reporter.show_sample(self.model, valid, state.step)
         state.worse = 0 if is_best else state.worse + 1
         return {"step": state.step} | metrics
@@ -104,11 +104,12 @@ class Evaluation:
 
     def try_average(self, state: TrainState) -> None:
         """Try the average of the last checkpoints as the model (Vaswani et al. 2017, 6.1)."""
-        distributed.barrier()  # the first process has written the checkpoints that all read now
+        for line in self.checkpointer.wait():  # all read the checkpoints now
+            self.reporter.notice(line)
         valid = self.checkpointer.corpus.valid
         if valid is None or not self.checkpointer.steps_to_average(state.step):
             return
-        weights, count = self.checkpointer.average(state.step, self.device)
+        weights, count = self.checkpointer.average(state.step)
         if count == 1:  # the checkpoints are damaged
             return
         metrics = self.measure_weights(weights, valid)

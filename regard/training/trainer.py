@@ -4,6 +4,7 @@ What happens at a step depends only on the weights, the optimizer state, the see
 determine the samples and the random numbers of dropout.
 """
 
+import contextlib
 import dataclasses
 import math
 import signal
@@ -75,7 +76,7 @@ class Trainer:
             self.reporter.notice(self.samples.describe_shapes())
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
-        self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device)  # type: ignore[arg-type]
+        self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device, c.shard)  # type: ignore[arg-type]
         how = (task, c, device, graphs, few_shapes, self.report_failure)
         self.compiled = compilation.compile_where_it_pays(self.wrapped, *how)  # or `wrapped` itself
         self.optimizers = make_optimizers(
@@ -125,7 +126,7 @@ class Trainer:
     def run(self) -> None:
         """Train until the budget is used up, patience runs out, or a signal asks to stop."""
         self.started = time.monotonic()
-        with self.reporter.open(self.state), catch_signals(self):
+        with self.reporter.open(self.state), catch_signals(self), contextlib.closing(self.checkpointer):
             finished = self.finished()
             if not finished and self.evaluation_due():  # interrupted between a step and its evaluation
                 self.evaluate()
@@ -135,9 +136,12 @@ class Trainer:
             while not finished:
                 result = self.train_step()
                 problem = self.checkpointer.data.problem()
-                interrupted, used_up, wrong_data = distributed.all_max(
-                    self.signal or 0, self.budget_used() >= 1, problem is not None
+                interrupted, used_up, wrong_data, is_writing = distributed.all_max(
+                    *(self.signal or 0, self.budget_used() >= 1, problem is not None),
+                    self.checkpointer.is_writing(),
                 )
+                if not is_writing:
+                    self.report_saved(self.checkpointer.advance())
                 if wrong_data:
                     self.checkpointer.check_data(seconds=0)
                 self.signal = self.signal or int(interrupted) or None
@@ -173,6 +177,7 @@ class Trainer:
             self.guard.sum_up(self.state.best, len(self.corpus.valid or ()))
         if self.checkpointer.saved_step != self.step:
             self.save()
+        self.report_saved(self.checkpointer.wait())
         if distributed.RANK == 0:
             self.task.finish(self.folder, read_tensors(run_folder.published(self.folder)))
             self.reporter.finish(self.state, self.elapsed(), finished)
@@ -406,7 +411,10 @@ class Trainer:
             self.guard.see_checkpoint(self.step)
         self.reporter.flush()
         state = dataclasses.replace(self.state, elapsed=self.elapsed(), stream=self.stream_places())
-        for line in self.checkpointer.save(state):
+        self.report_saved(self.checkpointer.save(state))
+
+    def report_saved(self, lines: list[str]) -> None:
+        for line in lines:
             self.reporter.notice(line)
             self.pace.start()
 

@@ -24,6 +24,7 @@ from regard.training import distributed
 from regard.training import throughput as meter
 from regard.training.build import train
 from regard.training.reporter import Reporter
+from regard.training.trainer import Trainer
 
 TEXT = "The quick brown fox, aged %d, jumps over %d lazy dogs; then it sleeps.\n"
 WAYS = {"North": "Norden", "the old mill": "die alte Mühle", "her": "ihr", "us all": "uns allen"}
@@ -428,4 +429,20 @@ def main(path: str) -> None:
                 cli.main(words)
         torch.set_default_dtype(torch.float64)  # so fine that the order of a sum does not show
         for data, folder, settings in plan["runs"]:
+            if (step := settings.pop("killed_at", None)) is not None:
+                patch.setattr(Trainer, "train_step", killed_at(step))
             tiny(data, Path(folder), **settings)
+
+
+def killed_at(step: int) -> Callable[[Trainer], Any]:
+    """`Trainer.train_step`, which ends the process by SIGKILL instead of this step, once the checkpoints are
+    written."""
+    true = Trainer.train_step
+
+    def train_step(trainer: Trainer) -> Any:
+        if trainer.step == step:
+            trainer.checkpointer.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return true(trainer)
+
+    return train_step

@@ -12,6 +12,7 @@ import torch
 from helpers.disks import MODEL, counted, damages, equal, every_kind
 from regard.files import atomic
 from regard.runs import checkpoints as checkpoint
+from regard.runs import parts
 from regard.runs.checkpoints import average, is_intact, newest, remove_old, remove_partial, save, steps
 
 STATE = {"w/step": torch.tensor(3.0)}
@@ -83,7 +84,7 @@ def test_newest_goes_back_as_far_as_it_must(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name", "calls"),
-    [(checkpoint, "write_tensors", 2), (atomic, "write_text", 2), (os, "rename", 1), (os, "fsync", 8)],
+    [(parts, "write_tensors", 2), (atomic, "write_text", 2), (os, "rename", 1), (os, "fsync", 8)],
 )
 def test_a_full_disk_leaves_the_earlier_ones(
     folder: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int

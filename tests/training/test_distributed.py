@@ -263,7 +263,7 @@ def test_two_processes_are_one(both, one, parallel):
     assert said.count(f"step {STEPS}/{STEPS}") == 1
     close(alone, out)
     assert checkpoints(out) == checkpoints(alone)
-    a, b = (load_file(o / f"checkpoints/step-{STEPS}/optimizer.safetensors") for o in (alone, out))
+    a, b = (checkpoint.load(o / f"checkpoints/step-{STEPS}")[1] for o in (alone, out))
     assert a.keys() == b.keys()
     assert {name: t.shape for name, t in a.items()} == {name: t.shape for name, t in b.items()}
     # one process goes on with what two have made
@@ -292,7 +292,7 @@ def test_every_model_is_the_same_from_one_or_two(both, one, exact, name):
 def test_what_processes_draw_is_drawn_again_after_a_resume(both, parallel):
     """Also the rewards that hard attention compares with, which each process learns from its own rows."""
     whole, again = (
-        load_file(both[0] / f"{name}-{parallel}" / "checkpoints/step-3/model.safetensors")
+        checkpoint.load(both[0] / f"{name}-{parallel}" / "checkpoints/step-3")[0]
         for name in ("whole", "again")
     )
     assert whole["decoder.look.baseline"].any()

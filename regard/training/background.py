@@ -1,0 +1,141 @@
+"""Write checkpoints while training goes on: each process its part, from a copy of what it has.
+
+Threads only read and write files. What processes must agree on, they agree on between two steps.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.files.tensors import Tensors
+from regard.runs import checkpoints
+from regard.runs.parts import Spans, part_names
+from regard.training import distributed
+
+Digests = dict[str, str]  # SHA-256 by the name of a file
+
+
+class BackgroundWriter:
+    """Writes one checkpoint at a time; it counts once the first process has written its manifest."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.thread = ThreadPoolExecutor(1, "checkpoint")
+        self.copies: Tensors = {}  # used for every checkpoint: new memory would have to be cleared first
+        self.parts = 1
+        self.writing: Future[Digests] | None = None  # this process's part
+        self.completing: Future[list[str]] | None = None  # the rest, in the first process
+
+    def start(
+        self,
+        step: int,
+        weights: Tensors,
+        optimizer: Tensors,
+        complete: Callable[[Path, Digests], list[str]],
+    ) -> None:
+        """Copy what this process has, and begin to write it; then `complete` is called in the first process.
+        All processes must call this together, after `wait`."""
+        problem: Exception | None = None
+        if distributed.RANK == 0:
+            try:
+                checkpoints.begin(self.folder, step)
+            except (OSError, UserError) as e:
+                problem = e
+        agree(problem, "the first process could not begin the checkpoint; it says why")
+        partial = self.folder / f".step-{step}.partial"
+        part, self.parts = find_part([*weights.values(), *optimizer.values()])
+        spans: Spans = {}
+        weights, optimizer = self.copy_own(weights, spans), self.copy_own(optimizer, spans)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.complete = lambda digests: complete(partial, digests)
+        self.writing = (
+            self.thread.submit(dict)
+            if part is None
+            else self.thread.submit(
+                checkpoints.write_parts, partial, weights, optimizer, spans, part, self.parts
+            )
+        )
+
+    def copy_own(self, tensors: Tensors, spans: Spans) -> Tensors:
+        """Return copies of the rows that this process writes, and note in `spans` where they belong."""
+        copies: Tensors = {}
+        for name, t in tensors.items():
+            if not distributed.is_first_copy(t):
+                continue
+            local = t.detach()
+            if hasattr(t, "to_local"):
+                local, rows = t.to_local().detach(), distributed.own_rows(t)
+                if rows.start == rows.stop:
+                    continue
+                spans[name] = (rows.start, len(t))
+            copy = self.copies.get(name)
+            if copy is None or (copy.shape, copy.dtype) != (local.shape, local.dtype):
+                copy = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
+            self.copies[name] = copies[name] = copy.copy_(local, non_blocking=True)
+        return copies
+
+    def is_writing(self) -> bool:
+        return self.writing is not None and not self.writing.done()
+
+    def advance(self) -> list[str]:
+        """Complete the checkpoint of which all processes have written their parts. Return notices for the
+        user, in the first process. All must call this together, once no process `is_writing`."""
+        if self.writing is not None:
+            error = self.writing.exception()
+            agree(error, "another process could not write its part of the checkpoint; it says why")
+            digests = gather_digests(self.writing.result(), self.parts)
+            self.writing = None
+            if distributed.RANK == 0:
+                self.completing = self.thread.submit(self.complete, digests)
+        if self.completing is not None and self.completing.done():
+            done, self.completing = self.completing, None
+            return done.result()
+        return []
+
+    def wait(self) -> list[str]:
+        """Wait until everything is written; return notices. All processes must call this together."""
+        lines: list[str] = []
+        if self.writing is not None:
+            wait([self.writing])
+            lines += self.advance()
+        if self.completing is not None:
+            wait([self.completing])
+            lines += self.advance()
+        distributed.barrier()
+        return lines
+
+    def close(self) -> None:
+        """Wait for this process's thread only: others may have failed."""
+        self.thread.shutdown()
+
+
+def agree(problem: BaseException | None, elsewhere: str) -> None:
+    """Raise an error in all processes if there is one in any."""
+    failed = distributed.all_max(problem is not None)[0]
+    if problem is not None:
+        raise problem
+    if failed:
+        raise UserError(elsewhere)
+
+
+def find_part(tensors: list[Tensor]) -> tuple[int | None, int]:
+    """Return which part of a checkpoint this process writes, if any, and how many parts there are."""
+    sharded = next((t for t in tensors if hasattr(t, "full_tensor")), None)
+    if sharded is None:
+        return 0 if distributed.RANK == 0 else None, 1
+    mesh = sharded.device_mesh  # type: ignore[attr-defined]
+    count = mesh.size(mesh.ndim - 1)
+    return distributed.RANK if distributed.RANK < count else None, count
+
+
+def gather_digests(own: Digests, parts: int) -> Digests:
+    """Return the SHA-256 of all files. All processes must call this together."""
+    names = [*part_names("model", parts), *part_names("optimizer", parts)]
+    rows = [list(bytes.fromhex(own.get(name, "00" * 32))) for name in names]
+    table = distributed.all_sum(torch.tensor(rows, dtype=torch.uint8))
+    return {name: bytes(row.tolist()).hex() for name, row in zip(names, table, strict=True)}
