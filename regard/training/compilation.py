@@ -40,6 +40,7 @@ def use_graphs(model: nn.Module, task: Any, c: TrainConfig, flops: float, device
         and c.compile != "off"
         and distributed.WORLD == 1
         and not c.micro
+        and not c.recompute  # which asks for the state of random numbers
         and (task.static_shapes or task.few_shapes)
         and task.reads != "audio"  # tried on a GPU, its steps could not be replayed
         and not math.isnan(flops)

@@ -28,6 +28,7 @@ class TrainConfig:
     # Sequences per forward pass (gradient accumulation): less memory. The gradient is that of the batch, up
     # to rounding; but dropout and stochastic depth draw other masks, as with another seed.
     micro: int | None = None
+    recompute: bool = False  # compute the blocks twice instead of keeping what they computed: less memory
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
     warmup: int = 100  # steps; fewer in a short run, see WARMUP_SHARE

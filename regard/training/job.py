@@ -27,7 +27,7 @@ from regard.training.settings import find_sections
 # masks of dropout, which micro, device and the number of processes change as another seed would.
 BUDGET = {"steps", "epochs", "minutes", "patience"}
 FREE = BUDGET | {"micro", "evaluate", "save", "keep", "guard", "log", "tracker", "tensorboard"}
-FREE |= {"device", "compile", "parallel", "shard"}
+FREE |= {"device", "compile", "parallel", "shard", "recompute"}
 FREE_DATA = {"data.max_bytes", "data.memory_gb"}
 LENGTHS = {"train.steps", "train.epochs"}  # of which one says how long to train
 WRITERS = ("write", "converse")  # tasks of models that continue texts

@@ -38,6 +38,7 @@ from regard.training.machine import OUT_OF_MEMORY, catch_signals
 from regard.training.objective import Objective
 from regard.training.optimizers import lr_factor, make_optimizers
 from regard.training.prefetch import Prefetcher
+from regard.training.recompute import recompute_blocks
 from regard.training.reporter import Reporter, describe
 
 
@@ -76,6 +77,8 @@ class Trainer:
             self.reporter.notice(self.samples.describe_shapes())
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
+        if c.recompute:
+            recompute_blocks(model)
         self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device, c.shard)  # type: ignore[arg-type]
         how = (task, c, device, graphs, few_shapes, self.report_failure)
         self.compiled = compilation.compile_where_it_pays(self.wrapped, *how)  # or `wrapped` itself
