@@ -67,7 +67,12 @@ def train(options: argparse.Namespace) -> None:
         from regard.training.plan.report import describe
 
         planned = plan(options.recipe, *options.data, **asked, set=changes, machine=options.machine)
-        print("\n".join([*planned.data, *describe(planned)]))
+        lines, where = [*planned.data, *describe(planned)], planned.request.machine
+        if where is not None and where.processes > 1:
+            from regard.training.plan.cluster import describe_cluster
+
+            lines[-1:] = describe_cluster(planned)  # instead of the time on one
+        print("\n".join(lines))
         return
     from regard.training.build import train
 

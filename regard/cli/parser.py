@@ -200,7 +200,9 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--epochs", **NUMBER, help="train for X passes over the data")
     p.add_argument("--minutes", type=float, metavar="M", help="train for at most M minutes (default: 5)")
     p.add_argument("--dry-run", action="store_true", help="print the plan, and train nothing")
-    machine = "print the plan for another machine: h200, h200x8, a100, cpu2, ..."
+    machine = (
+        "print the plan for another machine: h200, a100, cpu2, ...; for several: 256xh200, or 64 of this one"
+    )
     p.add_argument("--for", dest="machine", metavar="MACHINE", help=machine)
     p.add_argument("--lr", **NUMBER, help="the learning rate: train.lr")
     p.add_argument("--batch", **INTEGER, help="sequences per step: train.batch")

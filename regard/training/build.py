@@ -41,7 +41,7 @@ from regard.training.job import Job, check_folder, exclusive_folder, get_preset,
 from regard.training.machine import choose_device, explain_limits
 from regard.training.plan.follow import follow_plan, plan_job
 from regard.training.plan.plan import Plan
-from regard.training.plan.speed import known_machine, this_machine
+from regard.training.plan.speed import find_machine
 from regard.training.settings import from_data
 from regard.training.teacher import check_teachable, learn_answers, learn_probabilities
 from regard.training.trainer import TrainConfig, Trainer
@@ -105,7 +105,7 @@ def plan(
     """What `train` would do, on this machine or on one of a known name. Nothing is written."""
     job = make_job(name, data, valid, None, base, teacher, steps, epochs, minutes, set, resume=False)
     config, reading = check_sections(job)
-    where = this_machine(choose_device(config.device)) if machine is None else known_machine(machine)
+    where = find_machine(machine, choose_device(config.device))
     with read_together(
         reading.max_bytes,
         reading.version,

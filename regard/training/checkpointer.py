@@ -145,9 +145,9 @@ class Checkpointer:
         """Make these weights the model of the run. All processes must call this together."""
         full: Tensors = {}
         for name, t in weights.items():  # one after another: only the first process keeps all
-            whole = distributed.gather_full(t)
+            gathered = distributed.gather_full(t)
             if distributed.RANK == 0:
-                full[name] = whole if whole is t else whole.cpu()
+                full[name] = gathered if gathered is t else gathered.cpu()
         if distributed.RANK:
             return
         if self.config.adapter:

@@ -76,16 +76,22 @@ def wrap(
     if WORLD == 1:
         return objective
     if how != "ddp":
-        from torch.distributed.fsdp import fully_shard
-
-        mesh = make_mesh(device.type, shard or ON_MACHINE if how == "hybrid" else WORLD)
-        for block in blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(objective, mesh=mesh)
+        shard_module(
+            objective, blocks, make_mesh(device.type, shard or ON_MACHINE if how == "hybrid" else WORLD)
+        )
         return objective
     return nn.parallel.DistributedDataParallel(
         objective, device_ids=[device.index] if device.type == "cuda" else None
     )
+
+
+def shard_module(module: nn.Module, blocks: list[nn.Module], mesh: Any) -> None:
+    """Share the weights of a module between the processes of a mesh; blocks are gathered one at a time."""
+    from torch.distributed.fsdp import fully_shard
+
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(module, mesh=mesh)
 
 
 def make_mesh(device: str, shard: int) -> Any:

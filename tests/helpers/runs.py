@@ -8,13 +8,16 @@ import struct
 import wave
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from PIL import Image
+from torch import Tensor
 
 from helpers.disks import without_fsync
 from regard import cli
@@ -431,7 +434,49 @@ def main(path: str) -> None:
         for data, folder, settings in plan["runs"]:
             if (step := settings.pop("killed_at", None)) is not None:
                 patch.setattr(Trainer, "train_step", killed_at(step))
+            if (file := settings.pop("measured", None)) is not None:
+                with before(Trainer, "evaluate", partial(write_measured, Path(file))), counted_messages():
+                    tiny(data, Path(folder), **settings)
+                continue
             tiny(data, Path(folder), **settings)
+
+
+MESSAGES = {"all-gather": 0.0, "reduce-scatter": 0.0, "all-reduce": 0.0}  # bytes that this process has sent
+
+
+@contextlib.contextmanager
+def counted_messages() -> Iterator[None]:
+    """Count what FSDP sends while training steps are computed, as rings send it."""
+    size = dist.get_world_size
+
+    def gather(output: Tensor, own: Tensor, group: Any = None, **_: Any) -> None:
+        MESSAGES["all-gather"] += own.nbytes * (size(group) - 1)
+
+    def scatter(output: Tensor, input: Tensor, op: Any = None, group: Any = None, **_: Any) -> None:
+        MESSAGES["reduce-scatter"] += output.nbytes * (size(group) - 1)
+
+    def reduce(tensor: Tensor, op: Any = None, group: Any = None, **_: Any) -> None:
+        if tensor.numel() > 100:  # not what processes agree on
+            MESSAGES["all-reduce"] += 2 * tensor.nbytes * (size(group) - 1) / size(group)
+
+    with (
+        before(dist, "all_gather_single", gather),
+        before(dist, "reduce_scatter_single", scatter),
+        before(dist, "all_reduce", reduce),
+    ):
+        yield
+
+
+def write_measured(file: Path, trainer: Trainer, *_: Any) -> None:
+    """Write what the first process has, in bytes, and what it sent."""
+    if distributed.RANK == 0:
+        state = [t for t in trainer.checkpointer.optimizer_state().values() if t.ndim]
+        numbers = {"weights": list(trainer.model.parameters()), "optimizer": state}
+        memory = {
+            name: sum(getattr(t, "to_local", lambda t=t: t)().nbytes for t in tensors)
+            for name, tensors in numbers.items()
+        }
+        file.write_text(json.dumps({"memory": memory, "sent": MESSAGES}))
 
 
 def killed_at(step: int) -> Callable[[Trainer], Any]:

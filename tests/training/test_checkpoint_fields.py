@@ -165,9 +165,9 @@ def test_every_tensor_file(run: Any, step: Path) -> None:
 def test_a_newer_format_is_not_damage(run: Any, step: Path) -> None:
     """A later version may have other files, too."""
     file = step / "state.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 3}))
     (step / "new.safetensors").write_bytes(b"")
-    user_error(run.restore, file, "format 2", "update")
+    user_error(run.restore, file, "format 3", "update")
     assert not restores_or_says(run, file)
     sign(step)
     assert not restores_or_says(run, file)

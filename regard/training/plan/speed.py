@@ -40,6 +40,8 @@ class Machine:
     layer_seconds: float = 3.2e-4  # forward, backward and update of a layer, however small
     step_seconds: float = 5e-4
     processes: int = 1
+    inside: float = 350e9  # bytes per second from one process to another of the same machine (NVLink)
+    between: float = 45e9  # and to one of another machine (400 Gbit/s)
     bf16: bool = False  # a CPU that computes faster in bf16; GPUs do so anyway
 
     @property
@@ -58,17 +60,22 @@ def cpu(name: str, peak: float, memory: float) -> Machine:
         plain_half=105,
         layer_seconds=4e-4,
         step_seconds=2e-3,
+        inside=1e9,
+        between=1e9,
     )
 
 
+SLOW: Any = {"inside": 20e9, "between": 11e9}  # PCIe, and 100 Gbit/s
 # bf16 products without sparsity: measured on the H200, nine tenths of the data sheet of the others.
 MACHINES = {
     "h200": Machine(name="h200", peak=774e12, memory=139 * 2**30),
     "h100": Machine(name="h100", peak=740e12, memory=79 * 2**30),
-    "a100": Machine(name="a100", peak=280e12, memory=79 * 2**30, half=400, plain_half=880),
-    "l4": Machine(name="l4", peak=110e12, memory=22 * 2**30, half=300, plain_half=660),
-    "rtx4090": Machine(name="rtx4090", peak=150e12, memory=23 * 2**30, half=300, plain_half=660),
-    "t4": Machine(name="t4", peak=40e12, memory=15 * 2**30, half=200, plain_half=440),
+    "a100": Machine(
+        name="a100", peak=280e12, memory=79 * 2**30, half=400, plain_half=880, inside=230e9, between=22e9
+    ),
+    "l4": Machine(name="l4", peak=110e12, memory=22 * 2**30, half=300, plain_half=660, **SLOW),
+    "rtx4090": Machine(name="rtx4090", peak=150e12, memory=23 * 2**30, half=300, plain_half=660, **SLOW),
+    "t4": Machine(name="t4", peak=40e12, memory=15 * 2**30, half=200, plain_half=440, **SLOW),
 }
 WORD = 2e5  # operations for a word of word2vec, as fast as it is on two cores
 FASTER_NOW = 1.15  # than what is remembered; less is chance, and would change a plan from run to run
@@ -77,14 +84,23 @@ PROCESS, READING = 0.36e9, 0.13e9  # bytes of Python with torch; and to encode a
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
 
 
+def find_machine(name: str | None, device: torch.device) -> Machine:
+    """A machine by its name, or as many processes as a number says, each with a device as this one has."""
+    if name is not None and not (name.isdecimal() and int(name)):
+        return known_machine(name)
+    machine = this_machine(device)
+    return machine if name is None else replace(machine, processes=int(name))
+
+
 def known_machine(name: str) -> Machine:
-    """A machine by its name: h200, h200x8 (as many GPUs), cpu2 (as many cores)."""
-    match = re.fullmatch(r"(?:cpu(\d+)|(\w+?)(?:x(\d+))?)", name)
+    """A machine by its name: h200, h200x8 or 8xh200 (as many GPUs), cpu2 (as many cores)."""
+    match = re.fullmatch(r"(?:cpu(\d+)|(\w+?)(?:x(\d+))?)", re.sub(r"^(\d+)x(\w+)$", r"\2x\1", name))
     if match and match[1] and int(match[1]):
         return cpu(name, CORE * int(match[1]), 4e9 * int(match[1]))
     if not match or match[2] not in MACHINES or match[3] == "0":
         raise UserError(
-            f"--for {name}: not a machine; {suggest(name, [*MACHINES, 'cpu2'])} (h200x8: eight of them)"
+            f"--for {name}: not a machine; {suggest(name, [*MACHINES, 'cpu2'])} "
+            "(h200x8: eight of them; 8: as many as this one)"
         )
     return replace(MACHINES[match[2]], name=name, processes=int(match[3] or 1))
 
@@ -192,6 +208,16 @@ class Row:
     predicted: float  # tokens whose probabilities are computed
 
 
+def make_empty(kind: str, settings: dict[str, Any], sizes: dict[str, Any]) -> Any:
+    """A model on the meta device, which takes no memory."""
+    model_class, model_config, _ = MODELS[kind]
+    try:
+        with EmptyWeights():
+            return model_class(recipe.fill("model", settings, model_config, **sizes)).to("meta")
+    except ValueError as e:
+        raise UserError(f"model: {e}") from None
+
+
 def cost_of(
     kind: str,
     settings: dict[str, Any],
@@ -200,12 +226,7 @@ def cost_of(
     muon: bool,
 ) -> Cost:
     """The cost of a model, from a pass over one row on the meta device."""
-    model_class, model_config, _ = MODELS[kind]
-    try:
-        with EmptyWeights():
-            model = model_class(recipe.fill("model", settings, model_config, **sizes)).to("meta")
-    except ValueError as e:
-        raise UserError(f"model: {e}") from None
+    model = make_empty(kind, settings, sizes)
     weights = sum(p.numel() for p in model.parameters())
     embedded = sum(p.numel() for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters())
     blocks = [m for m in model.modules() if isinstance(m, Block)]
@@ -270,7 +291,20 @@ def memory_of(machine: Machine, cost: Cost, units: float, vocab: int, muon: bool
     a CPU, of all that the process has."""
     by_muon = cost.blocks if muon else 0
     state = 4 * (2 * cost.weights + by_muon + 2 * (cost.weights - by_muon))
-    # measured on the H200: bf16 takes 0.43 of what is kept in float32; logits are computed a part at a time
-    saved_bytes = cost.activations * units / machine.processes * (0.43 if machine.gpu else 1.0)
-    logits = 8.0 * min(units / machine.processes, 8192) * vocab
-    return state + saved_bytes + logits + (0.2e9 if machine.gpu else PROCESS)
+    units /= machine.processes
+    return (
+        state + saved_of(machine, cost, units) + logits_of(units, vocab) + (0.2e9 if machine.gpu else PROCESS)
+    )
+
+
+def saved_of(machine: Machine, cost: Cost, units: float, twice: bool = False) -> float:
+    """The bytes that a process keeps for the backward pass of so many units; if blocks are computed `twice`,
+    the input of each, and the rest of one of them."""
+    # measured on the H200: bf16 takes 0.43 of what is kept in float32
+    saved_bytes = cost.activations * units * (0.43 if machine.gpu else 1.0)
+    return 4.0 * cost.width * cost.layers * units + saved_bytes / cost.layers if twice else saved_bytes
+
+
+def logits_of(units: float, vocab: int) -> float:
+    """The bytes of logits, which are computed a part at a time."""
+    return 8.0 * min(units, 8192) * vocab

@@ -1,0 +1,176 @@
+"""What a step takes in each of many processes: memory, communication and time, from shapes alone.
+
+The model is built without memory (the meta device) and sharded as it would be, in a process group that only
+pretends to have the others. So a laptop plans for a thousand GPUs.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch import nn
+
+from regard.errors import UserError
+from regard.training import distributed
+from regard.training.plan.plan import Plan, rows_of, vocab_of
+from regard.training.plan.report import UNITS, count, duration, machine_words
+from regard.training.plan.sizes import SHARE
+from regard.training.plan.speed import Machine, logits_of, make_empty, saved_of, step_seconds
+
+NUMBER = 4  # bytes of a weight, of its gradient and of each number of its optimizer: float32
+PER_MACHINE = 8  # GPUs of a machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """How many weights a process has, and how many it gathers at a time."""
+
+    processes: int
+    shard: int  # processes that share a copy of the weights
+    total: int  # weights of the model
+    blocks: int  # that the first process has of the blocks; no other has more
+    rest: int  # and of all else
+    largest: int  # weights of the largest block
+    outside: int  # weights of all that is in no block
+
+    @property
+    def own(self) -> int:
+        return self.blocks + self.rest
+
+
+@contextlib.contextmanager
+def fake_processes(count: int) -> Iterator[None]:
+    """Be the first of so many processes, of which the others do not exist."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        raise UserError("--for plans in one process; leave torchrun out")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def share_model(model: nn.Module, processes: int, parallel: str, shard: int | None) -> Shares:
+    """Shard a model without memory over so many processes, and count what the first of them has."""
+    blocks = list(model.blocks)  # type: ignore[arg-type]
+    inside = {p for block in blocks for p in block.parameters()}
+    sizes = {"total": sum(p.numel() for p in model.parameters())}
+    sizes["largest"] = max((sum(p.numel() for p in b.parameters()) for b in blocks), default=0)
+    sizes["outside"] = sizes["total"] - sum(p.numel() for p in inside)
+    if parallel == "ddp" or processes == 1:
+        own = {"blocks": sizes["total"] - sizes["outside"], "rest": sizes["outside"]}
+        return Shares(processes=processes, shard=1, **sizes, **own)
+    names = {name for name, p in model.named_parameters() if p in inside}
+    size = processes if parallel == "fsdp" else min(processes, shard or PER_MACHINE)
+    with fake_processes(processes):
+        distributed.shard_module(model, blocks, distributed.make_mesh("cpu", size))
+        local = {name: p.to_local().numel() for name, p in model.named_parameters()}  # type: ignore[attr-defined]
+    own = {"blocks": sum(n for name, n in local.items() if name in names)}
+    own["rest"] = sum(local.values()) - own["blocks"]
+    return Shares(processes=processes, shard=size, **sizes, **own)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a step takes in each process."""
+
+    machine: Machine
+    shares: Shares
+    memory: dict[str, float]  # bytes, by what they are for
+    sent: dict[str, float]  # bytes that each process sends in a step, by kind of communication
+    computing: float  # seconds of a step
+    sending: float  # seconds, beside it
+
+    @property
+    def step(self) -> float:
+        return max(self.computing, self.sending)
+
+
+def plan_cluster(plan: Plan) -> Cluster:
+    """What a step of the plan takes in each process of its machine."""
+    machine, get = plan.request.machine, plan.get
+    assert machine is not None
+    model = make_empty(plan.request.kind, plan.model_settings(), rows_of(plan)[2])
+    shares = share_model(model, machine.processes, get("train.parallel", "ddp"), get("train.shard"))
+    rows = plan.batch / rows_of(plan)[1].units / machine.processes
+    parts = max(1, math.ceil(rows / get("train.micro"))) if get("train.micro") else 1
+    units = plan.batch / machine.processes / parts
+    twice = bool(get("train.recompute"))
+    memory = state_memory(shares, parts, plan.by_muon, bool(get("train.ema")))
+    memory["kept for the backward pass"] = saved_of(machine, plan.cost, units, twice)
+    memory["logits"] = logits_of(units, vocab_of(plan))
+    sent = count_sent(shares, parts)
+    computing = step_seconds(machine, plan.cost, plan.batch, plan.is_compiled())
+    computing *= 4 / 3 if twice else 1  # a second forward pass
+    return Cluster(machine, shares, memory, sent, computing, seconds_to_send(machine, shares, sent))
+
+
+def state_memory(shares: Shares, parts: int, muon: bool, ema: bool) -> dict[str, float]:
+    """The bytes of what does not depend on the batch, by what they are for."""
+    s, sharded = shares, shares.shard > 1
+    matrices = s.blocks if muon else 0  # nearly all weights of the blocks
+    memory = {
+        "weights": s.own,
+        # those of parts of a batch are added up before they are shared
+        "gradients": s.total if sharded and parts > 1 else s.own,
+        "optimizer": 2 * s.own - matrices + (s.own if ema else 0),
+        # the next block is gathered while one is computed; what is in no block stays gathered
+        "gathered layers": s.outside + 2 * s.largest if sharded else 0,
+        "messages": 2 * s.largest if sharded else s.total if s.processes > 1 else 0,
+        "Muon's matrices": 3 * (s.total - s.outside) if muon and sharded else 0,
+    }
+    return {name: float(NUMBER * n) for name, n in memory.items() if n}
+
+
+def count_sent(shares: Shares, parts: int) -> dict[str, float]:
+    """The bytes that a process sends in a step, by kind of communication (rings)."""
+    s, copies = shares, shares.processes // shares.shard
+    sent = {
+        # before the forward and the backward pass of each part; between them, what is in no block stays
+        "all-gather": (s.shard - 1) * (2 * s.blocks + s.rest) * parts,
+        "reduce-scatter": (s.shard - 1) * s.own,
+        "all-reduce": 2 * s.own * (copies - 1) / copies,
+    }
+    return {name: float(NUMBER * n) for name, n in sent.items() if n}
+
+
+def seconds_to_send(machine: Machine, shares: Shares, sent: dict[str, float]) -> float:
+    """The time of all messages of a step; those between machines are slower."""
+    inside = shares.shard <= PER_MACHINE
+    rate = machine.inside if inside else machine.between
+    group = sent.get("all-gather", 0.0) + sent.get("reduce-scatter", 0.0)
+    between = machine.inside if shares.processes <= PER_MACHINE else machine.between
+    return group / rate + sent.get("all-reduce", 0.0) / between
+
+
+def describe_cluster(plan: Plan) -> list[str]:
+    """The lines of a plan for several processes."""
+    c, get = plan_cluster(plan), plan.get
+    s, total = c.shares, sum(c.memory.values())
+    way = {"ddp": "each has all weights", "fsdp": "all share the weights"}.get(
+        get("train.parallel", "ddp"), f"groups of {s.shard} share the weights"
+    )
+    parts = ", ".join(f"{name} {gigabytes(n)}" for name, n in c.memory.items())
+    start = gigabytes(NUMBER * s.total)
+    fits = "" if total <= c.machine.memory else f"; only {gigabytes(c.machine.memory)} are there"
+    sent = ", ".join(f"{name} {gigabytes(n)}" for name, n in c.sent.items()) or "nothing"
+    rate, unit = plan.batch / c.step, UNITS.get(plan.request.task, "tokens")
+    seconds = plan.steps * c.step / SHARE
+    used = plan.cost.flops * plan.batch / c.step / (c.machine.peak * c.machine.processes)
+    return [
+        f"  {s.processes} processes, {way}: each has {count(s.own)} of {count(s.total)} weights",
+        f"  memory of a process: {gigabytes(total)} ({parts}){fits}; at the start {start}",
+        f"  sent by a process in a step: {gigabytes(sum(c.sent.values()))} ({sent}), {c.sending:.3g} s",
+        f"  a step: {c.computing:.3g} s of computing, beside the messages; {count(rate)} {unit}/s, "
+        f"{used:.0%} of the peak",
+        f"  about {duration(seconds) if seconds < 7200 else f'{seconds / 3600:.1f} hours'} "
+        f"on {machine_words(c.machine)}",
+    ]
+
+
+def gigabytes(n: float) -> str:
+    return f"{n / 1e9:.3g} GB" if n >= 1e8 else f"{n / 1e6:.3g} MB"
