@@ -149,7 +149,7 @@ def prepare(options: argparse.Namespace) -> None:
 
     sections = recipe.change(recipe.read("write"), recipe.assignments(options.set))
     config = recipe.fill("data", sections["data"], DataConfig)
-    prepare(options.data, options.out, config, Write.specials, options.valid)
+    prepare(options.data, options.out, config, Write.specials, options.valid, part=options.part)
     print(options.out)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -152,11 +153,21 @@ def build_parser() -> Parser:
     p.add_argument("data", nargs="+", metavar="DATA")
     p.add_argument("--out", required=True, metavar="DIR", help="a new folder")
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
+    about = "prepare only the K-th of N parts of the files, as on one of N machines; the last one joins them"
+    p.add_argument("--part", type=part_of, metavar="K/N", help=about)
     add_set_option(p)
     for name in READING:
         about = "data.max_bytes=N: let a compressed file expand to N bytes"
         add_set_option(commands.choices[name], about)
     return top
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """Return the numbers of K/N."""
+    match = re.fullmatch(r"([0-9]{1,5})/([0-9]{1,5})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part such as 3/64")
+    return int(match[1]), int(match[2])
 
 
 def add_set_option(

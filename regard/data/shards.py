@@ -4,8 +4,10 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,14 @@ from regard.data.encoding import (
     texts_to_learn_from,
     tokenizer_for,
 )
+from regard.data.files import expand_folders
 from regard.data.reading import read_together
 from regard.data.shard import Shard
 from regard.data.splitting import use_splits
 from regard.data.streams import Stream
 from regard.draw.terminal import progress
 from regard.errors import UserError, first_line, os_reason
-from regard.files.atomic import atomic_folder
+from regard.files.atomic import atomic_folder, write_text
 from regard.files.regular import check_name
 from regard.files.untrusted import read_text
 from regard.text.tokenizer import Tokenizer
@@ -37,11 +40,18 @@ from regard.text.tokenizer import Tokenizer
 SHARD_TOKENS = 2**26  # in a file
 INDEX = "shards.json"
 VERSION = 1  # of the index
+VERSION_OF_PARTS = 2  # of an index of parts, which are prepared folders
+PART = re.compile(r"part-([0-9]{5})-of-([0-9]{5})")  # the name of a part's folder
+
+Part = tuple[int, int]  # its number, from 1 on, and how many there are
 MAX_INDEX = 2**26  # bytes
 
 
 def is_prepared(paths: Sequence[str]) -> bool:
-    """Return whether these are folders that `prepare` wrote; raise UserError if only some are."""
+    """Return whether these are folders that `prepare` wrote; raise UserError if only some are, or if
+    parts are missing."""
+    for path in paths:
+        check_parts(Path(path))
     has_index = {str(path): (Path(path) / INDEX).is_file() for path in paths}
     if len(set(has_index.values())) > 1:
         folder = next(path for path in has_index if has_index[path])
@@ -54,12 +64,12 @@ def concat_shards(folders: Sequence[str], sides: Sequence[str], tokenizer: Token
     """Return the shards of these folders as one stream, with the end token between folders too."""
     parts: list[np.ndarray | Shard] = []
     size = 0
-    for folder in folders:
-        about = _read_index(Path(folder), tokenizer)
+    for folder in (part for path in folders for part in _list_parts(Path(path))):
+        about = _read_index(folder, tokenizer)
         for side in sides:
             shards = [
                 Shard(
-                    Path(folder) / Path(entry["name"]).name,
+                    folder / Path(entry["name"]).name,
                     about["dtype"],
                     entry["tokens"],
                     entry["sha256"],
@@ -94,6 +104,40 @@ def _read_index(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
             f"{folder / 'tokenizer.json'}: not the tokenizer of these shards; prepare the folder again"
         )
     return about
+
+
+def _list_parts(folder: Path) -> list[Path]:
+    """Return the folders that hold the shards of a prepared folder: its parts, or itself."""
+    file = folder / INDEX
+    try:
+        about = json.loads(read_text(file, MAX_INDEX))
+        if about["version"] != VERSION_OF_PARTS:
+            return [folder]
+        digests = {str(name): str(digest) for name, digest in about["parts"].items()}
+        if not all(map(PART.fullmatch, digests)):
+            raise ValueError("a part has another name")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{file}: damaged ({first_line(error)}); prepare the folder again") from None
+    for name, digest in digests.items():
+        text = read_text(folder / name / INDEX, MAX_INDEX)
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise UserError(f"{folder / name / INDEX}: not that of {file}; prepare this part again")
+    return [folder / name for name in sorted(digests)]
+
+
+def check_parts(folder: Path) -> None:
+    """Raise UserError if a folder has some of the parts that `prepare` writes, but not all."""
+    if not folder.is_dir() or (folder / INDEX).is_file():
+        return
+    matches = [match for path in folder.iterdir() if (match := PART.fullmatch(path.name))]
+    if matches:
+        count = int(matches[0][2])
+        missing = sorted({*range(1, count + 1)} - {int(match[1]) for match in matches})
+        which = ", ".join(f"{n}/{count}" for n in missing[:3])
+        raise UserError(
+            f"{folder}: {len(missing)} of {count} parts are missing; prepare them with --part {which}"
+            + ("" if len(missing) <= 3 else ", ...")
+        )
 
 
 class _ShardWriter:
@@ -154,8 +198,12 @@ def prepare(
     specials: Sequence[str],
     valid_paths: Sequence[str] = (),
     shard: int = SHARD_TOKENS,
+    part: Part | None = None,
 ) -> dict[str, Any]:
     """Write texts of any size to a folder of token shards for `load_corpus`; return its shards.json.
+
+    A `part` has every n-th file, in a folder of its own inside `out`; when the last one is written, they are
+    joined. All have the tokenizer that the first one learns, and each holds out some of its own texts.
 
     The texts are read in chunks, up to three times: to count them, to train the tokenizer and to encode them.
     So the memory does not depend on their size: some hundred megabytes for each core, and while a tokenizer
@@ -164,6 +212,7 @@ def prepare(
     """
     out = Path(os.path.abspath(out))
     check_name(out)
+    target = out if part is None else out / f"part-{part[0]:05d}-of-{part[1]:05d}"
     for inputs in (paths, valid_paths):
         if is_prepared(inputs):
             raise UserError(f"{inputs[0]}: prepared already; give the texts")
@@ -171,13 +220,18 @@ def prepare(
         reading_as = read_together(
             config.max_bytes, config.version, columns=config.columns, stream=config.stream
         )
-        with atomic_folder(out, "--out") as draft, reading_as as reading:
+        with atomic_folder(target, "--out") as draft, reading_as as reading:
             paths, valid_paths = use_splits(paths, valid_paths, has_classes=False)
+            own, first, request = divide_files(paths, valid_paths, config, part)
+            if own != first:  # they are part of the first part
+                config, valid_paths = replace(config, holdout=0 if valid_paths else config.holdout), ()
             valid = reiterable_chunks(valid_paths) if valid_paths else None
-            parts = split_texts(reiterable_chunks(paths), valid, config.holdout)
-            with progress("bytes prepared", text_size([*paths, *valid_paths])) as advance:
-                tokenizer = tokenizer_for(texts_to_learn_from(parts), config, specials)
-                about = _write_shards(parts, tokenizer, draft, shard, advance)
+            parts = split_texts(reiterable_chunks(own), valid, config.holdout)
+            learnable = parts if own == first else split_texts(reiterable_chunks(first), None, config.holdout)
+            with progress("bytes prepared", text_size([*own, *valid_paths])) as advance:
+                tokenizer = tokenizer_for(texts_to_learn_from(learnable), config, specials)
+                about = _write_shards(parts, tokenizer, draft, shard, advance, request)
+        missing = join_parts(out, part[1]) if part else 0
     except OSError as error:  # errors of reading are UserErrors already
         raise UserError(
             f"{out}: cannot be written ({os_reason(error)}); free space or choose another folder"
@@ -186,11 +240,73 @@ def prepare(
         print(note, file=sys.stderr)
     train, valid_tokens = about["train"]["tokens"], about["valid"]["tokens"]
     print(f"prepared {train:,} tokens for training and {valid_tokens:,} held out", file=sys.stderr)
+    if part:
+        rest = f"{missing} of {part[1]} parts are missing" if missing else f"all {part[1]} parts are joined"
+        print(f"{out}: {rest}", file=sys.stderr)
     return about
 
 
+def divide_files(
+    paths: Sequence[str], valid_paths: Sequence[str], config: DataConfig, part: Part | None
+) -> tuple[Sequence[str], Sequence[str], str | None]:
+    """Return the files of a part, those of the first part, and a digest of what all parts must share."""
+    if part is None:
+        return paths, paths, None
+    number, count = part
+    files = list(expand_folders(paths))
+    if len(files) < count:
+        raise UserError(
+            f"--part {number}/{count}: there are {len(files)} files; split them, or take fewer parts"
+        )
+    if config.tokenizer == "char":
+        raise UserError(
+            "--part: characters of all parts would have to be known; give data.tokenizer=bpe, or a file"
+        )
+    names = [os.path.basename(name) for name in (*files, *valid_paths)]
+    shared = json.dumps([names, count, vars(config)], default=str)
+    return files[number - 1 :: count], files[::count], hashlib.sha256(shared.encode()).hexdigest()
+
+
+def join_parts(out: Path, count: int) -> int:
+    """Write the index of a folder if all of its parts are there; return how many are missing.
+
+    Whoever writes the last part does this; two that do so at once write the same.
+    """
+    names = [f"part-{n:05d}-of-{count:05d}" for n in range(1, count + 1)]
+    there = [name for name in names if (out / name / INDEX).is_file()]
+    if len(there) < count:
+        return count - len(there)
+    texts = {name: read_text(out / name / INDEX, MAX_INDEX) for name in names}
+    indexes = {name: json.loads(text) for name, text in texts.items()}
+    first = indexes[names[0]]
+    for name, about in indexes.items():
+        for key in ("request", "tokenizer", "dtype"):
+            if about.get(key) != first.get(key):
+                raise UserError(
+                    f"{out / name}: prepared from other files or with other settings than {names[0]}; "
+                    "delete it, and prepare it again"
+                )
+    write_text(out / "tokenizer.json", read_text(out / names[0] / "tokenizer.json", MAX_INDEX))
+    index: dict[str, Any] = {
+        "version": VERSION_OF_PARTS,
+        "tokenizer": first["tokenizer"],
+        "dtype": first["dtype"],
+    }
+    for side in ("train", "valid"):
+        keys = ("documents", "bytes", "tokens")
+        index[side] = {key: sum(about[side][key] for about in indexes.values()) for key in keys}
+    index["parts"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    write_text(out / INDEX, json.dumps(index, indent=1) + "\n")
+    return 0
+
+
 def _write_shards(
-    parts: Parts, tokenizer: Tokenizer, folder: Path, size: int, advance: Callable[[int], None]
+    parts: Parts,
+    tokenizer: Tokenizer,
+    folder: Path,
+    size: int,
+    advance: Callable[[int], None],
+    request: str | None,
 ) -> dict[str, Any]:
     dtype = dtype_for(tokenizer)
     with (
@@ -210,5 +326,7 @@ def _write_shards(
         "train": train.about,
         "valid": valid.about,
     }
+    if request is not None:
+        about["request"] = request
     (folder / INDEX).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     return about
