@@ -13,6 +13,11 @@ def look(options: argparse.Namespace) -> None:
     if options.against and options.save is not None:
         raise UserError("--against works on the page in the browser only; leave --save out")
     ending = (options.save or ".html").lower()
+    saves_page = options.save is not None and ending.endswith(".html")
+    if options.with_model and not saves_page:
+        raise UserError("--with-model puts the model into a page; give --save model.html, too")
+    if not options.input and not saves_page:
+        raise UserError("give an INPUT to look at: a text or an image; --save model.html needs none")
     if ending.endswith(".html"):
         open_page(options)
     elif ending.endswith(".safetensors"):
@@ -42,7 +47,7 @@ def open_page(options: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C, or save it as one file."""
     if options.patch is not None:
         raise UserError("--patch is for images; leave it out and click a patch on the page, or save .svg")
-    if len(options.input) != 1:
+    if len(options.input) > 1:
         raise UserError(f"the page shows one INPUT, not {len(options.input)}; --save .svg draws several")
     from regard.runs.load import load
     from regard.viewer.html import VIEWS
@@ -52,7 +57,13 @@ def open_page(options: argparse.Namespace) -> None:
         raise UserError(f"--view {options.view}: the page has no such view; it has {', '.join(VIEWS)}")
     settings = {name: getattr(options, name) for name in ("view", "part", "layer", "head")}
     state = {name: str(value) for name, value in settings.items() if value is not None}
-    (text,) = check_inputs(options.input)
+    text = next(check_inputs(options.input), None)
+    if text is None or options.with_model:
+        from regard.viewer.model_file import save_model
+
+        save_model(load_at(options), options.save, text, options.answer, **state)
+        print(options.save)
+        return
     session = page(load_at(options), text, options.answer)
     compared_models = [load(folder, dtype=options.dtype) for folder in options.against]
     for folder, other in zip(options.against, compared_models, strict=True):

@@ -279,8 +279,11 @@ def add_answer_options(p: argparse.ArgumentParser) -> None:
 
 def add_look_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL")
-    p.add_argument("input", nargs="+", metavar="INPUT", help="a text or an image; several with --save .svg")
+    p.add_argument("input", nargs="*", metavar="INPUT", help="a text or an image; several with --save .svg")
     p.add_argument("--save", metavar="FILE", help=".svg, .png, .html (the page), .safetensors (all tensors)")
+    p.add_argument(
+        "--with-model", action="store_true", help="in the .html, too: it runs offline; as without INPUT"
+    )
     add_at_option(p)
     add_dtype_option(p)
     p.add_argument("--view", metavar="NAME", help="the view; a wrong name lists them")

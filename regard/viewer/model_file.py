@@ -1,20 +1,107 @@
 """The file that is the model: the page, with the weights and the program that its engine runs offline."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.files.atomic import atomic_file
+from regard.models.base import EncoderDecoder
 from regard.quantize.weights import Int8Weight, SmallWeight, dequantized
 from regard.runs.model import Model
 from regard.viewer.html import html_page
 from regard.viewer.program import Program
+from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 
-MAX_WEIGHTS = 100_000_000  # a browser takes minutes to open a file of more
-ENGINE = "local"  # what the names of the engine's modules begin with
+MAX_WEIGHTS = 100_000_000  # a browser takes too long to open a file of more
+TASKS = "write", "fill", "classify", "translate", "chat", "restore", "see", "caption"
+LATER = {"logged": False, "step": None, "steps": [], "maps": [], "searches": False, "layers": None}
+
+
+def save_model(
+    model: Model, path: str | Path, input: Any = None, answer: str | None = None, **state: Any
+) -> None:
+    """Write one HTML file that runs the model in any browser, offline, and opens on this input."""
+    content = model_content(model, input, answer, {name: str(value) for name, value in state.items()})
+    with atomic_file(Path(path)) as temporary:
+        temporary.write_text(html_page(content), encoding="utf-8")
+
+
+def model_content(
+    model: Model, input: Any = None, answer: str | None = None, state: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """What such a file holds: a manifest as a pattern for those of other inputs, and the model."""
+    check_model(model)
+    input = model.task.example_input() if input is None else model.open_input(input)
+    session = Session(model, input, answer, layers=None)
+    program = Program(model, session.trace)
+    manifest: dict[str, Any] = session.manifest | LATER | {"logged": bool(session.log())}
+    for part in ("tensors", "sums", "texts"):
+        manifest[part] = {name: manifest[part][name] for name in program.names if name in manifest[part]}
+    pixels = session.trace.tensors.get("pixels")
+    return {
+        "manifest": manifest,
+        "model": {
+            "program": program.steps(),
+            "weights": pack_weights(program.weights),
+            "tokenizers": [pack_tokenizer(tokenizer) for tokenizer in model.tokenizers],
+            "task": describe_task(model, session),
+            "patchable": session.whatif.patchable if session.outputs() is not None else [],
+            "pixels": None if pixels is None else {"shape": list(pixels.shape), "data": encode(pixels)},
+        },
+        "state": state or {},
+        "log": session.log(),
+        "tensors": pack_weights({name: torch.atleast_2d(t) for name, t in session.space.tensors.items()}),
+    }
+
+
+def check_model(model: Model) -> None:
+    """Raise UserError if this model can't run in a page."""
+    task, weights = model.task, sum(p.numel() for p in model.model.parameters())
+    name: str = task.config.name
+    if weights > MAX_WEIGHTS:
+        raise UserError(f"{weights:,} weights are too many for a page; it takes up to {MAX_WEIGHTS:,}")
+    if name not in TASKS or (name == "classify" and isinstance(model.model, EncoderDecoder)):
+        kind = f"{name} by writing" if name in TASKS else name
+        raise UserError(f"the task {kind} does not run in a page; give an INPUT to save the page of that one")
+    if task.template is not None:
+        raise UserError(
+            "a chat template does not run in a page; give an INPUT to save the page of that one"
+        )
+    if name == "fill" and (task.config.replaced or not task.config.words):
+        raise UserError("only a model that fills blanks runs in a page; give an INPUT to save its page")
+
+
+def describe_task(model: Model, session: Session) -> dict[str, Any]:
+    """How an input becomes tokens, and tokens an answer."""
+    task, trace = model.task, session.trace
+    about: dict[str, Any] = {
+        "reads": "image" if task.reads == "image" else task.config.name,
+        "writes": task.has_source,
+        "generates": task.generates,
+        "context": task.context,
+        "most": model.generation.get("max_new_tokens", 200),
+        "ends": list(task.end_ids),
+        "begin": task.begin,
+        "end": task.end,
+        "source_end": task.end if task.source_end is None else task.source_end,
+        "labels": list(task.class_names) or None,
+    }
+    own = {name: getattr(task, name) for name in ("mask", "sentinels", "bounds") if hasattr(task, name)}
+    if (first := getattr(task, "first", None)) is not None:
+        own["first"] = [first] if isinstance(first, int) else list(first)
+    if task.reads == "image":
+        own["image"] = list(task.image_shape)
+        own["counts"] = {side: len(trace.tokens[side]) for side in ("text", "source") if side in trace.tokens}
+    else:
+        own["blank"] = task.tokenizer.encode("\n") or [task.tokenizer.end or 0]
+        own["separator"] = task.tokenizer.id("<sep>")
+    own |= {name: getattr(task.config, name) for name in ("turns", "longest") if hasattr(task.config, name)}
+    return about | own
 
 
 def pack_weights(weights: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
@@ -23,12 +110,13 @@ def pack_weights(weights: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
     packed: dict[str, dict[str, Any]] = {}
     names: dict[tuple[Any, ...], str] = {}
     for name, weight in weights.items():
-        t = dequantized(weight).detach().float().cpu().contiguous()
-        key = (id(weight),) if isinstance(weight, SmallWeight) else (t.data_ptr(), t.shape)
+        small = isinstance(weight, SmallWeight)
+        key = (id(weight),) if small else (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
         like = names.setdefault(key, name)
-        if like != name and torch.equal(t, dequantized(weights[like]).float()):
+        t = dequantized(weight).detach().float().cpu()
+        if like != name:
             packed[name] = {"shape": list(t.shape), "data": "", "like": like}
-        elif isinstance(weight, SmallWeight) and weight.name == "int8":
+        elif small and weight.name == "int8":  # type: ignore[attr-defined]
             integers, scale = Int8Weight.from_float(t).parts
             packed[name] = {"shape": list(t.shape), "data": encode(integers), "scale": encode(scale)}
         else:
@@ -37,4 +125,4 @@ def pack_weights(weights: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
 
 
 def encode(t: Tensor) -> str:
-    return base64.b64encode(t.contiguous().numpy().tobytes()).decode()
+    return base64.b64encode(t.cpu().contiguous().numpy().tobytes()).decode()

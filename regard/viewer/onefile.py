@@ -13,6 +13,7 @@ FRAME_HEIGHT = 720  # pixels
 
 
 START = "app.js"  # the module that starts the page
+ENGINE = "local"  # what the names of modules begin with that run a model in the page
 IMPORT = re.compile(r'^(?:import|\}) .*from "\./(\w+\.js)";', re.MULTILINE)
 
 
@@ -26,9 +27,13 @@ def modules(folder: Path, *starts: str) -> list[str]:
     return order
 
 
-def all_modules(folder: Path) -> list[str]:
-    """All modules, also those that are loaded when a view is opened; the one that starts the page is last."""
-    return modules(folder, *(path.name for path in sorted(folder.glob("*.js")) if path.name != START), START)
+def all_modules(folder: Path, engine: bool = False) -> list[str]:
+    """All modules, also those that are loaded when a view is opened; the one that starts the page is last.
+
+    Those of the engine that runs a model are there only if they are asked for.
+    """
+    names = [path.name for path in sorted(folder.glob("*.js")) if path.name != START]
+    return modules(folder, *(name for name in names if engine or not name.startswith(ENGINE)), START)
 
 
 def index(folder: Path) -> str:
@@ -40,8 +45,8 @@ def index(folder: Path) -> str:
 
 
 def build_html(folder: Path, content: dict[str, Any]) -> str:
-    """The page of a folder in one file, with what it is to show."""
-    script = bundle_modules(folder, all_modules(folder))
+    """The page of a folder in one file, with what it is to show, and the engine if there is a model in it."""
+    script = bundle_modules(folder, all_modules(folder, engine="model" in content))
     style = (folder / "page.css").read_text(encoding="utf-8")
     hashes = [csp_hash(text) for text in (script, style)]
     policy = (

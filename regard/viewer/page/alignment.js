@@ -63,7 +63,7 @@ export const alignment = {
 /** @param {App} app */
 function offeredBeams({ manifest, source }) {
   if (!manifest.searches) return [1];
-  return source.live ? BEAMS : source.beams;
+  return source.beams ?? BEAMS;
 }
 
 /** @type {(app: App, tree: SearchTree, beams: number, tall: number) => Selection} */

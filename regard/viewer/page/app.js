@@ -5,7 +5,7 @@ import {
   alertBox, fileKind, formatCount, h, label, messageOf, shortPath, stepMenu, toBase64,
 } from "./dom.js";
 import { allAttentions } from "./selection.js";
-import { Saved, Server } from "./source.js";
+import { openSource } from "./source.js";
 
 const OUTPUT_TITLES = { next: "Next token", fill: "Words", classes: "Classes" };
 
@@ -76,7 +76,7 @@ const byId = (id) => /** @type {HTMLElement} */ (findId(id));
 const titleOf = ({ title }) => (typeof title === "string" ? title : title(app));
 
 const saved = findId("kept");
-const source = saved ? new Saved(JSON.parse(saved.textContent ?? "")) : new Server();
+const source = openSource(saved && JSON.parse(saved.textContent ?? ""));
 const framed = location.protocol === "about:"; // in a notebook's frame, where no address can hold anything
 
 /** @type {App} */

@@ -91,8 +91,11 @@ function norm(run, step) {
 /** @type {ImageOperation} */
 function add(run, { terms }) {
   const images = /** @type {Term[]} */ (terms).map(([name, factor]) => ({ ...run.image(name), factor }));
-  const sum = (/** @type {number} */ i) => images.reduce((total, { data, factor }) => total + factor * data[i], 0);
-  return tensor(images[0].shape, images[0].data.map((_, i) => sum(i)));
+  const result = new Float32Array(images[0].data.length);
+  for (const { data, factor } of images) {
+    for (let i = 0; i < result.length; i++) result[i] += factor * data[i];
+  }
+  return tensor(images[0].shape, result);
 }
 
 /** @type {Record<string, ImageOperation>} */

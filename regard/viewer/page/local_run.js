@@ -6,8 +6,9 @@
 import { IMAGE_OPERATIONS, ROWS_OF_IMAGES } from "./local_images.js";
 import { linearRows, rowOperation } from "./local_ops.js";
 
-/** Changes of What if: `edit` may change each row before it is used; `hide` are keys that are not attended to.
- * @typedef {{ edit?: (name: string, t: number, row: Float32Array) => Float32Array, hide?: number[] }} Edits */
+/** Changes of What if: `edit` may change each row before it is used; to keys of `hide` nothing attends.
+ * @typedef {(name: string, t: number, row: Float32Array) => Float32Array} Edit
+ * @typedef {{ edit?: Edit, hide?: number[] }} Edits */
 
 /** A model of a file: its steps and weights. */
 export class Program {
@@ -39,8 +40,10 @@ export function fromBase64(text) {
 function readWeight({ shape, data, scale }) {
   const { buffer } = fromBase64(data);
   if (!scale) return { shape, data: new Float32Array(buffer) };
-  const [scales, width] = [new Float32Array(fromBase64(scale).buffer), shape[1]];
-  return { shape, data: Float32Array.from(new Int8Array(buffer), (n, i) => n * scales[Math.floor(i / width)]) };
+  const [scales, integers] = [new Float32Array(fromBase64(scale).buffer), new Int8Array(buffer)];
+  const numbers = new Float32Array(integers.length);
+  for (let i = 0; i < numbers.length; i++) numbers[i] = integers[i] * scales[Math.floor(i / shape[1])];
+  return { shape, data: numbers };
 }
 
 /** The model on one input. */
@@ -138,7 +141,8 @@ export class Run {
     const to = this.count(step.rows);
     if (brief && step.name === "logits") while (rows.length < to - 1) rows.push(null);
     if (step.does === "linear" && step.row === undefined) {
-      for (const row of linearRows(this, step, rows.length, to)) rows.push(this.#edited(step, rows.length, row));
+      const more = linearRows(this, step, rows.length, to);
+      for (const row of more) rows.push(this.#edited(step, rows.length, row));
       return;
     }
     while (rows.length < to) rows.push(this.#computeRow(step, rows.length));

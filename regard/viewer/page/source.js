@@ -26,6 +26,8 @@ const post = async (path, body) => (await checkStatus(await fetch(path, {
 export class Server {
   /** @type {true} */
   live = true;
+  /** @type {number[] | null} those that a search can have; null: any */
+  beams = null;
   /** @type {Map<string, Promise<any>>} */
   #cache = new Map();
   /** @type {Manifest} */
@@ -175,12 +177,7 @@ export class Saved {
     if (saved.row !== undefined) rows = undefined;
     const data = this.#decoded.get(name) ?? typedArray(saved.type, fromBase64(saved.data).buffer);
     this.#decoded.set(name, data);
-    let result = { shape: saved.shape, data };
-    const heads = result.shape.length > 2;
-    if (heads && head !== undefined && head !== null) result = sliceHead(result, Number(head));
-    if (rows !== undefined || columns !== undefined) result = sliceRows(result, rows, columns);
-    if (most) result = maxPool(result, most);
-    return as === "uint8" && result.data instanceof Float32Array ? toBytes(result) : result;
+    return takePart({ shape: saved.shape, data }, { head, rows, columns, most, as });
   }
 
   /**
@@ -220,6 +217,29 @@ export class Saved {
   async log() {
     return this.saved.log;
   }
+}
+
+/**
+ * The page's source: the server, what was saved, or the model that is in the file. The engine of such a model
+ * is in its file only, and adds itself here.
+ * @type {{ local: ((saved: SavedPage) => Source) | null }}
+ */
+export const engine = { local: null };
+
+/** @type {(saved: SavedPage | null) => Source} */
+export function openSource(saved) {
+  if (!saved) return new Server();
+  return saved.model && engine.local ? engine.local(saved) : new Saved(saved);
+}
+
+/** @type {(tensor: Tensor, part: TensorPart) => Tensor} */
+export function takePart(tensor, { head, rows, columns, most, as }) {
+  let result = tensor;
+  const heads = result.shape.length > 2;
+  if (heads && head !== undefined && head !== null) result = sliceHead(result, Number(head));
+  if (rows !== undefined || columns !== undefined) result = sliceRows(result, rows, columns);
+  if (most) result = maxPool(result, most);
+  return as === "uint8" && result.data instanceof Float32Array ? toBytes(result) : result;
 }
 
 /** @param {number[]} sizes */

@@ -277,9 +277,122 @@ interface SavedTensor {
   row?: number;
 }
 
+// A file that is the model
+
+/** An operation of a program, with the name and the rows of the value that it makes: those of a side's tokens,
+ * so many, or "image". A value has `heads` of so `width`, and `dims` dimensions in a trace. */
+interface ProgramStep {
+  does: string;
+  name: string;
+  rows: string | number;
+  dims: number;
+  heads: number;
+  width: number;
+  x?: string | string[];
+  y?: string;
+  q?: string;
+  k?: string;
+  w?: string;
+  v?: string;
+  W?: string;
+  b?: string;
+  cos?: string;
+  sin?: string;
+  bias?: string;
+  mask?: string;
+  times?: string;
+  first?: string;
+  by?: string | number;
+  f?: string | string[];
+  side?: string;
+  height?: number;
+  share?: number;
+  row?: number | number[];
+  far?: number;
+  eps?: number | null;
+  rms?: boolean;
+  whole?: boolean;
+  back?: boolean;
+  causal?: boolean;
+  window?: number;
+  globals?: number;
+  size?: number;
+  stride?: number;
+  groups?: number;
+  mean?: number[];
+  std?: number[];
+  of?: object[];
+  terms?: Term[] | [string, string | null][];
+}
+
+/** Base64 of float32; or of eight bits and a `scale` for each row. `like`: the same as another. */
+interface SavedWeight {
+  shape: number[];
+  data: string;
+  scale?: string;
+  like?: string;
+}
+
+interface SavedTokenizer {
+  model: string;
+  normalizer: string;
+  split: string;
+  pattern: string;
+  join: string;
+  tokens: (string | null)[];
+  words: Record<number, string>;
+  merges: string[];
+  scores: number[];
+  specials: number[];
+  unknown: number | null;
+}
+
+interface SavedTask {
+  reads: "write" | "fill" | "classify" | "translate" | "chat" | "restore" | "image";
+  /** It writes a target to a source; it generates tokens. */
+  writes: boolean;
+  generates: boolean;
+  context: number;
+  most: number;
+  ends: number[];
+  begin?: number | null;
+  end?: number | null;
+  source_end?: number | null;
+  first?: number[];
+  blank?: number[];
+  mask?: number;
+  sentinels?: number[];
+  separator?: number | null;
+  turns?: number;
+  longest?: number | null;
+  labels?: string[] | null;
+  bounds?: [number, number];
+  /** Rows of a side that has no ids: the regions of an image. */
+  counts?: Record<string, number>;
+  image?: [channels: number, height: number, width: number];
+}
+
+interface SavedModel {
+  program: (ProgramStep | ProgramStep[])[];
+  weights: Record<string, SavedWeight>;
+  tokenizers: SavedTokenizer[];
+  task: SavedTask;
+  patchable: string[];
+  pixels: SavedTensor | null;
+}
+
+/** What a model reads: ids of its sides, where the second text begins, the pixels of an image. */
+interface Reading {
+  ids: Record<string, number[]>;
+  counts?: Record<string, number>;
+  second?: number;
+  pixels?: Tensor;
+}
+
 /** What a page of one file holds. */
 interface SavedPage {
   manifest: Manifest;
+  model?: SavedModel;
   words: Record<number, string>;
   log: LogRow[];
   state: State;
@@ -316,7 +429,7 @@ interface Output {
   more?: Output[];
 }
 
-type Source = import("./source.js").Server | import("./source.js").Saved;
+type Source = import("./source.js").Server | import("./source.js").Saved | import("./local.js").Local;
 
 interface App {
   source: Source;

@@ -1,0 +1,192 @@
+/* The model of this file as the page's source: it runs here, without a server. */
+
+import { allAttentions } from "./selection.js";
+import { describeRun } from "./local_manifest.js";
+import { lensLayers } from "./local_lens.js";
+import { readPicture } from "./local_picture.js";
+import { fromBase64, Program } from "./local_run.js";
+import { answer, readInput, topIds, trace } from "./local_tasks.js";
+import { Tokenizer } from "./local_text.js";
+import { answerRows, changeRun, rankHeads, topTokens } from "./local_whatif.js";
+import { engine, takePart } from "./source.js";
+
+const KEPT = 4; // runs whose numbers can be asked for
+const ALTERNATIVES = 3; // tokens beside each token of a path
+const ELSEWHERE = "This file holds the model, but not this view of it; regard look opens it with everything.";
+
+/** @typedef {import("./local_manifest.js").Made} Made */
+/** @typedef {import("./local_tasks.js").Model} Model */
+/** @typedef {{ input?: string, answer?: string, picture?: string, layers?: number[],
+ *   checkpoint?: number }} TraceRequest */
+
+/** What the page asks of a server, computed here. */
+export class Local {
+  /** @type {true} */
+  live = true;
+  beams = [1];
+  /** @type {Map<string, Made>} */
+  #runs = new Map();
+  #count = 0;
+
+  /** @param {SavedPage} saved */
+  constructor(saved) {
+    this.saved = saved;
+    this.template = this.manifest = saved.manifest;
+    this.file = /** @type {SavedModel} */ (saved.model);
+    const [reader, writer = reader] = this.file.tokenizers.map((one) => new Tokenizer(one));
+    /** @type {Model} */
+    this.model = { program: new Program(this.file), task: this.file.task, reader, writer };
+  }
+
+  /**
+   * Run the model on an input; without one, on that which the file was saved with.
+   * @param {TraceRequest} request
+   */
+  async trace(request) {
+    this.manifest = await this.#trace(request);
+    return this.manifest;
+  }
+
+  /** @param {TraceRequest} request */
+  async #trace({ input: text = this.template.input ?? "", answer: given, picture }) {
+    const { task } = this.model;
+    const [source, target] = task.writes && task.reads !== "image" ? splitTarget(text) : [text, undefined];
+    const input = task.reads === "image" ? await this.#pixels(picture) : source;
+    const reading = readInput(this.model, input, given ?? target);
+    const { run, written } = await trace(this.model, reading);
+    const made = { run, reading, written, input: typeof input === "string" ? text : null };
+    const id = `run ${++this.#count}`;
+    this.#runs.set(id, made);
+    const [oldest] = this.#runs.keys();
+    if (this.#runs.size > KEPT) this.#runs.delete(oldest);
+    return describeRun(this.model, this.template, made, id);
+  }
+
+  /** @type {(picture: string | undefined) => Promise<Tensor>} */
+  async #pixels(picture) {
+    const { pixels, task } = this.file;
+    if (picture) return readPicture(picture, task.image ?? [3, 1, 1]);
+    const { shape, data } = /** @type {SavedTensor} */ (pixels);
+    return { shape, data: fromBase64(data) };
+  }
+
+  /** @type {(id?: string) => Made} */
+  #made(id = this.manifest.id) {
+    const made = this.#runs.get(id);
+    if (!made) throw new Error("The numbers of this run are no longer here; open it again.");
+    return made;
+  }
+
+  /**
+   * @param {string} name
+   * @param {TensorPart} [part]
+   * @returns {Promise<Tensor>}
+   */
+  async tensor(name, part = {}) {
+    const weight = this.model.program.weights[name];
+    const saved = this.saved.tensors[name];
+    const { shape, data } = weight ?? (saved
+      ? { shape: saved.shape, data: new Float32Array(fromBase64(saved.data).buffer) }
+      : this.#made(part.trace).run.tensor(name));
+    return takePart({ shape: shape.length < 2 ? [1, ...shape] : shape, data }, part);
+  }
+
+  /** @param {number[]} ids */
+  async words(ids) {
+    return this.model.writer.words(ids);
+  }
+
+  /**
+   * The path of the answer, with the likeliest other tokens at each step.
+   * @returns {Promise<SearchTree>}
+   */
+  async tree() {
+    const { run, written } = this.#made();
+    const { writer, task } = this.model;
+    let total = 0;
+    /** @type {number[]} */
+    const chosen = [];
+    const steps = (written ?? []).map((id, t) => {
+      const p = run.row("probabilities", t);
+      const others = topIds(p, ALTERNATIVES + 1).filter((other) => other !== id).slice(0, ALTERNATIVES);
+      const ids = [id, ...others].sort((a, b) => p[b] - p[a]);
+      const from = chosen[chosen.length - 1] ?? null;
+      const step = ids.map((other) => ({
+        token: writer.words([other])[0], from: /** @type {number} */ (from), parent: 0, p: p[other],
+        score: total + Math.log(p[other]), ended: other === task.end, kept: other === id,
+      }));
+      chosen.push(ids.indexOf(id));
+      total += Math.log(p[id]);
+      return step;
+    });
+    return { steps, chosen, score: total };
+  }
+
+  /** @param {number} row */
+  async lens(row) {
+    return lensLayers(this.model, this.#made().run, row);
+  }
+
+  /**
+   * @param {string} what
+   * @param {Record<string, string | number>} [query]
+   * @returns {Promise<any>}
+   */
+  async get(what, query = {}) {
+    const made = this.#made();
+    if (what === "effects") return rankHeads(this.model, made, allAttentions(this.manifest));
+    if (what === "models") return [];
+    if (what === "versus") return this.#versus(made, query);
+    throw new Error(ELSEWHERE);
+  }
+
+  /** What two runs predict at a row of each.
+   * @type {(made: Made, query: Record<string, string | number>) => Comparison} */
+  #versus(made, { other, row, other_row: otherRow }) {
+    const runs = [made.run, this.#made(String(other)).run];
+    const rows = runs.map((run, i) => Number([row, otherRow][i] ?? answerRows(this.model, run)[0]));
+    const top = topTokens(this.model, runs[0].row("logits", rows[0]), runs[1].row("logits", rows[1]));
+    const [p, q] = runs.map((run, i) => run.row("probabilities", rows[i]));
+    const kl = p.reduce((sum, x, i) => sum + (x > 0 ? x * Math.log(x / q[i]) : 0), 0);
+    return { rows, top, kl: Number.isFinite(kl) ? kl : null };
+  }
+
+  /**
+   * @param {string} what
+   * @param {any} body
+   * @returns {Promise<any>}
+   */
+  async send(what, body) {
+    if (what === "trace") return this.#trace(body);
+    if (what !== "change") throw new Error(ELSEWHERE);
+    const result = await changeRun(this.model, this.#made(), body.changes, body.row);
+    return { ...result, patchable: this.file.patchable };
+  }
+
+  async log() {
+    return this.saved.log;
+  }
+
+  /**
+   * The model's greedy answer. `onText` gets what there is of it so far.
+   * @param {{ input: string, checkpoint?: number }} request
+   * @param {(text: string) => void} [onText]
+   */
+  ask({ input }, onText) {
+    return answer(this.model, input, onText);
+  }
+
+  /** @returns {Promise<Blob>} */
+  async page() {
+    throw new Error("This file is the page already: copy it.");
+  }
+}
+
+/** A source, and a target behind a tab.
+ * @type {(text: string) => [string, string | undefined]} */
+function splitTarget(text) {
+  const at = text.indexOf("\t");
+  return at < 0 ? [text, undefined] : [text.slice(0, at), text.slice(at + 1)];
+}
+
+engine.local = (saved) => new Local(saved);

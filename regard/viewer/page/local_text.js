@@ -1,0 +1,155 @@
+/* Tokenizers of a saved model: texts to ids and back, as the tokenizers library does it. */
+
+const GPT2 = new RegExp("'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+"
+  + "| ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+", "gu");
+const LONGEST_WORD = 100; // characters; WordPiece makes <unk> of more
+
+/** GPT-2's symbol of each byte: itself if it is printable, else a character from 256 on. */
+const SYMBOLS = (() => {
+  const isPrintable = (/** @type {number} */ n) => (n > 32 && n < 127) || (n > 160 && n !== 173);
+  let next = 256;
+  return Array.from({ length: 256 }, (_, n) => String.fromCharCode(isPrintable(n) ? n : next++));
+})();
+const BYTES = new Map(SYMBOLS.map((symbol, byte) => [symbol, byte]));
+
+/** @param {string} text */
+const toSymbols = (text) => Array.from(new TextEncoder().encode(text), (byte) => SYMBOLS[byte]).join("");
+
+/** Each character by itself: the end of a word changes nothing.
+ * @param {string} text */
+const lowerCase = (text) => Array.from(text, (c) => c.toLowerCase()).join("");
+
+/** What BERT does to a text: no control characters, accents or capitals, spaces around Chinese characters.
+ * @param {string} text */
+function normalizeBert(text) {
+  const clean = text.replace(/(?![\t\n\r])[\p{C}\ufffd]/gu, "").replace(/\p{White_Space}/gu, " ");
+  const spaced = clean.replace(new RegExp("[\\u4e00-\\u9fff\\u3400-\\u4dbf\\u{20000}-\\u{2a6df}"
+    + "\\u{2a700}-\\u{2b73f}\\u{2b740}-\\u{2b81f}\\u{2b920}-\\u{2ceaf}\\uf900-\\ufaff"
+    + "\\u{2f800}-\\u{2fa1f}]", "gu"), " $& ");
+  return lowerCase(spaced.normalize("NFD").replace(/\p{Mn}/gu, ""));
+}
+
+/** @type {Record<string, (text: string, pattern: string) => string[]>} */
+const SPLITS = {
+  all: (text) => (text ? [text] : []),
+  space: (text) => text.match(/\P{White_Space}+/gu) ?? [],
+  signs: (text, pattern) => text.match(new RegExp(pattern, "gu")) ?? [],
+  bert: (text) => text.match(/[!-/:-@[-`{-~\p{P}]|[^\p{White_Space}!-/:-@[-`{-~\p{P}]+/gu) ?? [],
+  bytes: (text) => (text ? [toSymbols(text)] : []),
+  gpt2: (text) => (text.match(GPT2) ?? []).map(toSymbols),
+};
+
+/** @type {Record<string, (text: string) => string>} */
+const NORMALIZERS = { none: (text) => text, lower: lowerCase, bert: normalizeBert };
+
+/** Pairs are merged in the order of the merges, the first of several equal ones first.
+ * @type {(word: string, ranks: Map<string, number>) => string[]} */
+function mergePairs(word, ranks) {
+  const parts = Array.from(word);
+  for (;;) {
+    let [best, at] = [Infinity, -1];
+    for (let i = 0; i + 1 < parts.length; i++) {
+      const rank = ranks.get(`${parts[i]} ${parts[i + 1]}`) ?? Infinity;
+      if (rank < best) [best, at] = [rank, i];
+    }
+    if (at < 0) return parts;
+    parts.splice(at, 2, parts[at] + parts[at + 1]);
+  }
+}
+
+/** The longest pieces from the left; null if there is none somewhere.
+ * @type {(word: string, ids: Map<string, number>) => string[] | null} */
+function longestPieces(word, ids) {
+  const letters = Array.from(word);
+  if (letters.length > LONGEST_WORD) return null;
+  const pieces = [];
+  for (let from = 0; from < letters.length;) {
+    let to = letters.length;
+    const piece = () => (from ? "##" : "") + letters.slice(from, to).join("");
+    while (to > from && !ids.has(piece())) to--;
+    if (to === from) return null;
+    pieces.push(piece());
+    from = to;
+  }
+  return pieces;
+}
+
+/** The pieces whose scores have the largest sum.
+ * @type {(word: string, scores: Map<string, number>, longest: number) => string[]} */
+function likeliestPieces(word, scores, longest) {
+  const best = [{ sum: 0, from: -1 }];
+  for (let from = 0; from < word.length; from++) {
+    for (let to = from + 1; best[from] && to <= Math.min(word.length, from + longest); to++) {
+      const score = scores.get(word.slice(from, to));
+      if (score === undefined) continue;
+      const sum = best[from].sum + score;
+      if (!best[to] || sum > best[to].sum) best[to] = { sum, from };
+    }
+  }
+  const pieces = [];
+  for (let to = word.length; to > 0; to = best[to].from) pieces.unshift(word.slice(best[to].from, to));
+  return pieces;
+}
+
+/** @type {[string, string][]} */
+const CLEANED = [
+  [" .", "."], [" ?", "?"], [" !", "!"], [" ,", ","], [" ' ", "'"], [" n't", "n't"], [" 'm", "'m"],
+  [" do not", " don't"], [" 's", "'s"], [" 've", "'ve"], [" 're", "'re"],
+];
+
+/** @type {(token: string, i: number) => string} */
+function spell(token, i) {
+  const text = i === 0 ? token : token.startsWith("##") ? token.slice(2) : ` ${token}`;
+  return CLEANED.reduce((result, [from, to]) => result.replaceAll(from, to), text);
+}
+
+/** @type {Record<string, (tokens: string[]) => string>} */
+const JOINS = {
+  spaces: (tokens) => tokens.join(" "),
+  plain: (tokens) => tokens.join(""),
+  pieces: (tokens) => tokens.map(spell).join(""),
+  bytes: (tokens) => new TextDecoder().decode(Uint8Array.from(tokens.flatMap((token) =>
+    (Array.from(token).every((c) => BYTES.has(c)) ? Array.from(token, (c) => BYTES.get(c) ?? 0)
+      : Array.from(new TextEncoder().encode(token)))))),
+};
+
+/** A tokenizer that a file describes. */
+export class Tokenizer {
+  /** @param {SavedTokenizer} saved */
+  constructor(saved) {
+    this.saved = saved;
+    const named = saved.tokens.map((token, id) => /** @type {[string, number]} */ ([token ?? "", id]));
+    this.ids = new Map(named.filter(([token]) => token));
+    this.specials = new Set(saved.specials);
+    this.ranks = new Map(saved.merges.map((pair, rank) => [pair, rank]));
+    this.scores = new Map(saved.scores.map((score, id) => [named[id][0], score]));
+    this.longest = saved.tokens.reduce((most, token) => Math.max(most, token?.length ?? 0), 0);
+  }
+
+  /** @param {string} text */
+  encode(text) {
+    const { normalizer, split, pattern } = this.saved;
+    return SPLITS[split](NORMALIZERS[normalizer](text), pattern).flatMap((word) => this.#encodeWord(word));
+  }
+
+  /** @type {(word: string) => number[]} */
+  #encodeWord(word) {
+    const { model, unknown } = this.saved;
+    const pieces = model === "merges" ? mergePairs(word, this.ranks)
+      : model === "pieces" ? longestPieces(word, this.ids) ?? [""]
+        : model === "scores" ? likeliestPieces(word, this.scores, this.longest) : [word];
+    return pieces.map((piece) => this.ids.get(piece) ?? unknown).filter((id) => id !== null);
+  }
+
+  /** @param {number[]} ids */
+  decode(ids) {
+    const tokens = ids.filter((id) => !this.specials.has(id) && this.saved.tokens[id] !== null);
+    return JOINS[this.saved.join](tokens.map((id) => /** @type {string} */ (this.saved.tokens[id])));
+  }
+
+  /** A readable piece for every id.
+   * @param {number[]} ids */
+  words(ids) {
+    return ids.map((id) => this.saved.words[id] ?? this.saved.tokens[id] ?? `<${id}>`);
+  }
+}

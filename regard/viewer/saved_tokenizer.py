@@ -1,0 +1,91 @@
+"""A tokenizer as a saved page describes it: one of the kinds that its JavaScript knows."""
+
+import json
+from typing import Any
+
+from regard.errors import UserError
+from regard.text.tokenizer import WORDS, Tokenizer
+
+GPT2_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+PLAIN_BYTES = GPT2_BYTES | {"use_regex": False}
+BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+BERT |= {"strip_accents": None, "lowercase": True}
+WORD_PATTERN = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Removed", "invert": True}
+NORMALIZERS = {"none": None, "lower": {"type": "Lowercase"}, "bert": BERT}
+SPLITS = {
+    "all": None,
+    "space": {"type": "WhitespaceSplit"},
+    "signs": WORD_PATTERN,
+    "bert": {"type": "BertPreTokenizer"},
+    "bytes": PLAIN_BYTES,
+    "gpt2": GPT2_BYTES,
+}
+JOINS = {
+    "spaces": None,
+    "plain": {"type": "Fuse"},
+    "pieces": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    "bytes": {"type": "ByteLevel"},
+}
+MODELS = {"BPE": "merges", "WordPiece": "pieces", "Unigram": "scores", "WordLevel": "words"}
+UNUSED = "end_of_word_suffix", "byte_fallback", "ignore_merges", "fuse_unk"
+# Python's \w and \d in JavaScript, which knows only ASCII; onig's \b is between these, too.
+WORD, NOT_WORD = r"\p{L}\p{M}\p{N}\p{Pc}", r"[^\p{L}\p{M}\p{N}\p{Pc}\p{White_Space}]"
+
+
+def pack_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    content = json.loads(tokenizer.inner.to_str())
+    model, vocabulary = content["model"], tokenizer.inner.get_vocab(with_added_tokens=True)
+    tokens: list[str | None] = [None] * tokenizer.vocab
+    for token, id in vocabulary.items():
+        tokens[id] = token
+    unknown, added = model.get("unk_token"), content["added_tokens"]
+    plain = [token["content"] for token in added if not token["special"]]
+    settings = [key for key in UNUSED if model.get(key)]
+    if plain or settings:
+        refuse("added token" if plain else "model", (plain or settings)[0])
+    words = tokenizer.tokens(range(tokenizer.vocab))
+    return {
+        "model": choose(MODELS, model["type"], "model"),
+        "normalizer": find(NORMALIZERS, content["normalizer"], "normalizer"),
+        "split": find(SPLITS, content["pre_tokenizer"], "pre_tokenizer"),
+        "pattern": JAVASCRIPT_WORDS,
+        "join": find(JOINS, content["decoder"], "decoder"),
+        "tokens": tokens,
+        "words": {id: word for id, word in enumerate(words) if word != tokens[id]},
+        "merges": [" ".join(pair) for pair in model.get("merges", [])],
+        "scores": [score for _, score in model["vocab"]] if model["type"] == "Unigram" else [],
+        "specials": [token["id"] for token in added],
+        "unknown": None if unknown is None else vocabulary[unknown],
+    }
+
+
+JAVASCRIPT_WORDS = "|".join(
+    [
+        "<unk>",
+        rf"['’](?:s|t|re|ve|m|ll|d)(?![{WORD}])",
+        rf"(?<![{WORD}])(?:[\p{{L}}\p{{M}}\p{{Pc}}\p{{Nl}}\p{{No}}]\.){{2,}}",
+        r"\p{Nd}+(?:[.,]\p{Nd}+)+",
+        rf"[{WORD}]+(?:-[{WORD}]+)*",
+        rf"(?<!\P{{White_Space}}){NOT_WORD}+(?!\P{{White_Space}})",
+        NOT_WORD,
+    ]
+)
+
+
+def find(known: dict[str, Any], part: dict[str, Any] | None, name: str) -> str:
+    """The name of a part of a tokenizer.json that is one of those known."""
+    for key, one in known.items():
+        if part == one or (part is not None and one is not None and one.items() <= part.items()):
+            return key
+    return refuse(name, "none" if part is None else part["type"])
+
+
+def choose(known: dict[str, str], kind: str, name: str) -> str:
+    return known[kind] if kind in known else refuse(name, kind)
+
+
+def refuse(name: str, kind: str) -> str:
+    raise UserError(
+        f"the tokenizer's {name} is {kind}, which a page can't run; save the page of an INPUT, or train with "
+        "data.tokenizer=word, char, byte, bpe, unigram or wordpiece"
+    )
