@@ -19,7 +19,14 @@ from regard.viewer.session import Session
 
 MAX_WEIGHTS = 100_000_000  # a browser takes too long to open a file of more
 TASKS = "write", "fill", "classify", "translate", "chat", "restore", "see", "caption"
-LATER = {"logged": False, "step": None, "steps": [], "maps": [], "searches": False, "layers": None}
+LATER: dict[str, Any] = {
+    "logged": False,
+    "step": None,
+    "steps": [],
+    "maps": [],
+    "searches": False,
+    "layers": None,
+}
 
 
 def save_model(
@@ -69,9 +76,7 @@ def check_model(model: Model) -> None:
         kind = f"{name} by writing" if name in TASKS else name
         raise UserError(f"the task {kind} does not run in a page; give an INPUT to save the page of that one")
     if task.template is not None:
-        raise UserError(
-            "a chat template does not run in a page; give an INPUT to save the page of that one"
-        )
+        raise UserError("a chat template does not run in a page; give an INPUT to save the page of that one")
     if name == "fill" and (task.config.replaced or not task.config.words):
         raise UserError("only a model that fills blanks runs in a page; give an INPUT to save its page")
 

@@ -7,8 +7,10 @@ each value has on other inputs, follow from the operations alone: no model class
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from regard.core.attention import causal_mask, window_mask
 from regard.describe.texts import Op
 from regard.describe.values import SIDES, operands
 from regard.errors import UserError
@@ -50,7 +52,9 @@ class Program:
             elif name in sums:
                 ops[name] = self._with_table(name, sums[name], modules.get(name))
         for op in ops.values():
-            self.weights |= {w: self.description.weights[w] for w in operands(op) if w in self.description.weights}
+            self.weights |= {
+                w: self.description.weights[w] for w in operands(op) if w in self.description.weights
+            }
         return ops
 
     def _with_table(self, name: str, op: Op, module: Any) -> Op:
@@ -124,9 +128,20 @@ class Program:
         if rows != IMAGE:
             about["heads"] = shape[0] if len(shape) == 3 else 1
             count = len(self.trace.tokens[rows]) if isinstance(rows, str) else rows
-            if count != (shape[-2] if len(shape) > 1 else 1):
+            if count != (shape[-2] if len(shape) > 1 else 1) or not self._has_plain_mask(name):
                 self._refuse(name)
         return self.ops[name] | about
+
+    def _has_plain_mask(self, name: str) -> bool:
+        """Whether a mask follows from the places of queries and keys alone, as hard attention's does not."""
+        op, mask = self.ops[name], self.trace[name]
+        if op["does"] != "mask":
+            return True
+        T, S = mask.shape[-2:]
+        expected = causal_mask(T, S) if op["causal"] else torch.ones(T, S, dtype=torch.bool)
+        if "window" in op:
+            expected &= window_mask(T, S, op["window"], op["globals"])
+        return bool((mask.cpu().bool() == expected).all())
 
 
 def describe_mask(attention: Any) -> Op:
@@ -149,7 +164,7 @@ def own_side(trace: Trace, name: str) -> str:
 
 def ordered_operands(op: Op) -> list[str]:
     """The names that go into a value, those that say how many rows it has first."""
-    names = op.get("x", op.get("q", op.get("w", op.get("terms", op.get("of", [])))))
+    names = next((op[key] for key in ("x", "q", "w", "terms", "of") if key in op), [])
     flat = [names] if isinstance(names, str) else [n[0] if isinstance(n, list) else n for n in names]
     first = [name for name in flat if isinstance(name, str)]
     return [*first, *sorted(operands(op) - set(first))]

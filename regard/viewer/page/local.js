@@ -189,4 +189,5 @@ function splitTarget(text) {
   return at < 0 ? [text, undefined] : [text.slice(0, at), text.slice(at + 1)];
 }
 
-engine.local = (saved) => new Local(saved);
+/** The model of the file, also for the browser's console: await regard.ask({ input: "Hi" }). */
+engine.local = (saved) => Object.assign(globalThis, { regard: new Local(saved) }).regard;

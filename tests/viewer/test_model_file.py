@@ -1,0 +1,267 @@
+"""The file that is the model: its answers and its numbers, from file:// in a browser, are the model's own."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from helpers.families import FAMILIES
+from helpers.looking import TEXT, reader
+from regard.decode.sampling import Sampling
+from regard.errors import UserError
+from regard.quantize.model import quantize_model
+from regard.runs.model import Model
+from regard.tasks.answers import collect_tokens
+from regard.tasks.request import Request
+from regard.text.tokenizer_kinds import KINDS, train_tokenizer
+from regard.tracing.intervene import rank_heads
+from regard.viewer.model_file import MAX_WEIGHTS, model_content, save_model
+from regard.viewer.saved_tokenizer import pack_tokenizer
+from regard.viewer.session import Session
+from regard.vision.decoding import resize_image
+
+MORE = {
+    "window-gpt": lambda: (reader("write", "gpt", sliding_window=3, tied=False), TEXT),
+    "t5-restore": lambda: (reader("restore", "t5"), "the ___ fox"),
+    "rotary": lambda: (reader("translate", "transformer", pre=True, positions="rotary", norm="rms"), TEXT),
+    "blank": lambda: (reader("fill", "bert"), "the [MASK] fox"),
+}
+KINDS_OF_MODELS = FAMILIES | MORE
+WRITERS = [
+    *("gpt", "gpt2", "alibi", "relative", "waves", "qk-norm", "window-gpt", "rnn-writer", "lstm-writer"),
+    *("transformer", "rotary", "geglu", "untied", "t5", "gru", "lstm", "plain", "rnn-both"),
+]
+READERS = ["blank", "window", "classes", "pair", "gpt-classes", "gru-classes", "elmo"]
+SEERS = ["vit", "vit-mean", "captioner", "vit-captioner"]
+TRACED = [*WRITERS, "t5-restore", *READERS, *SEERS]
+
+OTHERS = {"t5-restore": "a ___ dog", "elmo": "the ___ ___ dog"}  # to trace, besides what a file opens with
+
+OPEN = """content => {
+  globalThis.models ??= {};
+  globalThis.models[content.kind] = new regard.constructor(content);
+}"""
+TRACE = """async ([kind, request]) => {
+  const model = globalThis.models[kind];
+  const manifest = await model.trace(request);
+  const tensors = {};
+  for (const name of Object.keys(manifest.tensors)) {
+    const { shape, data } = await model.tensor(name);
+    tensors[name] = { shape, data: Array.from(data) };
+  }
+  return { manifest, tensors };
+}"""
+ASK = """async ([kind, inputs]) => {
+  const answers = [];
+  for (const input of inputs) answers.push(await globalThis.models[kind].ask({ input }));
+  return answers;
+}"""
+
+
+def make(kind):
+    torch.manual_seed(0)
+    return KINDS_OF_MODELS[kind]()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, tmp_path_factory):
+    """A page from file:// with a model in it, to which others are added."""
+    path = tmp_path_factory.mktemp("saved") / "model.html"
+    save_model(reader("write", "gpt"), path)
+    page, wrong = browser.new_page(), []
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: wrong.append(request.url) if "http" in request.url[:5] else None)
+    page.goto(path.as_uri())
+    page.wait_for_selector("main section")
+    yield page
+    assert wrong == []
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def added(opened):
+    """The model of a kind, which the page has, too."""
+    models = {}
+
+    def add(kind) -> tuple[Model, object]:
+        if kind not in models:
+            models[kind] = make(kind)
+            content = model_content(*models[kind])
+            opened.evaluate(OPEN, json.loads(json.dumps(content)) | {"kind": kind})
+        return models[kind]
+
+    return add
+
+
+def prompts(count, blank=""):
+    """Different texts of the vocabulary and beyond, the longest of them over the context."""
+    words = [*TEXT.split(), "unknown", "Fox,", "ü"]
+    rng = np.random.default_rng(5)
+    texts = [" ".join(rng.choice(words, rng.integers(1, 18))) for _ in range(count)]
+    return [f"{text[: len(text) // 2]} {blank} {text}" if blank else text for text in texts]
+
+
+def greedy_ids(model, inputs):
+    """The tokens that the model writes, always the likeliest."""
+    task = model.task
+    sampling = Sampling(temperature=0, max_new_tokens=7)
+    if task.has_source:
+        return [
+            task.write_target(model.model, task.source_prompt(model.model, text), sampling)[:-1]
+            for text in inputs
+        ]
+    return collect_tokens(task.steps(model.model, Request(inputs, sampling)), len(inputs))
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_writes_the_same_tokens(kind, opened, added):
+    model, _ = added(kind)
+    texts = prompts(100 if kind in ("gpt", "transformer", "gru") else 12)
+    answers = opened.evaluate(ASK, [kind, texts])
+    assert [answer["ids"] for answer in answers] == greedy_ids(model, texts)
+
+
+@pytest.mark.parametrize("kind", [*READERS, "t5-restore"])
+def test_gives_the_same_answers(kind, opened, added):
+    model, _ = added(kind)
+    blank = "___" if kind in ("blank", "elmo", "t5-restore", "window") else ""
+    texts = [text for text in prompts(25, blank) if len(text.split()) < 15]
+    texts += ["the fox\tthe lazy dog"] if kind == "pair" else []
+    answers = [answer["output"] for answer in opened.evaluate(ASK, [kind, texts])]
+    assert answers == model.ask(texts)
+
+
+@pytest.mark.parametrize("kind", TRACED)
+def test_every_number_and_its_labels(kind, opened, added):
+    model, given = added(kind)
+    other = given if isinstance(given, torch.Tensor) else OTHERS.get(kind, "jumps over the fox den")
+    want = Session(model, other)
+    result = opened.evaluate(TRACE, [kind, {"input": other} if isinstance(other, str) else {}])
+    manifest, known = result["manifest"], want.manifest
+    for part in ("tokens", "ids", "input", "answer", "graph", "outputs"):
+        assert manifest[part] == json.loads(json.dumps(known[part])), part
+    names = [name for name in known["tensors"] if name != "rollout"]
+    assert {name: info for name, info in known["tensors"].items() if name in names} == manifest["tensors"]
+    for part, layers in known["attentions"].items():
+        for mine, its in zip(manifest["attentions"][part], layers, strict=True):
+            assert mine == its | {"kinds": [pytest.approx(one, abs=1e-5) for one in its["kinds"]]}
+    for name in names:
+        have, trace = result["tensors"][name], want.tensor(name).float()
+        assert tuple(have["shape"]) == tuple(trace.shape), name
+        worst = (torch.tensor(have["data"]).reshape(trace.shape) - trace).abs().max()
+        assert worst <= 1e-5 * (1 + trace.abs().max()), name
+
+
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "classes", "blank"])
+def test_changes_and_their_effects(kind, opened, added):
+    model, given = added(kind)
+    session = Session(model, given)
+    part = session.trace.attentions[-1]
+    changes = [{"kind": "silence", "part": part, "head": 0}, {"kind": "hide", "token": 1}]
+    changes.append({"kind": "weights", "part": part, "head": 0, "query": 1, "to": "even"})
+    opened.evaluate(TRACE, [kind, {}])
+    script = "async ([kind, changes]) => models[kind].send('change', { changes })"
+    for some in (changes[:1], changes[1:2], changes[2:], []):
+        have, want = opened.evaluate(script, [kind, some]), session.whatif.changed(some)
+        assert have["text"] == want["text"]
+        assert have["kl"] == pytest.approx(want["kl"], abs=1e-5)
+        assert have["patchable"] == want["patchable"]
+        assert {one["id"]: one["after"] for one in have["top"]} == pytest.approx(
+            {one["id"]: one["after"] for one in want["top"]}, abs=1e-5
+        ) or have["row"] != want["row"]
+    effects = opened.evaluate("async (kind) => models[kind].get('effects')", kind)
+    want = {(effect.part, effect.head): effect for effect in rank_heads(model, given)}
+    for effect in effects:
+        its = want.pop((effect["part"], effect["head"]))
+        assert [effect["kl"], effect["log_probability"]] == pytest.approx(
+            [its.kl, its.log_probability], abs=1e-4
+        )
+    assert not want
+
+
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "blank"])
+def test_lens_and_path(kind, opened, added):
+    model, given = added(kind)
+    session = Session(model, given)
+    opened.evaluate(TRACE, [kind, {}])
+    have, want = opened.evaluate("async (kind) => models[kind].lens(1)", kind), session.lens(1)
+    assert have["final"] == want["final"]
+    for mine, its in zip(have["layers"], want["layers"], strict=True):
+        assert mine["p"] == pytest.approx(its["p"], abs=1e-5)
+        assert (str(mine["layer"]), mine["rank"]) == (its["layer"], its["rank"])
+    if "written" in session.trace.tokens:
+        tree = opened.evaluate("async (kind) => models[kind].tree(1)", kind)
+        steps = [[one["token"] for one in step if one["kept"]] for step in session.tree(1).steps]
+        assert [[one["token"] for one in step if one["kept"]] for step in tree["steps"]] == steps
+        assert tree["chosen"] == session.tree(1).chosen
+
+
+HARD = [
+    "", " ", "The quick  brown fox, jumps! over-the (lazy) dog's 1,234.5 u.s. @-@ it’s",
+    "Éclair naïve ÜBER straße Σας\u0301 \u200b \t\n  x", "日本語 中文 text",
+    "🙂 a\u00a0b \ufffd\x00\x07", "don't 'll  \n\n  end   ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokenizers(kind, opened):
+    tokenizer = train_tokenizer(kind, [TEXT, *HARD[:4]], 320, ["<pad>", "</s>", "[UNK]"])
+    texts = [*HARD, *prompts(20)]
+    ids = [tokenizer.encode(text) for text in texts]
+    script = """([saved, texts, ids]) => {
+      const tokenizer = new regard.model.reader.constructor(saved);
+      return [texts.map((text) => tokenizer.encode(text)), ids.map((row) => tokenizer.decode(row)),
+        ids.map((row) => tokenizer.words(row))];
+    }"""
+    saved = json.loads(json.dumps(pack_tokenizer(tokenizer)))
+    encoded, decoded, words = opened.evaluate(script, [saved, texts, ids])
+    assert encoded == ids
+    assert decoded == [tokenizer.decode(row) for row in ids]
+    assert words == [tokenizer.tokens(row) for row in ids]
+
+
+@pytest.mark.parametrize("size", [(6, 6), (37, 23), (5, 3), (9, 40)])
+def test_pictures_are_resized_as_pillow_does(size, opened, added):
+    added("vit")
+    image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (*size, 3), dtype=np.uint8))
+    file = io.BytesIO()
+    image.save(file, "png")
+    picture = base64.b64encode(file.getvalue()).decode()
+    have = opened.evaluate(TRACE, ["vit", {"picture": picture}])["tensors"]["pixels"]
+    assert have["data"] == resize_image(image, (3, 6, 6)).flatten().tolist()
+
+
+def test_eight_bits_are_a_third_of_the_size(opened):
+    model = reader("write", "gpt", dim=48, context=99)
+    size = len(json.dumps(model_content(model)["model"]["weights"]))
+    quantize_model(model.model, "int8")
+    content = model_content(model)
+    assert len(json.dumps(content["model"]["weights"])) < 0.4 * size
+    opened.evaluate(OPEN, json.loads(json.dumps(content)) | {"kind": "int8"})
+    result = opened.evaluate(TRACE, ["int8", {"input": TEXT}])["tensors"]["logits"]
+    want = Session(model, TEXT).trace["logits"]
+    assert (torch.tensor(result["data"]).reshape(want.shape) - want).abs().max() < 1e-2 * want.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [("tag", "tag"), ("span", "span"), ("embed", "embed"), ("hear", "hear"), ("electra", "fills"),
+     ("hard", "mask"), ("zoom", "image"), ("long-classes", "scores"), ("vit-larger", "positions")],
+)  # fmt: skip
+def test_says_which_models_do_not_run_in_a_page(kind, word, tmp_path):
+    model, given = make(kind)
+    with pytest.raises(UserError, match=word):
+        save_model(model, tmp_path / "model.html", given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_many_weights(monkeypatch):
+    monkeypatch.setattr("regard.viewer.model_file.MAX_WEIGHTS", 100)
+    with pytest.raises(UserError, match="100"):
+        model_content(reader("write", "gpt"))
+    assert MAX_WEIGHTS >= 50_000_000
