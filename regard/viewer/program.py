@@ -164,7 +164,7 @@ def own_side(trace: Trace, name: str) -> str:
 
 def ordered_operands(op: Op) -> list[str]:
     """The names that go into a value, those that say how many rows it has first."""
-    names = next((op[key] for key in ("x", "q", "w", "terms", "of") if key in op), [])
+    names: Any = next((op[key] for key in ("x", "q", "w", "terms", "of") if key in op), [])
     flat = [names] if isinstance(names, str) else [n[0] if isinstance(n, list) else n for n in names]
     first = [name for name in flat if isinstance(name, str)]
     return [*first, *sorted(operands(op) - set(first))]
