@@ -43,8 +43,7 @@ def model_content(
 ) -> dict[str, Any]:
     """What such a file holds: a manifest as a pattern for those of other inputs, and the model."""
     check_model(model)
-    input = model.task.example_input() if input is None else model.open_input(input)
-    session = Session(model, input, answer, layers=None)
+    session = trace_example(model) if input is None else Session(model, model.open_input(input), answer)
     program = Program(model, session.trace)
     manifest: dict[str, Any] = session.manifest | LATER | {"logged": bool(session.log())}
     for part in ("tensors", "sums", "texts"):
@@ -64,6 +63,18 @@ def model_content(
         "log": session.log(),
         "tensors": pack_weights({name: torch.atleast_2d(t) for name, t in session.space.tensors.items()}),
     }
+
+
+def trace_example(model: Model) -> Session:
+    """A run on the example of the model's task; on its first words, if the model can't read all of them."""
+    example = model.task.example_input()
+    words = example.split() if isinstance(example, str) else []
+    for count in range(len(words), 1, -1):
+        try:
+            return Session(model, " ".join(words[:count]))
+        except UserError:
+            continue  # too long; what is wrong with the shortest one is said below
+    return Session(model, words[0] if words else example)
 
 
 def check_model(model: Model) -> None:

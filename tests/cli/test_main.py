@@ -36,6 +36,22 @@ def test_look(capsys, tmp_path, translator, model):
     assert list_tree(tmp_path) == ["a.png", "a.svg", "b.svg", "c.svg", "d.svg"]
 
 
+def test_look_saves_the_model_itself(capsys, tmp_path, translator):
+    sizes = []
+    for n, words in enumerate(
+        [[], ["bad cabs", "--with-model"], ["bad cabs", "--with-model", "--dtype", "int8"]]
+    ):
+        path = tmp_path / f"{n}.html"
+        assert stdout_of(capsys, "look", translator, *words, "--save", path) == f"{path}\n"
+        content = path.read_text(encoding="utf-8")
+        assert ('"input": "bad cabs"' in content) == bool(words)
+        assert '"program"' in content
+        sizes.append(len(content))
+    assert sizes[2] < sizes[1]
+    stdout_of(capsys, "look", translator, "bad cabs", "--save", path)  # the page of one run
+    assert '"program"' not in path.read_text(encoding="utf-8")
+
+
 def test_look_saves_the_map_of_a_model(capsys, tmp_path, translator):
     stdout_of(capsys, "look", translator, "bad cabs", "--view", "map", "--save", tmp_path / "map.svg")
     svg = (tmp_path / "map.svg").read_text("utf-8")
@@ -64,6 +80,9 @@ def test_look_refuses(capsys, tmp_path, translator, model):
         ([model, "fox", *svg, "--answer", "dog"], ["answer=dog", "heads"]),
         ([tmp_path / "no-model", "fox", *svg], ["no-model"]),
         ([translator, *svg], ["INPUT"]),
+        ([translator], ["INPUT", "model.html"]),
+        ([translator, "--with-model"], ["--with-model", "--save"]),
+        ([translator, "a bag", "--with-model", *svg], ["--with-model", "model.html"]),
     ):
         check_refused(capsys, tmp_path, ["look", *words], *names)
 

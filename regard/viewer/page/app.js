@@ -280,5 +280,5 @@ window.addEventListener("popstate", () => {
   show();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-app.state = location.hash.length > 1 || source.live ? readAddress() : source.saved.state;
+app.state = location.hash.length > 1 || !("saved" in source) ? readAddress() : source.saved.state;
 show();
