@@ -273,7 +273,8 @@ class Description:
         formula = add_bias(f"{reads} W_{index}", linear, f"b_{index}")
         op: Op = {"does": "linear", "x": x, "share": share} | self._affine(name, linear)
         if rotary or not isinstance(norm, nn.Identity):
-            plain = Text(f"{title} before the {'rotation' if rotary else 'norm'}", about, formula)
+            after = "rotation" if isinstance(norm, nn.Identity) else "norm"
+            plain = Text(f"{title} before the {after}", about, formula)
             y = self.see(f"W{name}", {"does": "linear", "x": x} | self._affine(name, linear), plain, linear)
             if not isinstance(norm, nn.Identity):
                 y = self.norm(f"{name}_norm", norm, y, f"Norm of the {title.lower()}", share=1)

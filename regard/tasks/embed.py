@@ -376,9 +376,9 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         ids = self.frame(self.tokenizer.encode_batch([input])[0])[0].tolist()
         (row,) = on_device(model, ids)
         mask = torch.ones_like(row, dtype=torch.bool)
-        return Reading(
-            {"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: self.pool(model, row, mask)
-        )
+        read, count = self.count_tokens(input)
+        tokens = {"text": self.tokenizer.tokens(ids)}
+        return Reading({"text": ids}, tokens, lambda: self.pool(model, row, mask), unread=count - read)
 
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
         return {"vector": result}

@@ -295,7 +295,10 @@ class Fill(MaskedTexts):
             return Reading({"text": ids}, tokens, lambda: self.next_logits(model, row, None, segments))
         ids = self.whole_text(input)
         (row,) = on_device(model, ids)
-        reading = Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
+        unread = max(0, len(self.tokenizer.encode(input)) - (self.context - 2))
+        reading = Reading(
+            {"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row), unread=unread
+        )
         if isinstance(model, Electra):
             reading.run = lambda: model.detect(model.model.encode(row))
         if isinstance(model, Elmo):

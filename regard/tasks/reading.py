@@ -19,6 +19,7 @@ class Reading:
     run: Callable[[], Tensor] | None = None
     pixels: Tensor | None = None
     grid: tuple[int, int] | None = None
+    unread: int = 0  # tokens of the input that don't fit the model's context
     may: Tensor | None = None  # where an answer may begin or end, of a model that finds spans
 
 

@@ -308,8 +308,9 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def reading(self, model: ModelT, input: Any) -> Reading:
         """What the task gives to its model when it is asked, if that is one forward call."""
         args, _ = recorded_call(model, lambda: self.answers(model, Request([input])))
-        ids = args[0][0].tolist()
-        return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(*args))
+        ids, (read, count) = args[0][0].tolist(), self.count_tokens(input)
+        tokens = {"text": self.tokenizer.tokens(ids)}
+        return Reading({"text": ids}, tokens, lambda: model(*args), unread=count - read)
 
     def run_once(self, model: ModelT, text: str) -> None:
         """Run the model on a text as when it is asked, for the sake of what can be watched."""

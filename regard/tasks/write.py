@@ -162,9 +162,11 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
     # Looking on
 
     def reading(self, model: WriteModel, input: str) -> Reading:
-        ids = list(fit_context(self.plain(input), self.context))
+        all_ids = self.plain(input)
+        ids = list(fit_context(all_ids, self.context))
         (row,) = on_device(model, ids)
-        return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
+        tokens = {"text": self.tokenizer.tokens(ids)}
+        return Reading({"text": ids}, tokens, lambda: model(row), unread=len(all_ids) - len(ids))
 
     def run_once(self, model: WriteModel, text: str) -> None:
         model(*on_device(model, self.plain(text)[-self.context :]))

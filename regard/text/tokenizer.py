@@ -24,6 +24,7 @@ PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by 
 # Characters, a piece for each core: while it is encoded, a token takes some hundred bytes in the library.
 AT_ONCE = PIECE * min(8, max(2, os.cpu_count() or 1))
 MAX_PENDING = 64  # ids that wait for text: more than a character has bytes
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")  # of vocabularies that fall back to bytes
 MAX_DECODED = 2**26  # characters of tokens
 # Words and the punctuation around them.
 WORDS = "|".join(
@@ -226,6 +227,8 @@ class Tokenizer:
         if token is None:
             return f"<{id}>"
         text = self.inner.decode([id], skip_special_tokens=False)
+        if "\ufffd" in text and BYTE_TOKEN.fullmatch(token):
+            return token
         if "\ufffd" in text and all(symbol in BYTES for symbol in token):
             return "".join(f"<0x{BYTES[symbol]:02X}>" for symbol in token)
         return text or token

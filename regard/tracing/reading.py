@@ -33,8 +33,10 @@ def read_pair(model: Model, input: Any) -> Reading:
     source, target = task.split_target(input)
     prompt = task.source_prompt(module, source)
     written = write_target(model, prompt) if target is None else task.encode_target(prompt, target)
-    written = written[: task.context]
     reading = read_source(model, prompt)
+    read, count = task.count_tokens(source)
+    reading.unread = count - read + max(0, len(written) - task.context)
+    written = written[: task.context]
     target_ids = [*prompt.ids, *written[:-1]]
     for side, ids in (("target", target_ids), ("written", written)):
         reading.ids[side], reading.tokens[side] = ids, task.output_tokenizer.tokens(ids)
@@ -76,6 +78,8 @@ def make_trace(model: Model, reading: Reading, recording: Recording, result: Ten
     about: dict[str, Any] = {"kind": model.kind, "task": model.task.config.name}
     if reading.grid is not None:
         about["grid"] = list(reading.grid)
+    if reading.unread:
+        about["unread"] = reading.unread
     return Trace(tensors, reading.tokens, reading.ids, recording.difference, about)
 
 

@@ -3,12 +3,15 @@
 Shapes: H heads, T queries, S keys.
 """
 
+import codecs
 import math
+import re
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
+from regard.files.locks import is_locked
 from regard.runs.layout import LOG
 from regard.runs.load import steps_of
 from regard.runs.model import Model
@@ -19,6 +22,8 @@ from regard.viewer.trace_data import TraceData
 from regard.viewer.tree import searches
 
 SCORE_TENSORS = ("scores", "scaled", "mask", "reason", "weights")  # of an attention: queries by keys
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # of a token that is a part of a character
+BYTES = re.compile(rf"(?:{BYTE.pattern})+")
 PARTS = "cross", "self", "masked", "encoder", "decoder"
 
 
@@ -56,8 +61,10 @@ def build_manifest(data: TraceData) -> Manifest:
         "model": describe_model(data),
         "input": data.input if isinstance(data.input, str) and not data.reads_images else None,
         "answer": data.answer,
-        "tokens": trace.tokens,
+        "tokens": {side: spell_bytes(t) if side in trace.ids else t for side, t in trace.tokens.items()},
         "ids": trace.ids,
+        "unread": trace.about.get("unread", 0),
+        "context": getattr(model.model.config, "context", None),
         "grid": trace.about.get("grid"),
         "difference": trace.difference if math.isfinite(trace.difference) else None,
         "tensors": {name: describe_tensor(data, name) for name in names},
@@ -68,13 +75,34 @@ def build_manifest(data: TraceData) -> Manifest:
         "depth": data.depth,
         "graph": build_graph(model, trace),
         "outputs": data.outputs(),
-        "logged": model.folder is not None and (model.folder / LOG).is_file(),
-        "step": model.step,
-        "steps": steps_of(model),
+        **describe_progress(model),
         "maps": data.space.names,
         "positions": data.space.positions,
         "searches": searches(model) and "written" in trace.tokens,
     }
+
+
+def describe_progress(model: Model) -> Manifest:
+    """How far the model's run is: its checkpoints, and whether it is being trained."""
+    return {
+        "logged": model.folder is not None and (model.folder / LOG).is_file(),
+        "step": model.step,
+        "steps": steps_of(model),
+        "training": model.folder is not None and is_locked(model.folder),
+    }
+
+
+def spell_bytes(tokens: list[str]) -> list[str]:
+    """Tokens for people: where one completes the bytes of a character, it is shown as that character."""
+    labels, decoder = [], codecs.getincrementaldecoder("utf-8")("replace")
+    for token in tokens:
+        text = ""
+        if BYTES.fullmatch(token):
+            text = decoder.decode(bytes(int(byte, 16) for byte in BYTE.findall(token)))
+        else:
+            decoder.reset()
+        labels.append(token if not text or "\ufffd" in text else text)
+    return labels
 
 
 def describe_model(data: TraceData) -> dict[str, Any]:
@@ -131,7 +159,7 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
                 "rows": rows,
                 "columns": columns,
                 "masked": bool(trace[f"{name}.reason"].any()),
-                "kinds": head_statistics(weights),
+                "kinds": head_statistics(weights, rows == columns),
             }
         )
     return {part: parts[part] for part in PARTS if part in parts}
@@ -142,15 +170,18 @@ def is_causal(trace: Trace, attention: str) -> bool:
     return bool((trace[f"{attention}.reason"] == 2).any())
 
 
-def head_statistics(weights: Tensor) -> list[dict[str, float]]:
+def head_statistics(weights: Tensor, same: bool = True) -> list[dict[str, float]]:
     """What each head (H, T, S) does: the entropy of its weights in bits, and the weight that goes to the
-    token itself, to the previous one and to the first."""
+    first token; where queries and keys are the `same` tokens, also to the token itself and to the previous
+    one."""
     entropy = -torch.xlogy(weights, weights).sum(-1).mean(-1) / math.log(2)  # (H,)
     diagonal = weights.diagonal(dim1=-2, dim2=-1).mean(-1)  # (H,)
     before = weights[:, 1:].diagonal(dim1=-2, dim2=-1)
     previous = before.mean(-1) if before.shape[-1] else torch.zeros_like(diagonal)  # (H,)
     first = weights[..., 0].mean(-1)  # (H,)
-    columns = {"entropy": entropy, "diagonal": diagonal, "previous": previous, "first": first}
+    columns = {"entropy": entropy, "first": first}
+    if same:
+        columns = {"entropy": entropy, "diagonal": diagonal, "previous": previous, "first": first}
     rows = zip(*(column.nan_to_num().tolist() for column in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 

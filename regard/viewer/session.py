@@ -9,7 +9,7 @@ from regard.files.atomic import atomic_file
 from regard.runs.model import Model
 from regard.tracing import Trace
 from regard.viewer.html import html_page, page_data
-from regard.viewer.manifest import Manifest, build_manifest
+from regard.viewer.manifest import Manifest, build_manifest, describe_progress
 from regard.viewer.onefile import frame_html
 from regard.viewer.trace_data import TraceData
 
@@ -18,6 +18,7 @@ class Session(TraceData):
     """A run that the page can ask for by its id."""
 
     state: dict[str, str] | None = None  # what the page in one file opens with
+    key: tuple[Any, ...] | None = None  # what the page asked for: model, input, answer and layers
 
     @cached_property
     def id(self) -> str:
@@ -26,6 +27,10 @@ class Session(TraceData):
     @cached_property
     def manifest(self) -> Manifest:
         return build_manifest(self) | {"id": self.id}
+
+    def progress(self) -> Manifest:
+        """The fields of the manifest that change while the model's run is trained."""
+        return describe_progress(self.model)
 
     def data(self, state: dict[str, str] | None = None) -> dict[str, Any]:
         """What the page in one file contains."""
