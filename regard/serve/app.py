@@ -66,7 +66,7 @@ def create_app(
     handlers = dict.fromkeys((HTTPException, UserError, Exception), handle_error)
     app = Starlette(routes=routes, exception_handlers=handlers)
     models, timeout = [served.model for served in registry.models.values()], registry.limits.timeout
-    page = LazyPage(lambda: build_routes(models, timeout), timeout)
+    page = LazyPage(lambda: build_routes(models, timeout, names=list(registry.models)), timeout)
     app.router.default = CancellationMiddleware(page, timeout)
     app.router.redirect_slashes = False
     paths = {route.path for route in routes}

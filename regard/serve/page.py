@@ -29,7 +29,6 @@ from regard.serve.lazy_page import LazyPage
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits, copy_modules
 from regard.serve.requests import (
-    FILE_FIELDS,
     body_int,
     check_text,
     decode_file,
@@ -76,6 +75,10 @@ class SessionStore:
     def nbytes(self) -> int:
         return sum(s.nbytes for s in list(self.sessions.values()))  # a copy: other threads change it
 
+    def find(self, key: tuple[Any, ...]) -> Session | None:
+        """The session of this model, input, answer and layers, if it is still in memory."""
+        return next((session for session in list(self.sessions.values()) if session.key == key), None)
+
     def get(self, id: object) -> Session:
         try:
             self.sessions.move_to_end(id)  # type: ignore[arg-type]
@@ -120,8 +123,10 @@ class PageRoutes:
         first: Session,
         compared_models: Sequence[Model] = (),
         step_timeout: float = ServerLimits.timeout,
+        names: Sequence[str] | None = None,
     ):
         assert first.manifest  # computed before anybody waits for it
+        self.names = list(names or map(model_name, (model, *compared_models)))  # of all models
         self.model, self.first, self.compared_models = model, first, compared_models
         self.sessions = SessionStore(first)
         self.exclusive = ExclusiveThreads(step_timeout)  # hooks on a model belong to one trace at a time
@@ -147,6 +152,7 @@ class PageRoutes:
             Route("/api/effects", self.effects),
             Route("/api/versus", self.versus),
             Route("/api/log", self.log),
+            Route("/api/progress", self.progress),
             Route("/api/page", self.download),
         ]
 
@@ -168,6 +174,9 @@ class PageRoutes:
 
     def session(self, request: Request) -> Session:
         return self.sessions.get(request.query_params.get("trace"))
+
+    def session_or_first(self, request: Request) -> Session:
+        return self.session(request) if "trace" in request.query_params else self.first
 
     # Files
 
@@ -192,14 +201,19 @@ class PageRoutes:
         body = TraceRequest.parse(await self.read_object(request))
         session = await self.exclusive.run(lambda: self.open_session(body))
         self.sessions.add(session)
-        return JSONResponse(session.manifest)
+        chosen = 0 if body.other is None else body.other + 1
+        return JSONResponse(session.manifest | session.progress() | {"models": self.names, "chosen": chosen})
 
     def open_session(self, request: TraceRequest) -> Session:
         model = self.choose_model(request.checkpoint, request.other)
         input = self.read_input(model, request.input, request.file)
         if request.is_first and input is self.first.input:
             return self.first
-        session = Session(model, input, request.answer, request.layers)
+        key = model, input, request.answer, request.layers
+        if isinstance(input, str) and (known := self.sessions.find(key)):
+            return known
+        session = Session(*key)
+        session.key = key if isinstance(input, str) else None
         assert session.manifest  # computed here, not in the event loop
         return session
 
@@ -214,8 +228,7 @@ class PageRoutes:
         if model.task.reads == "text" and text is not None:
             return check_text(text)
         if model.task.reads != self.model.task.reads:
-            name = FILE_FIELDS.get(model.task.reads, "input")
-            raise APIError(400, f"{name}: this model reads {model.task.reads}s; give it one")
+            return model.task.example_input()
         if (
             model.task.reads == "image"
             and isinstance(first, Tensor)
@@ -251,18 +264,23 @@ class PageRoutes:
         texts = request.query_params.get("ids", "").split(",")
         if len(texts) > MAX_IDS or not all(text.isascii() and text.isdecimal() for text in texts):
             raise APIError(400, f"ids: give up to {MAX_IDS} whole numbers with commas between")
-        return JSONResponse(self.first.words([int(text[:9]) for text in texts]))
+        return JSONResponse(self.session_or_first(request).words([int(text[:9]) for text in texts]))
 
     # Views
 
     async def ask(self, request: Request) -> Response:
         body = await self.read_object(request)
-        if body.get("input") is None or self.model.task.reads != "text":
+        if body.get("input") is None:
             raise APIError(400, "input: give a text, to a model that reads texts")
-        text, step = check_text(body["input"]), body_int(body, "checkpoint")
+        text, step, name = check_text(body["input"]), body_int(body, "checkpoint"), body.get("model")
+        if name is not None and name not in self.names:
+            raise APIError(400, f"model: give one of {', '.join(self.names)}")
+        other = self.names.index(name) - 1 if name is not None else -1
 
         def run() -> str:
-            model = self.choose_model(step)
+            model = self.choose_model(step, other if other >= 0 else None)
+            if model.task.reads != "text":
+                raise APIError(400, "input: give a text, to a model that reads texts")
             answers = model.task.answers(model.model, replace(model.request([], {}), inputs=[text]))
             return "\n".join(answer.text for answer in answers[0])
 
@@ -276,7 +294,7 @@ class PageRoutes:
         return JSONResponse(self.session(request).lens(query_int(request, "row") or 0))
 
     def models(self, request: Request) -> Response:
-        return JSONResponse([str(other.folder or other.kind) for other in self.compared_models])
+        return JSONResponse(self.names[1:])
 
     def space(self, request: Request) -> Response:
         return JSONResponse(self.session(request).space.mapped(request.query_params.get("name", "")))
@@ -313,7 +331,10 @@ class PageRoutes:
         return JSONResponse(compare_runs(self.session(request), other, row, other_row))
 
     def log(self, request: Request) -> Response:
-        return JSONResponse(self.first.log())
+        return JSONResponse(self.session_or_first(request).log())
+
+    def progress(self, request: Request) -> Response:
+        return JSONResponse(self.session_or_first(request).progress())
 
     async def read_object(self, request: Request) -> Json:
         """The JSON of a body; a large one is parsed in a thread."""
@@ -321,6 +342,11 @@ class PageRoutes:
         if len(data) <= INLINE:
             return parse_object(data)
         return await asyncio.wrap_future(self.heavy.submit(parse_object, data))
+
+
+def model_name(model: Model) -> str:
+    name = str(model.folder or model.kind)
+    return name if model.step is None else f"{name}, step {model.step:,}"
 
 
 def parse_change(session: Session, change: Json) -> Json:
@@ -340,12 +366,15 @@ def build_routes(
     input: Any = None,
     answer: str | None = None,
     layers: list[int] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Router:
-    """The page of the first model, compared with the others, with modules of its own: traces don't disturb
-    whoever else uses the models. Without an input, it shows an example."""
+    """The page of the first model, from which one can switch to the others or compare it with them. It has
+    modules of its own: traces don't disturb whoever else uses the models. Without an input, it shows an
+    example."""
     model, *compared_models = map(copy_modules, models)
     input = model.task.example_input() if input is None else input
-    return Router(PageRoutes(model, Session(model, input, answer, layers), compared_models, timeout).routes())
+    first = Session(model, input, answer, layers)
+    return Router(PageRoutes(model, first, compared_models, timeout, names).routes())
 
 
 async def handle_error(request: Request, error: Exception) -> Response:

@@ -114,7 +114,10 @@ class TraceData:
             tensor = tensor[head]
         tensor = tensor[..., rows, columns]
         if tensor.dtype in (torch.bool, torch.uint8):
-            return max_pool(tensor.to(torch.uint8).cpu().numpy(), max_side)
+            values = tensor.to(torch.uint8).cpu().numpy()
+            if name.endswith(".reason"):  # a pooled cell is masked if all its cells are
+                return 255 - max_pool(255 - values, max_side)
+            return max_pool(values, max_side)
         values = max_pool(tensor.float().cpu().numpy(), max_side)
         if not as_bytes:
             return values

@@ -162,7 +162,7 @@ QUERIES = {
     "/": (),
     "/page/{name}": (),
     "/api/tensor": ("trace", "name", "head", "rows", "columns", "most", "as"),
-    "/api/words": ("ids",),
+    "/api/words": ("trace", "ids"),
     "/api/tree": ("trace", "beams"),
     "/api/lens": ("trace", "row"),
     "/api/models": (),
@@ -170,7 +170,8 @@ QUERIES = {
     "/api/near": ("trace", "name", "row", "text", "distance"),
     "/api/effects": ("trace",),
     "/api/versus": ("trace", "other", "row", "other_row"),
-    "/api/log": (),
+    "/api/log": ("trace",),
+    "/api/progress": ("trace",),
     "/api/page": ("trace",),
 }
 

@@ -30,7 +30,7 @@ def imported(name):
 
 
 def test_the_first_view_is_small():
-    """150 KB, and 40 KB packed: what a browser loads before it draws; other views come when opened."""
+    """200 KB, and 60 KB packed: what a browser loads before it draws; other views come when opened."""
     page = index(PAGE_FOLDER)
     assert set(re.findall(r'modulepreload" href="/page/([\w.]+)"', page)) == imported("app.js") - {"app.js"}
     first = [
@@ -38,8 +38,8 @@ def test_the_first_view_is_small():
         *((PAGE_FOLDER / name).read_bytes() for name in {"page.css", *imported("app.js")}),
     ]
     assert len(first) < len(list(PAGE_FOLDER.iterdir()))
-    assert sum(map(len, first)) < 150_000
-    assert sum(len(gzip.compress(data)) for data in first) < 40_000
+    assert sum(map(len, first)) < 200_000
+    assert sum(len(gzip.compress(data)) for data in first) < 60_000
 
 
 def test_every_file_is_known():

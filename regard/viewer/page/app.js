@@ -2,10 +2,11 @@
 
 import { attention } from "./attention.js";
 import {
-  alertBox, fileKind, formatCount, h, label, messageOf, shortPath, stepMenu, toBase64,
+  alertBox, fileKind, formatCount, h, label, messageOf, scrollInside, shortPath, stepMenu, toBase64,
 } from "./dom.js";
+import { LiveInput } from "./input.js";
 import { allAttentions } from "./selection.js";
-import { openSource } from "./source.js";
+import { openSource, StatusError } from "./source.js";
 
 const OUTPUT_TITLES = { next: "Next token", fill: "Words", classes: "Classes" };
 
@@ -113,8 +114,8 @@ function go(changes, { quiet = false, replace = quiet } = {}) {
 }
 
 /** @param {State} state */
-const traceKey = ({ input, answer, layers, checkpoint }) =>
-  JSON.stringify([input, answer, layers, checkpoint]);
+const traceKey = ({ input, answer, layers, checkpoint, model }) =>
+  JSON.stringify([input, answer, layers, checkpoint, model]);
 /** @type {string | null} */
 let traced = null;
 let turn = 0;
@@ -124,12 +125,13 @@ async function traceInput(/** @type {number} */ mine) {
   const key = traceKey(app.state);
   if (traced === key) return true;
   byId("main").setAttribute("aria-busy", "true");
-  const { input, answer, layers, checkpoint } = app.state;
+  const { input, answer, layers, checkpoint, model } = app.state;
   const manifest = await source.trace({
     input,
     answer,
     layers: layers?.split(",").map(Number),
     checkpoint: checkpoint === undefined ? undefined : Number(checkpoint),
+    model: Number(model) > 0 ? Number(model) - 1 : undefined, // of those after the first
     picture: app.dropped ?? undefined,
   });
   if (mine !== turn) return false;
@@ -145,27 +147,51 @@ async function show() {
   const main = byId("main");
   try {
     if (!await traceInput(mine)) return;
+    showCheckpoints();
     const views = VIEWS.filter((view) => view.applies(app));
     const chosen = views.find(({ name }) => name === app.state.view) ?? views[0];
     showViews(views, chosen);
     /** @type {View} */
     const view = (await chosen.load())[chosen.name];
-    const focused = document.activeElement?.id;
     if (chosen.name !== "take") app.current = null;
     const root = h("section", { class: chosen.name, "aria-label": titleOf(chosen) });
     await view.show(root, app);
     if (mine !== turn) return;
+    const moved = app.view !== view;
     app.view = view;
-    main.replaceChildren(root);
-    if (focused && focused !== "main") findId(focused)?.focus({ preventScroll: true });
+    replaceView(main, root, moved);
     document.title = `${titleOf(chosen)} · Regard`;
   } catch (error) {
     if (mine !== turn) return;
+    if (error instanceof StatusError && error.status === 410 && traced) { // dropped, or the server is another
+      traced = null;
+      show();
+      return;
+    }
+    const retry = h("button", { type: "button", id: "retry", onclick: show }, "Try again");
     const back = h("button", { type: "button", onclick: () => history.back() }, "Back");
-    main.replaceChildren(alertBox(messageOf(error)), ...(traced && !framed ? [back] : []));
+    main.replaceChildren(alertBox(messageOf(error)), retry, ...(traced && !framed ? [" ", back] : []));
   } finally {
     if (mine === turn) main.removeAttribute("aria-busy");
   }
+}
+
+/**
+ * Put a view in its place. Neither the focus nor what stands under the reader's eyes moves, unless it is
+ * another view.
+ * @type {(main: HTMLElement, root: HTMLElement, moved: boolean) => void}
+ */
+function replaceView(main, root, moved) {
+  const focused = document.activeElement;
+  const inside = main.contains(focused) && focused !== main;
+  const inCell = inside && focused?.closest(".cell");
+  const top = window.scrollY;
+  main.style.minHeight = `${main.offsetHeight}px`; // until the canvases have their size
+  main.replaceChildren(root);
+  const again = findId(focused?.id ?? "") ?? (inCell ? root.querySelector(".cell") : null) ?? main;
+  if (inside && again instanceof HTMLElement) again.focus({ preventScroll: true });
+  window.scrollTo(0, moved ? 0 : top);
+  requestAnimationFrame(() => requestAnimationFrame(() => { main.style.minHeight = ""; }));
 }
 
 /** @type {(views: ViewEntry[], chosen: ViewEntry) => void} */
@@ -180,15 +206,15 @@ function showViews(views, chosen) {
       go({ view: view.name });
     },
   }, titleOf(view))));
-  byId("views").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  scrollInside(byId("views"), byId("views").querySelector("[aria-current]"));
 }
 
 /** What stands around a view: the model, its checkpoint, the input, and how exact the numbers are. */
 function showHeader() {
-  const { model, difference } = app.manifest;
+  const { model, difference, models = [] } = app.manifest;
   const folder = model.name === null ? "" : `${shortPath(model.name)} · `;
-  byId("model").textContent = `${folder}${model.class}, ${formatCount(model.parameters)} parameters`;
-  showCheckpoints();
+  const words = `${model.class}, ${formatCount(model.parameters)} parameters`;
+  byId("model").replaceChildren(...modelMenu(), models.length > 1 ? words : `${folder}${words}`);
   const apart = difference === 0 ? "exactly" : `within ${difference?.toExponential(1)}`;
   byId("difference").textContent = difference === null ? ""
     : `The numbers shown here agree ${apart} with the fast path that the model normally takes.`;
@@ -196,13 +222,27 @@ function showHeader() {
   showInput(/** @type {HTMLFormElement} */ (byId("ask")));
 }
 
+/** Where the server has several models: which one the page shows. */
+function modelMenu() {
+  const { models = [], chosen = 0 } = app.manifest;
+  if (models.length < 2 || !source.live) return [];
+  const menu = h("select", { id: "models", "aria-label": "Model", onchange: () => {
+    app.dropped = null;
+    const { input, view } = app.state; // the rest is of the other model
+    app.state = {};
+    go({ input, view, model: menu.value === "0" ? null : menu.value });
+  } }, models.map((name, i) => h("option", { value: i, selected: i === chosen }, shortPath(name))));
+  return [menu, " "];
+}
+
 function showCheckpoints() {
-  const { step, steps } = app.manifest;
+  const { step, steps, training } = app.manifest;
   const focused = document.activeElement?.id;
   const at = step === null ? "" : h("span", { class: "pale" }, `at step ${formatCount(step)}`);
   byId("run").replaceChildren(source.live && steps.length
     ? stepMenu("checkpoint", "checkpoint",
-      [...steps.map((n) => /** @type {[number, string]} */ ([n, `step ${formatCount(n)}`])), ["", "final"]],
+      [...steps.map((n) => /** @type {[number, string]} */ ([n, `step ${formatCount(n)}`])),
+        ["", training ? "when opened" : "final"]],
       step ?? "", (to) => go({ checkpoint: to, cell: null }, { replace: true }))
     : at);
   if (focused?.startsWith("checkpoint")) findId(focused)?.focus();
@@ -213,7 +253,8 @@ function showInput(form) {
   const { model, input, answer } = app.manifest;
   const output = answer ? [h("span", { class: "answer", title: answer }, `→ ${label(answer, 60)}`)] : [];
   if (!source.live) {
-    form.replaceChildren(...(model.sees ? [] : [h("q", { class: "input" }, label(input, 60))]), ...output);
+    form.replaceChildren(...(model.sees ? [] : [h("q", { class: "input" }, label(input, 60))]), ...output,
+      unreadNote());
   } else if (model.sees) {
     const { accept, noun } = fileKind(model);
     const file = h("input", {
@@ -221,16 +262,28 @@ function showInput(form) {
     });
     form.replaceChildren(...output, h("label", { for: "file", class: "button" }, `Another ${noun} …`), file);
   } else {
-    const field = h("input", {
-      type: "text", id: "input", "aria-label": "Input", value: input,
-      autocomplete: "off", spellcheck: "false", dir: "auto",
-    });
-    form.replaceChildren(field, h("button", { type: "submit" }, "Look"), ...output);
+    const look = h("button", { type: "submit" }, "Look");
+    if (!live.root.isConnected) form.replaceChildren(live.root, look, told);
+    told.replaceChildren(...output, unreadNote());
+    live.show(input ?? "");
     form.onsubmit = (event) => {
       event.preventDefault();
-      go({ input: field.value, answer: null, at: null, cell: null, row: null });
+      live.submit();
     };
   }
+}
+
+const told = h("span", { class: "told" });
+const live = new LiveInput((input, typing) =>
+  go({ input, answer: null, at: null, cell: null, row: null }, { replace: typing }));
+
+/** What of the text the model does not read. */
+function unreadNote() {
+  const { unread, context } = app.manifest;
+  if (!unread) return "";
+  const tokens = unread === 1 ? "1 token" : `${formatCount(unread)} tokens`;
+  return h("span", { class: "unread", role: "status" },
+    `Not read: ${tokens} that the model's context of ${formatCount(context ?? 0)} has no room for.`);
 }
 
 /**
@@ -249,9 +302,10 @@ const KEYS = [
   ["Enter", "open the sum behind a number, or the head in the atlas"],
   ["n, p", "next and previous: the head, the step of the walk, the point of a map"],
   ["j, k", "next and previous layer"],
-  ["1 … 9", "the views, in order"],
+  ["1 … 9, 0", "the first ten views, in order"],
+  ["v, V", "next and previous view"],
   ["/", "to the input"],
-  ["Escape", "close"],
+  ["Escape", "close the sum behind a number, or this list"],
 ];
 
 function showKeys() {
@@ -262,12 +316,24 @@ function showKeys() {
   dialog.showModal();
 }
 
+/** @param {(at: number, count: number) => number} which the number of a view, from that of the present one */
+function openView(which) {
+  const links = [...byId("views").querySelectorAll("a")];
+  links[which(links.findIndex((link) => link.hasAttribute("aria-current")), links.length)]?.click();
+}
+
 document.addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape" && app.state.cell !== undefined) {
+    go({ cell: null }, { replace: true });
+    return;
+  }
   if (event.target instanceof Element && event.target.closest("input, select, textarea")) return;
   if (event.key === "?") showKeys();
   else if (event.key === "/") findId("input")?.focus();
-  else if (/^[1-9]$/.test(event.key)) findId("views")?.querySelectorAll("a")[Number(event.key) - 1]?.click();
+  else if (/^\d$/.test(event.key)) openView(() => (Number(event.key) || 10) - 1);
+  else if (event.key === "v") openView((at, count) => (at + 1) % count);
+  else if (event.key === "V") openView((at, count) => (at + count - 1) % count);
   else if (!app.view?.key?.(event.key, app)) return;
   event.preventDefault();
 });

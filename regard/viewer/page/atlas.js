@@ -16,6 +16,12 @@ const KINDS = [
   ["first", "first", "how much goes to the first token"],
 ];
 
+/**
+ * What is known of each head: between other tokens, nothing is itself or previous.
+ * @param {AttentionInfo[]} layers
+ */
+const knownKinds = (layers) => KINDS.filter(([name]) => layers[0].kinds[0]?.[name] !== undefined);
+
 /** @typedef {{ width: number, height: number, cellWidth: number, cellHeight: number }} AtlasLayout */
 /** @typedef {{ canvas: HTMLCanvasElement, T: number, S: number }} LayerImage */
 
@@ -30,19 +36,20 @@ export async function showAtlas(root, app, part, layers) {
   const heads = Math.max(...layers.map((layer) => layer.heads));
   const weights = await Promise.all(layers.map(({ name }) =>
     source.tensor(`${name}.weights`, { most: SMALL, as: "uint8" })));
-  const kind = KINDS.find(([name]) => name === state.by);
-  const choices = KINDS.map(([name, words]) => /** @type {[string, string]} */ ([name, words]));
+  const kinds = knownKinds(layers);
+  const kind = kinds.find(([name]) => name === state.by);
+  const choices = kinds.map(([name, words]) => /** @type {[string, string]} */ ([name, words]));
   root.append(h("div", { class: "controls" }, h("span", { class: "pale" }, "frame by"),
     tabs("by", [["none", "nothing"], ...choices], kind?.[0] ?? "none",
       (to) => go({ by: to === "none" ? null : to }, { replace: true }))));
   const title = `${PART_TITLES[part]} attention: ${layers.length} layers × ${heads} heads`;
   const atlas = new Atlas(app, title, layers, weights.map(layerImage), kind?.[0] ?? null);
   const numbers = () => ({
-    head: ["layer, head", ...KINDS.map(([, words]) => words)],
-    rows: layers.flatMap(({ layer, kinds }) => kinds.map((values, i) =>
-      [`${layer}, ${i}`, ...KINDS.map(([name]) => formatNumber(values[name]))])),
+    head: ["layer, head", ...kinds.map(([, words]) => words)],
+    rows: layers.flatMap(({ layer, kinds: each }) => each.map((values, i) =>
+      [`${layer}, ${i}`, ...kinds.map(([name]) => formatNumber(values[name]))])),
   });
-  app.current = { name: `atlas-${part}`, canvas: atlas.view.canvas, csv: numbers };
+  app.current = { name: `atlas-${part}`, ...atlas.view.output, csv: numbers };
   root.append(heading(title, kind?.[2] ?? "each from 0 to its largest"),
     atlas.view.figure({}, null, tableTwin(title, numbers)));
 }
@@ -68,7 +75,8 @@ class Atlas {
     this.images = images;
     this.kind = kind;
     this.heads = Math.max(...layers.map((layer) => layer.heads));
-    this.peak = kind ? Math.max(...layers.flatMap(({ kinds }) => kinds.map((values) => values[kind]))) : 1;
+    const values = layers.flatMap(({ kinds }) => kinds.map((each) => (kind ? each[kind] ?? 0 : 1)));
+    this.peak = Math.max(...values);
     const { attention, head } = selectHead(app);
     /** @type {Place} the layer's number among `layers`, and the head */
     this.at = [layers.indexOf(attention), head];
@@ -128,7 +136,7 @@ class Atlas {
     const { canvas, T, S } = this.images[l];
     pen.drawImage(canvas, 0, i * T, S, T, x, y, cellWidth, cellHeight);
     if (this.kind) {
-      pen.globalAlpha = this.layers[l].kinds[i][this.kind] / (this.peak || 1);
+      pen.globalAlpha = (this.layers[l].kinds[i][this.kind] ?? 0) / (this.peak || 1);
       pen.strokeStyle = themeColour("--mark");
       pen.lineWidth = 4;
       pen.strokeRect(x, y, cellWidth, cellHeight);
@@ -144,7 +152,7 @@ class Atlas {
   /** @type {(place: Place) => string} */
   describe([l, i]) {
     const { layer, kinds } = this.layers[l];
-    const values = KINDS.map(([name, words]) => `${words} ${kinds[i][name].toFixed(2)}`);
+    const values = knownKinds(this.layers).map(([name, words]) => `${words} ${kinds[i][name]?.toFixed(2)}`);
     return `layer ${layer}, head ${i}: ${values.join(", ")}`;
   }
 

@@ -116,7 +116,7 @@ function blockMenu({ manifest, source, go }, block) {
  * What a head does, if it mostly does one thing.
  * @param {HeadKinds} kinds
  */
-function describeHead({ entropy, previous, diagonal, first }) {
+function describeHead({ entropy, previous = 0, diagonal = 0, first }) {
   const words = [`${entropy.toFixed(1)} bits`];
   if (previous > 0.5) words.push("looks at the previous token");
   if (diagonal > 0.5) words.push("looks at itself");

@@ -55,17 +55,33 @@ export class Canvas {
   /** Draw everything anew; nothing happens before the canvas has its place. */
   redraw() {
     if (!this.layout) return;
-    const ratio = window.devicePixelRatio || 1;
     const { width, height } = this.layout;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
-    const pen = penOf(this.canvas);
+    this.#draw(this.canvas, this.layout, window.devicePixelRatio || 1);
+  }
+
+  /** @type {(canvas: HTMLCanvasElement, layout: L, ratio: number) => void} */
+  #draw(canvas, layout, ratio) {
+    canvas.width = Math.round(layout.width * ratio);
+    canvas.height = Math.round(layout.height * ratio);
+    const pen = penOf(canvas);
     pen.scale(ratio, ratio);
     pen.direction = "ltr";
     pen.textBaseline = "middle";
-    this.options.draw(pen, this.layout);
+    this.options.draw(pen, layout);
+  }
+
+  /** What can be taken away: the canvas, and the same so many times as large. */
+  get output() {
+    return {
+      canvas: this.canvas,
+      enlarge: (/** @type {number} */ scale) => {
+        const large = h("canvas");
+        if (this.layout) this.#draw(large, this.layout, scale * (this.canvas.width / this.layout.width));
+        return large;
+      },
+    };
   }
 
   /** @type {(event: MouseEvent, use: (item: I) => void) => void} */

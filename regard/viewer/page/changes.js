@@ -1,6 +1,7 @@
 /* The changes of What if: the form that adds one, how one is read, and the same in Python. */
 
 import { fileKind, h, label, numberMenu, numberTokens, pythonString, tabs, toBase64 } from "./dom.js";
+import { textField } from "./input.js";
 import { PART_TITLES, attentionParts } from "./selection.js";
 
 /** @type {[Change["kind"], string][]} */
@@ -163,10 +164,8 @@ function takeForm(app, patchable) {
     ? h("input", {
       type: "file", id: "change-file", accept, "aria-label": `Another ${noun}`,
     })
-    : h("input", {
-      type: "text", id: "change-input", "aria-label": "Another input", placeholder: "another input",
-      value: draft.input ?? manifest.input, autocomplete: "off", dir: "auto",
-      oninput: () => { draft.input = other.value; },
+    : textField("change-input", "Another input", draft.input ?? manifest.input ?? "", {
+      placeholder: "another input", onchange: () => { draft.input = other.value; },
     });
   return {
     fields: [part.root, at.root, other],
@@ -174,7 +173,7 @@ function takeForm(app, patchable) {
       const place = at.value() === "" ? {} : { at: Number(at.value()) };
       const change = { kind: /** @type {const} */ ("take"), part: part.value(), ...place };
       if (!sees) return { ...change, input: other.value };
-      const file = other.files?.[0];
+      const file = other instanceof HTMLInputElement ? other.files?.[0] : null;
       if (!file) return null;
       app.taken = await toBase64(file);
       return { ...change, picture: true };

@@ -5,6 +5,7 @@ import {
   numberTokens, pythonString, shortPath, stepMenu, toBase64, toggleButton,
 } from "./dom.js";
 import { Heatmap } from "./heatmap.js";
+import { textField } from "./input.js";
 import { inputLiteral, loadLines } from "./python.js";
 import {
   PART_TITLES, allAttentions, attentionParts, heading, layerMenu, maskReasons, parsePlace, selectHead,
@@ -111,10 +112,7 @@ function compareForm(app, models) {
     ? h("input", {
       type: "file", id: "beside", accept, "aria-label": `Another ${noun}`,
     })
-    : h("input", {
-      type: "text", id: "with", "aria-label": "Another input", value: state.with ?? manifest.input,
-      autocomplete: "off", spellcheck: "false", dir: "auto",
-    });
+    : textField("with", "Another input", state.with ?? manifest.input ?? "");
   const onsubmit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     const other = menu.value || null;
@@ -123,7 +121,7 @@ function compareForm(app, models) {
       go({ other, with: isSame ? null : field.value, at: null, row2: null }, { replace: true });
       return;
     }
-    const file = field.files?.[0];
+    const file = field instanceof HTMLInputElement ? field.files?.[0] : null;
     if (file) app.beside = await toBase64(file);
     go({ other, at: null }, { replace: true });
   };
@@ -165,7 +163,7 @@ async function showMaps(root, app, other, names) {
   }
   const name = `${attention.name}.weights`;
   const [a, b, why] = await Promise.all([source.tensor(name, { head, most: MOST }),
-    source.tensor(name, { head, most: MOST, trace: other.id }), maskReasons(app, attention)]);
+    source.tensor(name, { head, most: MOST, trace: other.id }), maskReasons(app, attention, MOST)]);
   drawMaps(root, app, other, names, title, [a, b], why);
 }
 

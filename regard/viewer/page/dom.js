@@ -94,6 +94,8 @@ export const clampIndex = (text, count, usual = 0) =>
 // Control and format characters, which change a text's direction or can't be seen, and lone surrogates.
 const UNSAFE = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
 const JOINER = "\u200d";
+// Nothing but marks and characters that join or select others: alone, they can't be seen.
+const UNSEEN = /^(?!\s*$)[\p{DI}\p{M}\u2800\s]+$/u;
 const GRAPHEMES = new Intl.Segmenter(); // characters as people count them
 
 /**
@@ -103,10 +105,12 @@ const GRAPHEMES = new Intl.Segmenter(); // characters as people count them
  */
 export function label(text, longest = 20) {
   let shown = String(text).slice(0, 4 * longest);
+  const escape = (/** @type {string} */ c) => `\\u${(c.codePointAt(0) ?? 0).toString(16).padStart(4, "0")}`;
+  if (UNSEEN.test(shown)) shown = shown.replace(/\S/gu, escape);
   shown = shown.replace(UNSAFE, (c) => {
     if (c === "\n") return "\\n";
     if (c === "\t") return "\\t";
-    return c === JOINER ? c : `\\u${(c.codePointAt(0) ?? 0).toString(16).padStart(4, "0")}`;
+    return c === JOINER ? c : escape(c);
   });
   shown = shown.trim() === "" ? "␣".repeat(Math.max(1, Math.min(4, shown.length))) : shown.trim();
   if (shown.length <= longest) return shown;
@@ -188,6 +192,18 @@ export const alertBox = (message) => h("p", { class: "wrong", role: "alert" }, m
  */
 export const readoutLine = (text = "") =>
   h("p", { class: "readout", role: "status", "aria-live": "polite" }, text);
+
+/**
+ * Scroll a box, and nothing around it, until one of its elements can be seen.
+ * @param {HTMLElement} box
+ * @param {Element | null} element
+ */
+export function scrollInside(box, element) {
+  if (!element) return;
+  const [outer, inner] = [box.getBoundingClientRect(), element.getBoundingClientRect()];
+  box.scrollTop += Math.min(0, inner.top - outer.top) + Math.max(0, inner.bottom - outer.bottom);
+  box.scrollLeft += Math.min(0, inner.left - outer.left) + Math.max(0, inner.right - outer.right);
+}
 
 /**
  * A listener for keydown. A handler that returns false leaves the key to others.

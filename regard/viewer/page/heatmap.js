@@ -48,7 +48,7 @@ export class Heatmap {
     this.wide = options.shape[1];
     const { title, rows, columns, why = null } = options;
     this.exact = this.tall === rows.length && this.wide === columns.length;
-    this.why = this.exact ? why : null;
+    this.why = why;
     /** @type {Place | null} */
     this.at = options.at ?? null;
     this.limits = colourLimits(options);

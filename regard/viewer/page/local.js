@@ -88,7 +88,7 @@ export class Local {
     const { shape, data } = weight ?? (saved
       ? { shape: saved.shape, data: new Float32Array(fromBase64(saved.data).buffer) }
       : this.#made(part.trace).run.tensor(name));
-    return takePart({ shape: shape.length < 2 ? [1, ...shape] : shape, data }, part);
+    return takePart(name, { shape: shape.length < 2 ? [1, ...shape] : shape, data }, part);
   }
 
   /** @param {number[]} ids */

@@ -80,7 +80,7 @@ export class Scatter {
       rows: this.dots.map(({ word, point }) => [label(word, 40), ...point.map(formatNumber)]),
     });
     this.root = this.view.figure({}, this.scale(), tableTwin(title, csv));
-    this.output = { canvas: this.view.canvas, csv };
+    this.output = { ...this.view.output, csv };
   }
 
   /** What the axes and colours mean. */

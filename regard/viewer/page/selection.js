@@ -95,12 +95,13 @@ export const sideTokens = ({ tokens }, { rows, columns }) => [tokens[rows], toke
  * Why a query may not attend to a key; null where nothing is masked.
  * @param {App} app
  * @param {AttentionInfo} attention
+ * @param {number} [most] numbers of the heat map each way
  * @returns {Promise<MaskReasons | null>}
  */
-export async function maskReasons({ manifest, source }, { name, masked }) {
-  const [T, S] = manifest.tensors[`${name}.reason`].shape;
-  if (!masked || Math.max(T, S) > MOST) return null; // pooled cells have no reason of their own
-  const { shape, data } = await source.tensor(`${name}.reason`);
+export async function maskReasons({ source }, { name, masked }, most = MOST) {
+  if (!masked) return null;
+  // Pooled cells have a reason where they are masked as a whole.
+  const { shape, data } = await source.tensor(`${name}.reason`, { most });
   /** @type {(r: number, c: number) => string | null} */
   const reason = (r, c) => REASONS[data[r * shape[1] + c]];
   return Object.assign(reason, { blank: data });

@@ -8,19 +8,38 @@ const CACHED = 96; // answers that are kept
 const typedArray = (kind, buffer) =>
   (kind === "uint8" ? new Uint8Array(buffer) : new Float32Array(buffer));
 
-/** @param {Response} answer */
-async function checkStatus(answer) {
-  if (answer.ok) return answer;
-  const text = await answer.text();
-  throw new Error(text.slice(0, 400) || `the server answered ${answer.status}`);
+const GONE = "The server of this page does not answer: it was stopped, or the connection is lost. "
+  + "Start it again with the same command, then try again.";
+
+/** The server answered with an error. */
+export class StatusError extends Error {
+  /**
+   * @param {number} status
+   * @param {string} message
+   */
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
 }
 
-/** @type {(path: string, body: object) => Promise<any>} */
-const post = async (path, body) => (await checkStatus(await fetch(path, {
+/** @type {(path: string, options?: RequestInit) => Promise<Response>} */
+async function request(path, options) {
+  const answer = await fetch(path, options).catch((error) => {
+    throw error instanceof TypeError ? new Error(GONE) : error; // or it was aborted
+  });
+  if (answer.ok) return answer;
+  const text = await answer.text();
+  throw new StatusError(answer.status, text.slice(0, 400) || `the server answered ${answer.status}`);
+}
+
+/** @type {(path: string, body: object, signal?: AbortSignal) => Promise<any>} */
+const post = async (path, body, signal) => (await request(path, {
   method: "POST",
   headers: { "Content-Type": "application/json" },
   body: JSON.stringify(body),
-}))).json();
+  signal,
+})).json();
 
 /** Everything over HTTP, from this machine. */
 export class Server {
@@ -29,17 +48,21 @@ export class Server {
   /** @type {number[] | null} those that a search can have; null: any */
   beams = null;
   /** @type {Map<string, Promise<any>>} */
-  #cache = new Map();
+  #cache = new Map(); // every path names its trace
+  /** @type {AbortController | undefined} */
+  #tracing;
   /** @type {Manifest} */
   manifest = /** @type {any} */ (null);
 
   /**
    * Run the model on an input.
-   * @param {object} request
+   * @param {object} run
    */
-  async trace(request) {
-    this.manifest = await post("/api/trace", request);
-    this.#cache.clear();
+  async trace(run) {
+    this.#tracing?.abort(); // the server stops work that nobody waits for
+    const tracing = new AbortController();
+    this.#tracing = tracing;
+    this.manifest = await post("/api/trace", run, tracing.signal);
     return this.manifest;
   }
 
@@ -66,7 +89,7 @@ export class Server {
    * @returns {Promise<string[]>}
    */
   words(ids) {
-    return this.#cached(`/api/words?ids=${ids.join(",")}`);
+    return this.get("words", { ids: ids.join(",") });
   }
 
   /**
@@ -108,23 +131,34 @@ export class Server {
     return post(`/api/${what}`, { trace: this.manifest.id, ...body });
   }
 
-  /** @returns {Promise<LogRow[]>} */
-  log() {
-    return this.#cached("/api/log");
+  /**
+   * The log as it is now: the run may be going on.
+   * @returns {Promise<LogRow[]>}
+   */
+  async log() {
+    return (await request(`/api/log?trace=${this.manifest.id}`)).json();
+  }
+
+  /**
+   * How far the run is.
+   * @returns {Promise<Pick<Manifest, "logged" | "step" | "steps" | "training">>}
+   */
+  async progress() {
+    return (await request(`/api/progress?trace=${this.manifest.id}`)).json();
   }
 
   /**
    * The model's answer.
-   * @param {{ input: string, checkpoint?: number }} request
+   * @param {{ input: string, checkpoint?: number, model?: string }} question
    * @returns {Promise<{ output: string }>}
    */
-  ask(request) {
-    return post("/api/ask", request);
+  ask(question) {
+    return post("/api/ask", question);
   }
 
   /** This page as one file. */
   async page() {
-    return (await checkStatus(await fetch(`/api/page?trace=${this.manifest.id}`))).blob();
+    return (await request(`/api/page?trace=${this.manifest.id}`)).blob();
   }
 
   /**
@@ -134,7 +168,7 @@ export class Server {
   #cached(path, read = (answer) => answer.json()) {
     let result = this.#cache.get(path);
     this.#cache.delete(path); // the latest is the last
-    result ??= fetch(path).then(checkStatus).then(read);
+    result ??= request(path).then(read);
     this.#cache.set(path, result);
     result.catch(() => this.#cache.delete(path));
     const [oldest] = this.#cache.keys();
@@ -177,7 +211,7 @@ export class Saved {
     if (saved.row !== undefined) rows = undefined;
     const data = this.#decoded.get(name) ?? typedArray(saved.type, fromBase64(saved.data).buffer);
     this.#decoded.set(name, data);
-    return takePart({ shape: saved.shape, data }, { head, rows, columns, most, as });
+    return takePart(name, { shape: saved.shape, data }, { head, rows, columns, most, as });
   }
 
   /**
@@ -232,13 +266,13 @@ export function openSource(saved) {
   return saved.model && engine.local ? engine.local(saved) : new Saved(saved);
 }
 
-/** @type {(tensor: Tensor, part: TensorPart) => Tensor} */
-export function takePart(tensor, { head, rows, columns, most, as }) {
+/** @type {(name: string, tensor: Tensor, part: TensorPart) => Tensor} */
+export function takePart(name, tensor, { head, rows, columns, most, as }) {
   let result = tensor;
   const heads = result.shape.length > 2;
   if (heads && head !== undefined && head !== null) result = sliceHead(result, Number(head));
   if (rows !== undefined || columns !== undefined) result = sliceRows(result, rows, columns);
-  if (most) result = maxPool(result, most);
+  if (most) result = name.endsWith(".reason") ? poolReasons(result, most) : maxPool(result, most);
   return as === "uint8" && result.data instanceof Float32Array ? toBytes(result) : result;
 }
 
@@ -307,6 +341,15 @@ function maxPool({ shape, data }, most) {
     }
   }
   return { shape: [...shape.slice(0, -2), tall, wide], data: result };
+}
+
+/**
+ * Pooled reasons: a cell is masked where all its cells are.
+ * @type {(tensor: Tensor, most: number) => Tensor}
+ */
+function poolReasons({ shape, data }, most) {
+  const flipped = maxPool({ shape, data: data.map((x) => 255 - x) }, most);
+  return { ...flipped, data: flipped.data.map((x) => 255 - x) };
 }
 
 /**

@@ -5,6 +5,8 @@ import { h, pythonString, s, svgRoot } from "./dom.js";
 import { inputLiteral, loadLines } from "./python.js";
 import { allAttentions, heading } from "./selection.js";
 
+const PNG_SIDE = 2000; // pixels of the longer side, at least
+const PNG_MOST = 8000; // and at most
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight"];
 
 /** @type {(blob: Blob | null, name: string) => void} */
@@ -51,33 +53,49 @@ function toSvg(output) {
     to[i].setAttribute(key, getComputedStyle(shape).getPropertyValue(key))));
   around.remove();
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.prepend(s("rect", { width: "100%", height: "100%", fill: themeColour("--ground") }));
   for (const key of ["tabindex", "id"]) copy.removeAttribute(key);
   const [width, height] = ["width", "height"].map((key) => Number(copy.getAttribute(key)));
   return { text: new XMLSerializer().serializeToString(copy), width, height };
 }
 
 /**
- * A canvas as it is; a drawing twice as large, on the background of the page.
+ * How many times larger an image of this size is taken away: as large as slides need it.
+ * @type {(width: number, height: number) => number}
+ */
+function enlargement(width, height) {
+  const side = Math.max(width, height, 1);
+  return Math.min(Math.max(2, PNG_SIDE / side), Math.max(1, PNG_MOST / side));
+}
+
+/**
+ * A drawing or a canvas, large, on the background of the page.
  * @param {Output} output
  * @returns {Promise<Blob | null>}
  */
 async function toPng(output) {
-  let { canvas } = output;
-  if (!canvas) {
-    const { text, width, height } = toSvg(output);
-    const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
-    const image = new Image();
+  const { svg, canvas, enlarge } = output;
+  /** @type {HTMLImageElement | HTMLCanvasElement} */
+  let image = canvas ?? new Image();
+  let [width, height] = [image.width, image.height];
+  if (svg || !canvas) {
+    const drawing = toSvg(output);
+    ({ width, height } = drawing);
+    const address = URL.createObjectURL(new Blob([drawing.text], { type: "image/svg+xml" }));
+    image = new Image();
     image.src = address;
     await image.decode();
-    canvas = h("canvas", { width: 2 * width, height: 2 * height });
-    const pen = penOf(canvas);
-    pen.fillStyle = themeColour("--ground");
-    pen.fillRect(0, 0, canvas.width, canvas.height);
-    pen.drawImage(image, 0, 0, canvas.width, canvas.height);
     URL.revokeObjectURL(address);
   }
-  const drawn = canvas;
-  return new Promise((done) => { drawn.toBlob(done); });
+  const scale = enlargement(width, height);
+  if (!svg && enlarge) image = enlarge(scale);
+  const large = h("canvas", { width: Math.round(scale * width), height: Math.round(scale * height) });
+  const pen = penOf(large);
+  pen.fillStyle = themeColour("--ground");
+  pen.fillRect(0, 0, large.width, large.height);
+  pen.imageSmoothingEnabled = false; // the pixels of a picture stay squares
+  pen.drawImage(image, 0, 0, large.width, large.height);
+  return new Promise((done) => { large.toBlob(done); });
 }
 
 /** @type {(words: string, id: string, onclick: () => void) => HTMLElement} */

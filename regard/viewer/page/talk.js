@@ -35,7 +35,9 @@ export const talk = {
       if (!source.live) return;
       answer.replaceChildren(h("p", { class: "pale" }, "…"));
       try {
-        const { output } = await source.ask({ input: field.value, checkpoint: manifest.step ?? undefined });
+        const { step, models, chosen } = manifest;
+        const model = chosen ? models?.[chosen] : undefined;
+        const { output } = await source.ask({ input: field.value, checkpoint: step ?? undefined, model });
         app.talked = { input: field.value, output };
         answer.replaceChildren(...showAnswer(app, app.talked));
       } catch (error) {

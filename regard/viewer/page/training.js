@@ -1,13 +1,14 @@
 /* The loss curve of the run, from its log; and the model as it was at every checkpoint. */
 
 import { themeColour } from "./colour.js";
-import { formatCount, formatNumber, h, last, s, tableTwin } from "./dom.js";
+import { alertBox, formatCount, formatNumber, h, last, messageOf, s, tableTwin } from "./dom.js";
 import { lineChart } from "./linechart.js";
 import { heading } from "./selection.js";
 
 const SIZE = /** @type {[number, number]} */ ([820, 420]);
 const MARGIN = { left: 60, right: 24, top: 20, bottom: 46 };
 const TABLE_ROWS = 500;
+const POLL = 2000; // milliseconds between two looks at a run that is being trained
 
 /** @typedef {import("./linechart.js").Line} Line */
 
@@ -84,9 +85,9 @@ function replay({ manifest, source, go }, markStep) {
     return h("p", { class: "pale" }, "This run has no checkpoints to replay. Train with --set train.save=50 "
       + "--set train.keep=40 to keep the model of every 50th step.");
   }
-  const stops = [...steps, null]; // the last is the final model
-  const named = (/** @type {number | null} */ at) =>
-    (at === null ? "the final model" : `step ${formatCount(at)}`);
+  const stops = [...steps, null]; // the last is the model that the page was opened with
+  const opened = manifest.training ? "the model when the page was opened" : "the final model";
+  const named = (/** @type {number | null} */ at) => (at === null ? opened : `step ${formatCount(at)}`);
   const output = h("output", {}, named(step));
   const chosen = () => stops[Number(slider.value)];
   const slider = h("input", {
@@ -109,8 +110,45 @@ function replay({ manifest, source, go }, markStep) {
 function summary({ words, points, colour }) {
   const best = points.reduce((a, b) => (b[1] < a[1] ? b : a));
   const [final, lowest] = [last(points)[1], best[1]].map(formatNumber);
-  return h("span", { style: { color: colour } },
+  return h("span", {}, h("i", { class: "swatch", style: { background: colour } }),
     `${words}: last ${final}, lowest ${lowest} at step ${formatCount(best[0])}`);
+}
+
+/**
+ * Why the validation loss can be the lower one, if it is.
+ * @param {Line[]} lines
+ */
+function lowerNote(lines) {
+  const [training, validation] = ["training", "validation"].map((words) =>
+    lines.find((line) => line.words === words));
+  if (!training || !validation || last(validation.points)[1] >= last(training.points)[1]) return "";
+  return h("p", { class: "pale", id: "lower" },
+    "The validation loss is below the training loss. That is usual: dropout, label smoothing and changed "
+    + "inputs make the task harder in training only, and the training loss was measured while the weights "
+    + "were still being improved. The two also come from other examples.");
+}
+
+/**
+ * While the run is being trained, look now and then how far it is.
+ * @type {(root: HTMLElement, app: App, rows: number) => void}
+ */
+function follow(root, app, rows) {
+  const { manifest, source, go } = app;
+  if (!source.live || !manifest.training) return;
+  setTimeout(async () => {
+    if (!root.isConnected) return;
+    try {
+      const [progress, log] = await Promise.all([source.progress(), source.log()]);
+      if (!root.isConnected) return;
+      const changed = log.length !== rows || JSON.stringify([progress.steps, progress.training])
+        !== JSON.stringify([manifest.steps, manifest.training]);
+      Object.assign(manifest, progress);
+      if (changed) go({}, { replace: true });
+      else follow(root, app, rows);
+    } catch (error) {
+      root.append(alertBox(messageOf(error)));
+    }
+  }, POLL);
 }
 
 /** @type {View} */
@@ -118,6 +156,7 @@ export const training = {
   async show(root, app) {
     const log = await app.source.log();
     const lines = lossLines(log);
+    follow(root, app, log.length);
     if (!lines.length) {
       root.append(h("p", { class: "pale" }, "Nothing is logged yet."));
       return;
@@ -134,9 +173,10 @@ export const training = {
       python: () => ["import json", "",
         `[json.loads(line) for line in (model.folder / "log.jsonl").read_text().splitlines()]`],
     };
-    root.append(heading("Loss", "from the run's log.jsonl"),
+    const remark = `from the run's log.jsonl${app.manifest.training ? "; it is being trained" : ""}`;
+    root.append(heading("Loss", remark),
       h("figure", {}, h("div", { class: "scroll" }, svg),
-        h("figcaption", {}, h("p", { class: "scale" }, lines.map(summary)))),
+        h("figcaption", {}, h("p", { class: "scale" }, lines.map(summary)), lowerNote(lines))),
       replay(app, markStep),
       tableTwin("Loss by step", () => ({ head, rows: rows().slice(-TABLE_ROWS) })));
   },

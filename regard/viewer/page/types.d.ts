@@ -83,10 +83,11 @@ type Sum = { [D in keyof SumOperations]: SumOf<D> }[keyof SumOperations];
 
 // The manifest: the answer to POST /api/trace
 
+/** Without `diagonal` and `previous` where queries and keys are other tokens. */
 interface HeadKinds {
   entropy: number;
-  diagonal: number;
-  previous: number;
+  diagonal?: number;
+  previous?: number;
   first: number;
 }
 
@@ -147,6 +148,9 @@ interface Manifest {
   answer: string | null;
   tokens: Record<string, string[]>;
   ids: Record<string, number[]>;
+  /** Tokens of the input that don't fit the context. */
+  unread: number;
+  context: number | null;
   grid: [number, number] | null;
   difference: number | null;
   tensors: Record<string, TensorInfo>;
@@ -160,6 +164,11 @@ interface Manifest {
   logged: boolean;
   step: number | null;
   steps: number[];
+  /** Whether the run is being trained. */
+  training: boolean;
+  /** All models of the page, and the number of this one; a saved page has one. */
+  models?: string[];
+  chosen?: number;
   maps: string[];
   positions: PositionInfo[];
   searches: boolean;
@@ -421,6 +430,8 @@ interface TableData {
 interface Output {
   name: string;
   canvas?: HTMLCanvasElement;
+  /** The canvas drawn anew, so many times as large. */
+  enlarge?: (scale: number) => HTMLCanvasElement;
   svg?: SVGSVGElement | (() => SVGSVGElement);
   csv?: () => TableData;
   tensor?: [name: string, head?: number];

@@ -1,7 +1,7 @@
 /* Step by step through the forward pass: each tensor with its formula, in the order of computation. */
 
 import { openCell } from "./cell.js";
-import { clampIndex, h, last, numberMenu, range, stepMenu } from "./dom.js";
+import { clampIndex, h, last, numberMenu, range, scrollInside, stepMenu } from "./dom.js";
 import { drawFormula } from "./formula.js";
 import { Heatmap } from "./heatmap.js";
 import { allAttentions, heading, maskReasons, parsePlace } from "./selection.js";
@@ -92,7 +92,7 @@ export const walk = {
       h("div", { class: "beside" }, map.root, state.cell ? await openCell(app, state.cell) : null),
       h("p", { class: "name" }, name)));
     app.current = { name: name.replaceAll(".", "-"), tensor: [name, head], ...map.output };
-    requestAnimationFrame(() => list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }));
+    requestAnimationFrame(() => scrollInside(list, list.querySelector("[aria-current]")));
   },
 };
 
@@ -101,7 +101,7 @@ function stepList({ manifest, state, go }, all, at) {
   const items = all.map((name, i) => {
     const group = groupOf(name);
     const isNew = i === 0 || group !== groupOf(all[i - 1]);
-    return h("li", {}, isNew ? h("h3", {}, group) : null, h("a", {
+    return h("li", {}, isNew ? h("b", {}, group) : null, h("a", {
       href: `#${new URLSearchParams(/** @type {any} */ ({ ...state, view: "walk", step: name }))}`,
       id: `step-${name}`,
       "aria-current": i === at ? "step" : null,
@@ -148,7 +148,7 @@ async function stepMap(app, name, head, title) {
     title,
     rows: labels(rows, shape.length > 1 ? shape[shape.length - 2] : 1),
     columns: labels(columns, last(shape)),
-    why: attention && lastPart(name) === "weights" ? await maskReasons(app, attention) : null,
+    why: attention && lastPart(name) === "weights" ? await maskReasons(app, attention, MOST) : null,
     signed: !UNSIGNED.includes(lastPart(name)),
     names: isProduct ? ["query", "key"] : [rows ? "token" : "row", columnName],
     at: parsePlace(state.at, tensor.shape),

@@ -210,7 +210,7 @@ function effectTable(manifest, effects, silence) {
       h("td", {}, formatNumber(kl)), h("td", {}, formatNumber(change)),
       h("td", {}, h("button", button, "silence")));
   });
-  const titles = ["", "head", "KL in nats", "answer's log-probability", ""];
+  const titles = ["", "head", "KL in nats", "change of the answer's log-probability", ""];
   const caption = effects.length > RANKED ? `The ${RANKED} that matter most` : "Those that matter most first";
   return h("table", { id: "ranking" }, h("caption", {}, caption),
     h("thead", {}, h("tr", {}, titles.map((words, i) =>
