@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import mimetypes
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from regard.serve.admission import AdmissionMiddleware
 from regard.serve.endpoint import CancellationMiddleware
 from regard.serve.errors import APIError, error_response
 from regard.serve.lazy_page import LazyPage
+from regard.serve.lines import stream_lines
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits, copy_modules
 from regard.serve.requests import (
@@ -43,12 +44,15 @@ from regard.serve.threads import ExclusiveThreads
 from regard.viewer.html import PAGE_FOLDER
 from regard.viewer.onefile import index
 from regard.viewer.session import Session
+from regard.viewer.talk import talk
 from regard.viewer.whatif import MAX_CHANGES, compare_runs
 
 MAX_SESSIONS = 4  # traces that stay in memory
 MAX_SESSION_BYTES = 2**32  # of all of them; the latest stays anyway
 MAX_TENSOR_BYTES = 64 * 2**20  # of one response
 MAX_IDS = 500
+MAX_TRACE_IDS = 100_000
+MAX_TURNS = 1000
 HEAVY = 2  # threads for work that takes much memory, a part of which each of them keeps
 INLINE = 4000  # bytes of JSON that are parsed in the event loop
 MAX_QUERY = 200  # letters of words whose neighbours are asked for
@@ -97,6 +101,8 @@ class TraceRequest:
     file: object  # an image, or a recording
     checkpoint: int | None
     other: int | None  # one of the models to compare with
+    ids: list[int] | None  # what the model read, token by token, instead of an input
+    written: list[int] | None  # and what it wrote, where it reads a source
 
     @classmethod
     def parse(cls, body: Json) -> "TraceRequest":
@@ -106,12 +112,14 @@ class TraceRequest:
         if layers is not None and not (isinstance(layers, list) and all(map(is_int, layers))):
             raise APIError(400, "layers: give a list of whole numbers")
         step, other = body_int(body, "checkpoint"), body_int(body, "model")
-        return cls(body.get("input"), answer, layers, body.get("picture"), step, other)
+        ids, written = body_ids(body, "ids"), body_ids(body, "written")
+        return cls(body.get("input"), answer, layers, body.get("picture"), step, other, ids, written)
 
     @property
     def is_first(self) -> bool:
         """Whether this is the trace that the page opens with, if the input is the first one as well."""
-        return self.answer is None and self.layers is None and self.checkpoint is None and self.other is None
+        others = (self.answer, self.layers, self.checkpoint, self.other, self.ids)
+        return all(field is None for field in others)
 
 
 class PageRoutes:
@@ -141,6 +149,7 @@ class PageRoutes:
             Route("/page/{name}", self.file),
             Route("/api/trace", self.trace, methods=["POST"]),
             Route("/api/ask", self.ask, methods=["POST"]),
+            Route("/api/talk", self.talk, methods=["POST"]),
             Route("/api/tensor", self.tensor),
             Route("/api/words", self.words),
             Route("/api/tree", self.tree),
@@ -206,7 +215,11 @@ class PageRoutes:
 
     def open_session(self, request: TraceRequest) -> Session:
         model = self.choose_model(request.checkpoint, request.other)
-        input = self.read_input(model, request.input, request.file)
+        input: Any = request.ids
+        if input is None:
+            input = self.read_input(model, request.input, request.file)
+        elif request.written:
+            input = input, request.written
         if request.is_first and input is self.first.input:
             return self.first
         key = model, input, request.answer, request.layers
@@ -273,18 +286,40 @@ class PageRoutes:
         if body.get("input") is None:
             raise APIError(400, "input: give a text, to a model that reads texts")
         text, step, name = check_text(body["input"]), body_int(body, "checkpoint"), body.get("model")
-        if name is not None and name not in self.names:
-            raise APIError(400, f"model: give one of {', '.join(self.names)}")
-        other = self.names.index(name) - 1 if name is not None else -1
+        other = self.model_number(name)
 
         def run() -> str:
-            model = self.choose_model(step, other if other >= 0 else None)
+            model = self.choose_model(step, other)
             if model.task.reads != "text":
                 raise APIError(400, "input: give a text, to a model that reads texts")
             answers = model.task.answers(model.model, replace(model.request([], {}), inputs=[text]))
             return "\n".join(answer.text for answer in answers[0])
 
         return JSONResponse({"output": await self.exclusive.run(run)})
+
+    async def talk(self, request: Request) -> Response:
+        body = await self.read_object(request)
+        turns, step, name = body.get("turns"), body_int(body, "checkpoint"), body.get("model")
+        if not isinstance(turns, list) or not 1 <= len(turns) <= MAX_TURNS:
+            raise APIError(400, f"turns: give a list of 1 to {MAX_TURNS:,} texts")
+        texts = [check_text(turn, "turns") for turn in turns]
+        other = self.model_number(name)
+
+        def events() -> Iterator[Json]:
+            model = self.choose_model(step, other)
+            if model.task.reads != "text":
+                raise APIError(400, "turns: this model reads no texts")
+            return talk(model, texts)
+
+        return await stream_lines(self.exclusive, events)
+
+    def model_number(self, name: object) -> int | None:
+        """Which of the models to compare with has this name; None: the first of all."""
+        if name is None:
+            return None
+        if name not in self.names:
+            raise APIError(400, f"model: give one of {', '.join(self.names)}")
+        return self.names.index(str(name)) - 1 if name != self.names[0] else None
 
     async def tree(self, request: Request) -> Response:
         session, beams = self.session(request), query_int(request, "beams", 1)
@@ -323,6 +358,8 @@ class PageRoutes:
 
     async def effects(self, request: Request) -> Response:
         session = self.session(request)
+        if "stream" in request.query_params:
+            return await stream_lines(self.exclusive, session.whatif.each_effect)
         return JSONResponse(await self.exclusive.run(lambda: session.whatif.ranked()))
 
     def versus(self, request: Request) -> Response:
@@ -347,6 +384,16 @@ class PageRoutes:
 def model_name(model: Model) -> str:
     name = str(model.folder or model.kind)
     return name if model.step is None else f"{name}, step {model.step:,}"
+
+
+def body_ids(body: Json, name: str) -> list[int] | None:
+    """A list of token ids in a body."""
+    ids = body.get(name)
+    if ids is not None and not (
+        isinstance(ids, list) and 0 < len(ids) <= MAX_TRACE_IDS and all(map(is_int, ids))
+    ):
+        raise APIError(400, f"{name}: give 1 to {MAX_TRACE_IDS:,} token ids")
+    return ids
 
 
 def parse_change(session: Session, change: Json) -> Json:

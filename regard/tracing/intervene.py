@@ -251,8 +251,12 @@ def effects(model: Model, inputs: Any) -> list[Effect]:
 
 def rank_heads(model: Model, inputs: Any) -> list[Effect]:
     """The same for an input that is a text or an image already, never the path of one."""
+    return sorted(measure_heads(model, inputs), key=lambda effect: -effect.kl)
+
+
+def measure_heads(model: Model, inputs: Any) -> Iterator[Effect]:
+    """The effect of silencing each head, one after another."""
     module = model.model
-    results = []
     with evaluating(module), torch.no_grad():
         reading = read_input(model, inputs)
         assert reading.run is not None
@@ -272,8 +276,7 @@ def rank_heads(model: Model, inputs: Any) -> list[Effect]:
                     after = log_probabilities(reading.run().detach()[0], rows)
                 kl = (before.exp() * (before - after)).sum(-1).mean()
                 gain = (after - before).gather(-1, answer[:, None]).mean()
-                results.append(Effect(name, head, float(kl), float(gain)))
-    return sorted(results, key=lambda effect: -effect.kl)
+                yield Effect(name, head, float(kl), float(gain))
 
 
 def answer_rows(model: Model, ids: list[int], logits: Tensor) -> list[int]:

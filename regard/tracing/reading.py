@@ -1,9 +1,10 @@
 """From an input of a task to a forward call of its model, and from the result to a trace."""
 
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from torch import Tensor, nn
 
+from regard.decode.prompts import fit_context
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models.base import EncoderDecoder
@@ -20,6 +21,8 @@ def read_input(model: Model, input: Any) -> Reading:
         raise UserError("there is nothing to trace; give a text, or the path of a picture")
     if model.task.has_source or isinstance(model.model, EncoderDecoder):
         return read_pair(model, input)
+    if is_ids(input):
+        return read_ids(model, input)
     if isinstance(input, tuple | list):
         if not all(isinstance(text, str) for text in input):
             raise UserError("this model writes no answers to images; leave the answer out")
@@ -27,14 +30,49 @@ def read_input(model: Model, input: Any) -> Reading:
     return model.task.reading(model.model, input)
 
 
+def is_ids(input: object) -> TypeGuard[list[int]]:
+    """Whether an input is token ids already."""
+    return isinstance(input, list) and bool(input) and all(type(id) is int for id in input)
+
+
+def check_ids(ids: list[int], vocab: int) -> list[int]:
+    if wrong := next((id for id in ids if not 0 <= id < vocab), None):
+        raise UserError(f"{wrong} is no token id; there are 0 to {vocab - 1}")
+    return ids
+
+
+def read_ids(model: Model, ids: list[int]) -> Reading:
+    """Tokens as a model that continues texts has read them, chat template included."""
+    task, config = model.task, cast("Any", model.model.config)
+    if not task.generates:
+        raise UserError("token ids are for models that write; give this one a text")
+    read = list(fit_context(check_ids(ids, config.vocab), config.context))
+    (row,) = on_device(model.model, read)
+    tokens = {"text": task.tokenizer.tokens(read)}
+    return Reading({"text": read}, tokens, lambda: model.model(row), unread=len(ids) - len(read))
+
+
+def source_prompt(model: Model, source: Any) -> Prompt:
+    """What is read before a target: of a source, or of token ids exactly these."""
+    if not is_ids(source):
+        return model.task.source_prompt(model.model, source)
+    config = cast("Any", model.model.config)
+    begin = model.task.begin
+    assert begin is not None
+    return Prompt([begin], check_ids(source, config.vocab)[: config.context])
+
+
 def read_pair(model: Model, input: Any) -> Reading:
     """A source and a target; by default, the target is the model's own answer."""
     task, module = model.task, model.model
-    source, target = task.split_target(input)
-    prompt = task.source_prompt(module, source)
-    written = write_target(model, prompt) if target is None else task.encode_target(prompt, target)
+    source, target = (input, None) if is_ids(input) else task.split_target(input)
+    prompt = source_prompt(model, source)
+    if is_ids(target):
+        written = check_ids(target, task.output_tokenizer.vocab)
+    else:
+        written = write_target(model, prompt) if target is None else task.encode_target(prompt, target)
     reading = read_source(model, prompt)
-    read, count = task.count_tokens(source)
+    read, count = (0, 0) if is_ids(source) else task.count_tokens(source)
     reading.unread = count - read + max(0, len(written) - task.context)
     written = written[: task.context]
     target_ids = [*prompt.ids, *written[:-1]]

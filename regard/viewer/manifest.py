@@ -59,7 +59,8 @@ def build_manifest(data: TraceData) -> Manifest:
     names = [*trace.tensors, *(["rollout"] if data.rollout is not None else [])]
     return {
         "model": describe_model(data),
-        "input": data.input if isinstance(data.input, str) and not data.reads_images else None,
+        "input": data.text,
+        "exact": data.exact,
         "answer": data.answer,
         "tokens": {side: spell_bytes(t) if side in trace.ids else t for side, t in trace.tokens.items()},
         "ids": trace.ids,

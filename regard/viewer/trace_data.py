@@ -16,6 +16,7 @@ from regard.runs.layout import LOG, read_log
 from regard.runs.model import Model
 from regard.tracing import Trace, trace_input
 from regard.tracing.names import layer_index, trace_names
+from regard.tracing.reading import is_ids
 from regard.viewer.lens import layers, lens, output_head
 from regard.viewer.space import Space
 from regard.viewer.sums import weights
@@ -60,11 +61,25 @@ class TraceData:
     @property
     def is_long(self) -> bool:
         """Whether all attention weights of all layers would be too many."""
-        if not isinstance(self.input, str) or self.model.task.tokenizer is None:
+        ids = is_ids(self.input)
+        if not (isinstance(self.input, str) or ids) or self.model.task.tokenizer is None:
             return False
         config: Any = self.model.model.config
-        tokens = min(len(self.model.task.tokenizer.encode(self.input)), config.context)
+        tokens = min(len(self.input if ids else self.model.task.tokenizer.encode(self.input)), config.context)
         return tokens**2 * getattr(config, "heads", 1) * self.depth > MAX_SCORES
+
+    @property
+    def exact(self) -> bool:
+        """Whether the input was given as token ids, and not as a text."""
+        return is_ids(self.input[0] if isinstance(self.input, tuple) else self.input)
+
+    @property
+    def text(self) -> str | None:
+        """The input as a text, if it is one."""
+        if self.exact:
+            ids = self.trace.ids
+            return str(self.model.tokenizer.decode(ids.get("text", ids.get("source", []))))
+        return self.input if isinstance(self.input, str) and not self.reads_images else None
 
     @property
     def reads_images(self) -> bool:

@@ -4,7 +4,7 @@ Shapes: H heads, T queries, S keys, V vocabulary or classes.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -19,9 +19,16 @@ from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tasks.request import Prompt
 from regard.tracing import Trace
-from regard.tracing.intervene import answer_rows, change, changeable, rank_heads
+from regard.tracing.intervene import answer_rows, change, changeable, measure_heads, rank_heads
 from regard.tracing.names import layer_index
-from regard.tracing.reading import name_outputs, read_input, source_and_target, write_target
+from regard.tracing.reading import (
+    is_ids,
+    name_outputs,
+    read_input,
+    source_and_target,
+    source_prompt,
+    write_target,
+)
 from regard.tracing.record import record
 
 TOP = 12  # most probable tokens before, and after
@@ -119,8 +126,8 @@ class WhatIf:
         return lambda: self.model.model(*inputs)
 
     def _prompt(self, input: Any) -> Prompt:
-        source, _ = self.model.task.split_target(input)
-        return self.model.task.source_prompt(self.model.model, source)
+        source = input if is_ids(input) else self.model.task.split_target(input)[0]
+        return source_prompt(self.model, source)
 
     def changed(self, changes: Sequence[dict[str, Any]], row: int | None = None) -> dict[str, Any]:
         """The answer before and after: the KL divergence at every row of the logits, and the most probable
@@ -143,6 +150,10 @@ class WhatIf:
             "text": {"before": self.text, "after": text},
             "patchable": self.patchable,
         }
+
+    def each_effect(self) -> Iterator[dict[str, Any]]:
+        """Head after head, how much the answer changes without it."""
+        return (asdict(effect) for effect in measure_heads(self.model, self.shown.full_input))
 
     def ranked(self) -> list[dict[str, Any]]:
         """All heads, ordered by how much the answer changes without them."""
