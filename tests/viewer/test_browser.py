@@ -210,7 +210,7 @@ def test_talk_and_look_inside_the_answer(tab):
     it.press("Enter")
     it.page.wait_for_selector(".said")
     assert it.text(".said") == shown("transformer").model.ask("the lazy dog")
-    it.page.click("#inside")
+    it.page.click(".inside")
     it.page.wait_for_selector("section.attention")
     assert it.page.input_value("#input") == "the lazy dog"
 

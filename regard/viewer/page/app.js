@@ -113,9 +113,12 @@ function go(changes, { quiet = false, replace = quiet } = {}) {
   if (!quiet) show();
 }
 
+/** @param {string | undefined} text */
+const readNumbers = (text) => (text === undefined ? undefined : text.split(",").map(Number));
+
 /** @param {State} state */
-const traceKey = ({ input, answer, layers, checkpoint, model }) =>
-  JSON.stringify([input, answer, layers, checkpoint, model]);
+const traceKey = ({ input, answer, layers, checkpoint, model, ids, written }) =>
+  JSON.stringify([input, answer, layers, checkpoint, model, ids, written]);
 /** @type {string | null} */
 let traced = null;
 let turn = 0;
@@ -129,10 +132,12 @@ async function traceInput(/** @type {number} */ mine) {
   const manifest = await source.trace({
     input,
     answer,
-    layers: layers?.split(",").map(Number),
+    layers: readNumbers(layers),
     checkpoint: checkpoint === undefined ? undefined : Number(checkpoint),
     model: Number(model) > 0 ? Number(model) - 1 : undefined, // of those after the first
     picture: app.dropped ?? undefined,
+    ids: readNumbers(app.state.ids),
+    written: readNumbers(app.state.written),
   });
   if (mine !== turn) return false;
   app.manifest = manifest;
@@ -264,7 +269,8 @@ function showInput(form) {
   } else {
     const look = h("button", { type: "submit" }, "Look");
     if (!live.root.isConnected) form.replaceChildren(live.root, look, told);
-    told.replaceChildren(...output, unreadNote());
+    const exact = app.manifest.exact ? "token by token, as the model read it" : "";
+    told.replaceChildren(...output, h("span", { class: "pale exact" }, exact), unreadNote());
     live.show(input ?? "");
     form.onsubmit = (event) => {
       event.preventDefault();
@@ -274,8 +280,10 @@ function showInput(form) {
 }
 
 const told = h("span", { class: "told" });
-const live = new LiveInput((input, typing) =>
-  go({ input, answer: null, at: null, cell: null, row: null }, { replace: typing }));
+const live = new LiveInput((input, typing) => {
+  const others = { answer: null, ids: null, written: null, at: null, cell: null, row: null };
+  go({ input, ...others }, { replace: typing });
+});
 
 /** What of the text the model does not read. */
 function unreadNote() {

@@ -14,7 +14,11 @@ export function loadLines({ model, step }) {
  * What the model was given: a picture, a text, or a text and its answer.
  * @param {Manifest} manifest
  */
-export function inputLiteral({ input, answer, tokens, model }) {
+export function inputLiteral({ input, answer, tokens, model, exact, ids }) {
+  if (exact) {
+    const lists = [ids.text ?? ids.source, ids.written].filter(Boolean).map((list) => `[${list.join(", ")}]`);
+    return lists.length > 1 ? `(${lists.join(", ")})` : lists[0];
+  }
   if (input === null) return `"${fileKind(model).noun}.${fileKind(model).suffix}"`;
   const isPair = tokens.written && answer !== null && model.task !== "classify";
   return isPair ? `(${pythonString(input)}, ${pythonString(answer)})` : pythonString(input);

@@ -33,13 +33,13 @@ async function request(path, options) {
   throw new StatusError(answer.status, text.slice(0, 400) || `the server answered ${answer.status}`);
 }
 
+/** @type {(body: object, signal?: AbortSignal) => RequestInit} */
+const postOptions = (body, signal) => ({
+  method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
+});
+
 /** @type {(path: string, body: object, signal?: AbortSignal) => Promise<any>} */
-const post = async (path, body, signal) => (await request(path, {
-  method: "POST",
-  headers: { "Content-Type": "application/json" },
-  body: JSON.stringify(body),
-  signal,
-})).json();
+const post = async (path, body, signal) => (await request(path, postOptions(body, signal))).json();
 
 /** Everything over HTTP, from this machine. */
 export class Server {
@@ -148,12 +148,28 @@ export class Server {
   }
 
   /**
-   * The model's answer.
-   * @param {{ input: string, checkpoint?: number, model?: string }} question
-   * @returns {Promise<{ output: string }>}
+   * POST or GET /api/what: the objects of the answer as they come.
+   * @param {string} what
+   * @param {object | null} body
+   * @param {AbortSignal} signal
+   * @returns {AsyncGenerator<any>}
    */
-  ask(question) {
-    return post("/api/ask", question);
+  async *lines(what, body, signal) {
+    const answer = await request(`/api/${what}`, body ? postOptions(body, signal) : { signal });
+    const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
+    const decoder = new TextDecoder();
+    let rest = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      const parts = (rest + decoder.decode(value, { stream: !done })).split("\n");
+      rest = parts.pop() ?? "";
+      for (const part of parts) {
+        const item = JSON.parse(part);
+        if (item.error) throw new Error(item.error);
+        yield item;
+      }
+      if (done) return;
+    }
   }
 
   /** This page as one file. */

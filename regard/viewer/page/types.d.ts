@@ -145,6 +145,8 @@ interface Manifest {
   id: string;
   model: ModelInfo;
   input: string | null;
+  /** Whether the input was given as token ids. */
+  exact: boolean;
   answer: string | null;
   tokens: Record<string, string[]>;
   ids: Record<string, number[]>;
@@ -453,7 +455,16 @@ interface App {
   dropped?: string | null;
   beside?: string | null;
   taken?: string | null;
-  talked?: { input: string; output: string } | null;
+  talked?: Turn[] | null;
+}
+
+/** What was asked and answered: what the model read, and the tokens that it wrote. */
+interface Turn {
+  input: string;
+  output: string;
+  pieces: { id: number; token: string; text: string }[];
+  ids?: number[];
+  source?: number[];
 }
 
 interface View {

@@ -1,0 +1,149 @@
+"""Type, and everything moves: live traces, Talk, changes that carry into all views; in a real browser."""
+
+import json
+import threading
+import time
+
+import pytest
+from torch import nn
+
+from helpers.browsing import WORDS, shown
+from helpers.looking import reader
+from helpers.serving import serve_session
+from regard.cancel import Cancelled, check_cancelled
+from regard.viewer.session import Session
+
+
+@pytest.fixture(scope="module")
+def slow():
+    """A model whose runs wait, once they have begun, until they are cancelled."""
+    model = reader("write", "gpt")
+    session = Session(model, WORDS)
+    waiting, cancelled, block = threading.Event(), threading.Event(), threading.Event()
+
+    def hook(*_):
+        if not block.is_set():
+            return
+        waiting.set()
+        try:
+            while block.is_set():
+                time.sleep(0.005)
+                check_cancelled()
+        except Cancelled:
+            cancelled.set()
+            raise
+
+    next(m for m in model.model.modules() if isinstance(m, nn.Embedding)).register_forward_pre_hook(hook)
+    with serve_session(session) as server:
+        yield server, block, waiting, cancelled
+
+
+def test_a_keystroke_traces_and_the_focus_stays(tab):
+    it = tab("gpt", "#layer=0&head=1")
+    it.page.focus("#input")
+    it.press("End")
+    it.page.keyboard.type(" lazy")
+    it.page.wait_for_selector("#matrix[aria-label*='6 × 6']")
+    it.page.keyboard.type(" dog")
+    it.page.wait_for_selector("#matrix[aria-label*='7 × 7']")
+    assert it.page.evaluate("document.activeElement.id") == "input"
+    assert it.page.input_value("#input") == f"{WORDS} lazy dog"
+    assert it.text("h2").startswith("Masked self attention, layer 0, head 1")
+    length = it.page.evaluate("history.length")
+    it.page.keyboard.type(" fox")
+    it.page.wait_for_selector("#matrix[aria-label*='8 × 8']")
+    assert it.page.evaluate("history.length") == length  # one step back leads before the typing
+
+
+def test_the_same_input_is_not_computed_again(tab):
+    it = tab("gpt")
+    ids = []
+    it.page.on("response", lambda r: ids.append(r.json()["id"]) if r.url.endswith("/api/trace") else None)
+    for words in ("lazy dog", "lazy fox", "lazy dog"):
+        with it.page.expect_response("**/api/trace") as response:
+            it.page.fill("#input", words)
+        response.value.finished()
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_abandoned_traces_stop(tab, slow):
+    server, block, waiting, cancelled = slow
+    it = tab(server.url)
+    block.set()
+    it.page.fill("#input", "lazy dog")
+    assert waiting.wait(60)  # the model runs
+    it.page.fill("#input", "lazy brown fox")
+    assert cancelled.wait(60)  # and stops, because nobody waits for it any more
+    block.clear()
+    it.page.wait_for_selector("#matrix[aria-label*='3 × 3']")
+    it.wrong.clear()
+
+
+def test_an_answer_streams_and_can_be_stopped(tab, slow):
+    server, block, waiting, cancelled = slow
+    cancelled.clear()
+    it = tab(server.url, "#view=talk")
+    block.set()
+    waiting.clear()
+    it.page.fill("#asked", "the lazy")
+    it.press("Enter")
+    assert waiting.wait(60)
+    it.page.click("#stop")
+    assert cancelled.wait(60)
+    block.clear()
+    it.page.wait_for_selector("#stop", state="hidden")
+    it.page.fill("#asked", "the lazy dog")
+    it.press("Enter")
+    it.page.wait_for_selector(".said")
+    assert it.text(".said") == "the lazy dog" + server.first.model.ask("the lazy dog")
+
+
+def test_every_token_of_an_answer_opens_as_it_was_computed(tab):
+    it = tab("gpt", "#view=talk")
+    it.page.fill("#asked", "the lazy dog")
+    it.press("Enter")
+    it.page.wait_for_selector(".said .token")
+    model = shown("gpt").model
+    count = it.page.eval_on_selector_all(".said .token", "all => all.length")
+    assert count > 2
+    it.page.click(".said .token >> nth=2")
+    it.page.wait_for_selector("section.next .bars")
+    ids = model.tokenizer.encode("the lazy dog")
+    read = [
+        int(id)
+        for id in it.page.evaluate("new URLSearchParams(location.hash.slice(1)).get('ids')").split(",")
+    ]
+    assert read[: len(ids)] == ids
+    assert len(read) == len(ids) + 2
+    assert it.text(".exact")
+    session = Session(model, read)
+    best = model.tokenizer.tokens([int(session.trace["logits"][-1].argmax())])[0]
+    assert it.text(".bars button").strip() == best.strip()
+    it.page.click("#view-talk")
+    it.page.wait_for_selector(".said")  # what was said is still there
+    it = tab("transformer", "#view=talk")
+    it.page.fill("#asked", "the lazy dog")
+    it.press("Enter")
+    it.page.wait_for_selector(".said .token")
+    it.page.click(".said .token >> nth=1")
+    it.page.wait_for_selector("section.next .bars")
+    assert it.page.input_value("#row") == "1"
+    assert it.page.input_value("#input") == "the lazy dog"
+
+
+def test_turns_are_remembered(tab):
+    model = reader("chat", "t5", task_turns=3)
+    with serve_session(Session(model, WORDS)) as server:
+        it = tab(server.url, "#view=talk")
+        bodies = []
+        it.page.on("request", lambda r: bodies.append(r.post_data) if r.url.endswith("talk") else None)
+        for n, words in enumerate(("the lazy dog", "brown fox"), 1):
+            it.page.fill("#asked", words)
+            it.press("Enter")
+            it.page.wait_for_selector(f".turn:nth-child({n}) .said")
+        first = model.ask("the lazy dog")
+        assert json.loads(bodies[1])["turns"] == ["the lazy dog", first, "brown fox"]
+        said = it.page.eval_on_selector_all(".said", "all => all.map(one => one.textContent)")
+        assert said == [first, model.ask(f"the lazy dog\n{first}\nbrown fox")]
+        it.page.click("#clear")
+        it.page.wait_for_selector(".said", state="detached")
