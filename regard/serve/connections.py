@@ -117,7 +117,7 @@ class LimitedProtocol(H11Protocol):
         self.held = b""  # the beginning of a request that may be refused
         self.waits_for: str | None = None  # None: the server works on a request
         self.since = 0.0  # when the server began to wait
-        self.made = self.loop.time()
+        self.opened = self.loop.time()
         self.timer: asyncio.TimerHandle | None = None
 
     # What the server waits for
@@ -244,7 +244,7 @@ class LimitedProtocol(H11Protocol):
             nonlocal chunked, start
             if message["type"] == "http.response.start":
                 start = message
-                if self.loop.time() - self.made > self.limits.kept_seconds:
+                if self.loop.time() - self.opened > self.limits.kept_seconds:
                     start["headers"].append((b"connection", b"close"))
                 return
             data = message.get("body", b"")

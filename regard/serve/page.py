@@ -118,8 +118,8 @@ class TraceRequest:
     @property
     def is_first(self) -> bool:
         """Whether this is the trace that the page opens with, if the input is the first one as well."""
-        others = (self.answer, self.layers, self.checkpoint, self.other, self.ids)
-        return all(field is None for field in others)
+        optional = (self.answer, self.layers, self.checkpoint, self.other, self.ids)
+        return all(field is None for field in optional)
 
 
 class PageRoutes:

@@ -179,7 +179,8 @@ function tokenButtons({ pieces }, open) {
     const part = /^(<0x[0-9A-F]{2}>)+$/.test(token); // of a character
     if (text === "" && part) return;
     buttons.push(h("button", {
-      type: "button", class: text ? "token" : "token silent", "data-token": label(token), title: `${label(token)}: how it was chosen`, onclick: () => open(n),
+      type: "button", class: text ? "token" : "token silent", "data-token": label(token),
+      title: `${label(token)}: how it was chosen`, onclick: () => open(n),
     }, text));
   });
   return buttons;
