@@ -20,7 +20,7 @@ _tables: dict[str, tuple[Columns, list[Cells]]] = {}  # for as long as this proc
 
 
 def is_memory(path: str) -> bool:
-    return path.startswith(PREFIX)
+    return path.startswith(PREFIX) and not path.startswith(f"{PREFIX}//")  # which is a store of fsspec
 
 
 def name_data(value: Any) -> str:

@@ -25,8 +25,9 @@ from regard.data.encoding import (
     texts_to_learn_from,
     tokenizer_for,
 )
-from regard.data.files import expand_folders
+from regard.data.files import content_suffix, expand_folders, text_suffixes
 from regard.data.reading import read_together
+from regard.data.remote import fetch, is_remote, list_remote
 from regard.data.shard import Shard
 from regard.data.splitting import use_splits
 from regard.data.streams import Stream
@@ -221,7 +222,10 @@ def prepare(
             config.max_bytes, config.version, columns=config.columns, stream=config.stream
         )
         with atomic_folder(target, "--out") as draft, reading_as as reading:
-            paths, valid_paths = use_splits(paths, valid_paths, has_classes=False)
+            valid_paths = fetch(list(valid_paths))
+            paths, valid_paths = use_splits(
+                list(paths) if part else fetch(list(paths)), valid_paths, has_classes=False
+            )
             own, first, request = divide_files(paths, valid_paths, config, part)
             if own != first:  # they are part of the first part
                 config, valid_paths = replace(config, holdout=0 if valid_paths else config.holdout), ()
@@ -253,7 +257,12 @@ def divide_files(
     if part is None:
         return paths, paths, None
     number, count = part
-    files = list(expand_folders(paths))
+    files: list[str] = []
+    for path in paths:  # of a remote folder, only what is read is copied
+        texts = (
+            [f for f in list_remote(path) if content_suffix(f) in text_suffixes()] if is_remote(path) else ()
+        )
+        files += texts or expand_folders([path])
     if len(files) < count:
         raise UserError(
             f"--part {number}/{count}: there are {len(files)} files; split them, or take fewer parts"
@@ -264,7 +273,8 @@ def divide_files(
         )
     names = [os.path.basename(name) for name in (*files, *valid_paths)]
     shared = json.dumps([names, count, vars(config)], default=str)
-    return files[number - 1 :: count], files[::count], hashlib.sha256(shared.encode()).hexdigest()
+    own, first = fetch(files[number - 1 :: count]), fetch(files[::count])
+    return own, first, hashlib.sha256(shared.encode()).hexdigest()
 
 
 def join_parts(out: Path, count: int) -> int:

@@ -18,6 +18,7 @@ from regard.data import Corpus
 from regard.data.archives import path_exists
 from regard.data.memory import name_data, name_several
 from regard.data.reading import EXAMPLE, ReadConfig, describe_sources, read_together
+from regard.data.remote import original_name
 from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
@@ -421,4 +422,4 @@ def start(
 
 
 def absolute(paths: Sequence[str]) -> list[str]:
-    return [os.path.abspath(p) if path_exists(p) else p for p in paths]
+    return [original_name(os.path.abspath(p)) if path_exists(p) else p for p in paths]

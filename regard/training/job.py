@@ -9,6 +9,7 @@ from typing import Any
 
 from regard import errors
 from regard.core.recurrent import CELLS
+from regard.data.remote import fetch
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.atomic import Draft
@@ -84,6 +85,7 @@ def make_job(
     data, valid = list(data) or files, valid or ([] if data else held_out)
     for path in (folder, base or "", *teachers, *data, *valid):
         check_name(os.path.abspath(path))  # which is written to the recipe
+    data, valid = fetch(list(data)), fetch(valid)
     job = Job(
         folder, sections, list(data), valid, base, resume and (folder / RECIPE).is_file(), teachers=teachers
     )
@@ -169,7 +171,7 @@ def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
     drop_length(old["train"], changes)
     old["data"].setdefault("version", 1)  # of runs that began before there was another
     files, held_out, job.base, job.teachers = recipe.take_sources(old, job.folder / RECIPE)
-    job.sections, job.data, job.valid = old, job.data or files, job.valid or held_out
+    job.sections, job.data, job.valid = old, job.data or fetch(files), job.valid or fetch(held_out)
 
 
 def forget_data(section: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Run as a module by `forking.Process`: a command in two processes, or as many as PROCESSES in the environment
+"""Run as a module by `forking.Process`: a command in two processes, or as many as the variable PROCESSES
 says; or, after --plan, a file of commands and runs (helpers/runs.py).
 
 They are forked here, before there is any thread. torchrun's agent has threads: once in a while, one of them
