@@ -110,12 +110,16 @@ def serve(options: argparse.Namespace) -> None:
         key=key,
     )
     folders = dict(zip(model_names(options.model), options.model, strict=True))
+    adapter = options.adapter
+    if adapter is not None and len(folders) > 1:
+        raise UserError(f"--adapter {adapter}: for one model, not {len(folders)}; give that one")
     if options.workers != 1:
         from regard.serve.workers import WorkerSetup, serve_with_workers
 
-        setup = WorkerSetup(folders, options.dtype, security, limits, options.log == "json", options.workers)
+        log = options.log == "json"
+        setup = WorkerSetup(folders, options.dtype, security, limits, log, options.workers, adapter=adapter)
         serve_with_workers(setup, options.port)
-    models = {name: load(folder, dtype=options.dtype) for name, folder in folders.items()}
+    models = {name: load(folder, dtype=options.dtype, adapter=adapter) for name, folder in folders.items()}
     serve_models(models, security, limits, options.port, options.log == "json")
 
 

@@ -298,6 +298,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
 
 def add_serve_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", nargs="+", metavar="MODEL", help="folders; a model gets the name of its folder")
+    add_adapter_option(p)
     p.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address (default: 127.0.0.1)")
     p.add_argument("--port", **INTEGER, help="the port (default: 7447, or the next free one)")
     p.add_argument("--name", **REPEATED, metavar="NAME", help="another accepted host name (repeatable)")

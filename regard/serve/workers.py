@@ -65,9 +65,10 @@ class WorkerSetup:
     count: int
     paths: tuple[str, ...] = ()  # of the sockets for requests of other workers
     models: dict[str, Model] | None = None  # None: each worker loads its own
+    adapter: str | None = None  # of the model, if there is one only
 
     def load(self, device: str | None = None) -> dict[str, Model]:
-        return {name: load(folder, device, self.dtype) for name, folder in self.folders.items()}
+        return {name: load(folder, device, self.dtype, self.adapter) for name, folder in self.folders.items()}
 
     @property
     def worker_limits(self) -> ServerLimits:

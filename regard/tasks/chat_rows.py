@@ -24,11 +24,14 @@ EXAMPLES = 3  # conversations whose answers are shown while training
 class ChatDataConfig(DataConfig):
     longest: int | None = None  # the most tokens of a conversation, if the context does not allow fewer
     held_out: int = 200  # the most conversations to evaluate on
+    pack: int | None = None  # tokens of a row that has several short conversations; None: one in a row
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.longest is not None and self.longest < 2:
             raise ValueError(f"longest={self.longest} must be 2 or more")
+        if self.pack is not None and self.pack < 2:
+            raise ValueError(f"pack={self.pack} must be 2 or more")
         if self.held_out < 1:
             raise ValueError(f"held_out={self.held_out} must be 1 or more")
 
@@ -36,11 +39,37 @@ class ChatDataConfig(DataConfig):
 class ChatDataset:
     """Token ids of conversations, and which of them are learned: those of the answers, with their ends."""
 
-    def __init__(self, ids: Ragged, learned: np.ndarray, examples: list[list[Message]], tokenizer: Tokenizer):
+    def __init__(
+        self,
+        ids: Ragged,  # a conversation in each row, or several
+        learned: np.ndarray,
+        examples: list[list[Message]],
+        tokenizer: Tokenizer,
+        positions: np.ndarray | None = None,  # of each token in its conversation, where a row has several
+    ):
         self.ids, self.learned, self.examples, self.tokenizer = ids, learned, examples, tokenizer
+        self.positions = positions
 
     def __len__(self) -> int:
         return len(self.ids.lengths)
+
+    @property
+    def conversations(self) -> int:
+        return len(self) if self.positions is None else int((self.positions == 0).sum())
+
+    def pack(self, width: int) -> "ChatDataset":
+        """Return the same conversations in fewer rows: as many in each, one after another, as fit `width`."""
+        lengths = self.ids.lengths
+        rows: list[int] = []
+        for length in lengths.tolist():
+            if rows and rows[-1] + length <= width:
+                rows[-1] += length
+            else:
+                rows.append(length)
+        positions = np.arange(len(self.ids.ids)) - np.repeat(self.ids.offsets[: len(lengths)], lengths)
+        learned = self.learned & (positions > 0)  # nothing is before a first token, from which to predict it
+        packed = Ragged(self.ids.ids, np.array(rows, dtype=np.int64))
+        return ChatDataset(packed, learned, self.examples, self.tokenizer, positions)
 
     @cached_property
     def bytes(self) -> int:
@@ -52,7 +81,8 @@ class ChatDataset:
 
     def describe(self) -> str:
         answers = int(self.learned.sum())
-        return f"{len(self):,} conversation{'s' * (len(self) != 1)} with {answers:,} tokens of answers"
+        count, rows = self.conversations, f" in {len(self):,} rows" if self.positions is not None else ""
+        return f"{count:,} conversation{'s' * (count != 1)} with {answers:,} tokens of answers{rows}"
 
 
 def to_messages(turns: Conversation) -> list[Message]:

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.core.cache import State
+from regard.core.layers import Stack
+from regard.core.positions import Positions
 from regard.data import Corpus
 from regard.data.bucketing import bucket_width
 from regard.data.conversations import SYSTEM, Conversation, read_conversations
@@ -19,7 +22,8 @@ from regard.data.ragged import Ragged
 from regard.data.splitting import hold_out_groups
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
-from regard.tasks.batches import Batch, pad_rows
+from regard.models import GPT
+from regard.tasks.batches import Batch, Samples, pad_rows
 from regard.tasks.chat_rows import ChatDataConfig, ChatDataset, encode_conversations
 from regard.tasks.loss import IGNORED, cross_entropy, token_losses
 from regard.tasks.request import DataRequest, Request
@@ -67,6 +71,8 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
             held = [row for row, is_out in zip(rows, out, strict=True) if is_out]
             rows = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
         train, left_out = task.encode(rows, request.data.longest)
+        if request.data.pack is not None:
+            train = train.pack(min(request.data.pack, request.context))
         notes, valid = left_out + notes, None
         if held:
             valid, more = task.encode(held, request.data.longest)
@@ -89,29 +95,38 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
     def held_out(self, paths: Sequence[str]) -> ChatDataset:
         return self.encode(list(read_conversations(paths)), None)[0]
 
+    def samples(self, data: ChatDataset, seed: int, rows: int, tokens: int | None) -> Samples:
+        """So many conversations a step, on average where a row has several."""
+        return super().samples(data, seed, max(1, round(rows * len(data) / data.conversations)), tokens)
+
     def collate(self, data: ChatDataset, rows: np.ndarray) -> Batch:
-        """The ids and their attention mask, and what follows each id where it is learned: all (B, T)."""
+        """The ids and their attention mask; their positions, where a row has several conversations; and what
+        follows each id where it is learned: all (B, T)."""
         ids, attention_mask = pad_rows(data.ids, rows)
         learned = pad_rows(Ragged(data.learned, data.ids.lengths), rows)[0]
         following = np.where(learned, ids, IGNORED)[:, 1:]
-        sides = ids[:, :-1], attention_mask[:, 1:], following
-        return tuple(torch.from_numpy(np.ascontiguousarray(x)) for x in sides)
+        sides = [ids[:, :-1], attention_mask[:, 1:]]
+        if data.positions is not None:
+            sides.append(pad_rows(Ragged(data.positions, data.ids.lengths), rows)[0][:, :-1])
+        return tuple(torch.from_numpy(np.ascontiguousarray(x)) for x in (*sides, following))
 
     def pad_to_bucket(self, batch: Batch) -> Batch:
         width = min(self.context, bucket_width(batch[0].shape[1]))
-        fills = (0, 0, IGNORED)
+        fills = *[0] * (len(batch) - 1), IGNORED
         return tuple(F.pad(t, (0, width - t.shape[1]), value=v) for t, v in zip(batch, fills, strict=True))
 
     # Training
 
     def loss(self, model: WriteModel, *batch: Tensor) -> Tensor:
         """The sum over the tokens of answers, in nats. Padding is behind them, where it is not read."""
-        ids, _, following = batch
-        return cross_entropy(model.hidden(ids), model.output, following)
+        ids, _, *positions, following = batch
+        return cross_entropy(hidden_states(model, ids, *positions), model.output, following)
 
     def token_losses(self, model: WriteModel, *batch: Tensor) -> Tensor:
-        ids, _, following = batch
-        losses = token_losses(model.hidden(ids), model.output, following, model.output_bias)
+        ids, _, *positions, following = batch
+        losses = token_losses(
+            hidden_states(model, ids, *positions), model.output, following, model.output_bias
+        )
         return losses.view_as(following)
 
     def preview(self, model: WriteModel, data: ChatDataset, seed: int) -> str:
@@ -125,6 +140,22 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         ]
         lines = [[" ".join(text.split()) for text in pair] for pair in texts]
         return "\n".join(f"{asked}\n  → {answer}" for asked, answer in lines)
+
+
+def hidden_states(model: WriteModel, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+    """The final hidden states (B, T, D). With positions (B, T), which begin anew with each conversation of a
+    row, no conversation attends to another."""
+    if positions is None:
+        return model.hidden(ids)
+    if not isinstance(model, GPT):
+        raise UserError("data.pack: a recurrent model would remember the conversation before; leave it out")
+    conversation = (positions == 0).cumsum(1)  # (B, T)
+    mask = conversation[:, None, :, None] == conversation[:, None, None, :]  # (B, 1, T, T)
+
+    def run(blocks: Stack, x: Tensor, encoding: Positions) -> Tensor:
+        return blocks(x, positions, encoding, mask)
+
+    return model.hidden(ids, State([], positions=positions, run=run))
 
 
 def first_words(turns: Conversation) -> str:

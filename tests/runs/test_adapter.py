@@ -22,6 +22,7 @@ from regard.runs.export import export
 from regard.runs.info import info
 from regard.runs.load import at_step, load
 from regard.runs.model import Model
+from regard.serve import server
 from regard.tasks import Write, WriteConfig
 from regard.text.tokenizer_kinds import train_tokenizer
 from regard.training.build import train
@@ -238,3 +239,15 @@ def test_its_base_must_be_there_and_the_same(files, tmp_path) -> None:
     shutil.rmtree(base)
     user_error(lambda: load(run, "cpu"), "base.json", base, "--adapter")
     assert logits(load(files["base"], "cpu", adapter=run)).equal(expected)
+
+
+def test_a_model_is_served_with_an_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = as_folder(make_gpt("llama"), tmp_path / "model")
+    expected = write_trained_adapter(make_gpt("llama"), tmp_path / "adapter")
+    served: list[dict[str, Model]] = []
+    monkeypatch.setattr(server, "serve_models", lambda models, *_: served.append(models))
+    words = ["serve", folder, "--dtype", "float32", "--adapter", tmp_path / "adapter"]
+    assert call(*words) == 0
+    with torch.no_grad():
+        torch.testing.assert_close(served[0]["model"].model.cpu()(IDS), expected)
+    assert call(*words, folder) == 2
