@@ -17,6 +17,7 @@ from regard.runs.load import steps_of
 from regard.runs.model import Model
 from regard.tracing import Trace
 from regard.tracing.names import attention_sides, layer_index
+from regard.viewer.heads import Pattern, allowed_cells, choose_opening, find_patterns, name_heads, side_ids
 from regard.viewer.sums import EXTRA_TEXTS, describe_run, describe_trace
 from regard.viewer.trace_data import TraceData
 from regard.viewer.tree import searches
@@ -43,6 +44,8 @@ class AttentionInfo(TypedDict):
     columns: str
     masked: bool
     kinds: list[dict[str, float]]
+    patterns: dict[str, Pattern]
+    roles: list[str | None]  # the pattern that each head is named after
 
 
 class Column(TypedDict):
@@ -57,6 +60,7 @@ def build_manifest(data: TraceData) -> Manifest:
     trace, model = data.trace, data.model
     sums, texts = describe_trace(model, trace)
     names = [*trace.tensors, *(["rollout"] if data.rollout is not None else [])]
+    attentions = describe_attentions(trace)
     return {
         "model": describe_model(data),
         "input": data.text,
@@ -71,7 +75,8 @@ def build_manifest(data: TraceData) -> Manifest:
         "tensors": {name: describe_tensor(data, name) for name in names},
         "sums": sums,
         "texts": {name: texts[name]._asdict() for name in names},
-        "attentions": describe_attentions(trace),
+        "attentions": attentions,
+        "opening": choose_opening(attentions),
         "layers": data.layers,
         "depth": data.depth,
         "graph": build_graph(model, trace),
@@ -152,6 +157,8 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
         prefix = name.split(".")[0]
         part = prefix if prefix in ("encoder", "decoder") else "masked" if is_causal(trace, name) else "self"
         part = "cross" if name.endswith((".cross", ".look")) else part
+        ids, grid = side_ids(trace, rows, columns), trace.about.get("grid")
+        patterns = find_patterns(weights.cpu(), allowed_cells(trace, name), ids, grid)
         parts.setdefault(part, []).append(
             {
                 "name": name,
@@ -161,6 +168,8 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
                 "columns": columns,
                 "masked": bool(trace[f"{name}.reason"].any()),
                 "kinds": head_statistics(weights, rows == columns),
+                "patterns": patterns,
+                "roles": name_heads(patterns, len(weights)),
             }
         )
     return {part: parts[part] for part in PARTS if part in parts}
