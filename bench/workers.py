@@ -5,8 +5,8 @@
 As bench/serve.py: a tiny GPT, whose answers are compared with those that it gives in this process. Half of
 them are streamed. A client whose connection breaks asks again, as usual clients do. Before a worker is killed
 it is stopped, and its connections are noted: those are what may break. `--every 0` kills nobody.
-`--ray` is deploy/ray_serve.py with as many replicas, whose connections are those of Ray's proxy: there, what
-breaks is only counted. Ends with one JSON line.
+`--ray` is deploy/ray_serve.py with as many replicas, of which the last is not killed. Their connections are
+those of Ray's proxy: there, what breaks is only counted. Ends with one JSON line.
 """
 
 import argparse
@@ -91,7 +91,9 @@ def find_workers(pid: int, ray: bool = False) -> list[int]:
         except OSError:  # it has ended and is forgotten
             continue
         below += children if ray or parent == pid else []
-        is_worker = title.startswith(b"ray::ServeReplica") if ray else b"resource_tracker" not in title
+        is_worker = b"resource_tracker" not in title
+        if ray:  # the title of an actor ends with the method that it runs
+            is_worker = title.startswith(b"ray::ServeReplica") and b"init" not in title
         if parent != pid and title and is_worker:
             workers.append(parent)
     return workers
@@ -115,7 +117,8 @@ class Killer:
         self.kills, self.ports = 0, set[int]()
 
     def kill(self) -> None:
-        if workers := find_workers(self.pid, self.ray):
+        workers = find_workers(self.pid, self.ray)
+        if len(workers) > self.ray:  # Ray needs seconds for a new one, so the last is left
             victim = self.rng.choice(workers)
             os.kill(victim, signal.SIGSTOP)
             self.ports |= connected_ports(victim)

@@ -31,6 +31,7 @@ LONGEST = (  # modules that start first, so that no core idles at the end
     "training/test_trainer.py",
     "tasks/test_caption.py",
     "serve/test_cli.py",
+    "serve/test_workers.py",
     "convert/huggingface/test_families.py",
     "convert/test_hostile.py",
     "viewer/test_space.py",
