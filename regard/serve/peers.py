@@ -141,11 +141,11 @@ class PeersMiddleware:
                 headers = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in pairs]
                 begun = True
                 await send({"type": "http.response.start", "status": status, "headers": headers})
-                rest = int(dict(headers)[b"content-length"])
-                while rest and (part := await reader.read(PART)):
-                    rest -= len(part)
-                    await send({"type": "http.response.body", "body": part, "more_body": rest > 0})
-                if not int(dict(headers)[b"content-length"]):
+                length, sent = dict(headers).get(b"content-length"), 0
+                while part := await reader.read(PART):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                    sent += len(part)
+                if length is None or sent == int(length):  # or else that worker has died
                     await send({"type": "http.response.body", "body": b""})
         except (OSError, ValueError):
             if not begun:

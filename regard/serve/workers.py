@@ -212,7 +212,7 @@ class WorkerManager(Multiprocess):
         """The first signal is handled soon. The second ends everything at once."""
         if self.status:
             self.kill_all()
-            os._exit(128 + sig)
+            sys.exit(128 + sig)
         self.status = 128 + sig
         self.signal_queue.append(sig)
 
