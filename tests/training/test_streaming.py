@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 
 import pytest
 
@@ -72,6 +73,42 @@ def test_killed_and_resumed_without_the_places(straight, data, tmp_path):
     with stopped(Trainer, "train_step", at_step(10)):
         tiny(data, out, **SETTINGS)
     shutil.rmtree(out / "checkpoints" / "step-10")
+    assert checkpoints(out) == ["step-5"]
+    tiny(data, out, **SETTINGS, resume=True)
+    same(straight, out)
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+import pytest, torch
+from helpers.runs import before, tiny, unmeasured
+from regard.data import text_stream
+from regard.training.trainer import Trainer
+
+torch.set_num_threads(1)
+unmeasured(pytest.MonkeyPatch())
+data, out, settings, owner, name, count = json.loads(sys.argv[1])
+calls = []
+
+def kill(*_):
+    calls.append(None)
+    if len(calls) == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with before({"Trainer": Trainer, "_Part": text_stream._Part}[owner], name, kill):
+    tiny(data, Path(out), **settings, resume=True)
+"""
+
+
+def test_killed_by_the_system_and_resumed(straight, data, tmp_path):
+    """SIGKILL in a step, while a block is read, and where a step would be saved."""
+    out = tmp_path / "out"
+    for moment in (("Trainer", "train_step", 8), ("_Part", "_read", 3), ("Trainer", "save", 1)):
+        words = json.dumps([data, str(out), SETTINGS, *moment])
+        with Process("-c", KILLED, words) as process:
+            answer, errors = process.communicate()
+        assert process.returncode == -signal.SIGKILL, answer + errors
     assert checkpoints(out) == ["step-5"]
     tiny(data, out, **SETTINGS, resume=True)
     same(straight, out)
