@@ -150,10 +150,9 @@ def answer_each(
 
 def note_unread(model: Any, where: str, text: str) -> int:
     """Say that not all of a text is read, and return how many of its tokens are not."""
-    task = model.task
-    if task.reads != "text" or len(text.encode()) <= task.text_limit // 4:  # which must fit
+    if not model.task.may_be_long(text):
         return 0
-    read, count = task.count_tokens(text)
+    read, count = model.task.count_tokens(text)
     if read < count:
         report(f"{where}: {read:,} of its {count:,} tokens are read, as many as fit; give less text")
     return count - read

@@ -52,6 +52,8 @@ class AskRoute:
             single = len(texts) == 1 and not isinstance(body.get("input"), list)
             output = texts[0] if single else texts
             response: AskResponse = {"model": served.name, "output": output, "answers": answers}
+            if any(unread := await self.count_unread(served, inputs)):
+                response["unread_tokens"] = unread if isinstance(body.get("input"), list) else unread[0]
             return JSONResponse(response)
         await begin(generation, info)
         return stream_response(request, self.registry, generation, stream_events(generation))
@@ -66,6 +68,18 @@ class AskRoute:
         if text is None or any(file is not None for file in files.values()):
             raise APIError(400, "input: this model reads texts; give one", "input")
         return text if isinstance(text, list) else [text]
+
+    async def count_unread(self, served: ServedModel, inputs: Sequence[Any]) -> list[int]:
+        """How many tokens of each input the model has not read, because they do not fit."""
+        task = served.model.task
+
+        def count(text: Any) -> int:
+            read, all_tokens = task.count_tokens(text) if task.may_be_long(text) else (0, 0)
+            return all_tokens - read
+
+        if not any(map(task.may_be_long, inputs)):
+            return []
+        return await self.registry.run_in_thread(lambda: list(map(count, inputs)))
 
     async def start(
         self,

@@ -16,6 +16,7 @@ from regard.serve.errors import APIError, engine_crashed, queue_full
 from regard.serve.monitoring import RequestInfo
 from regard.serve.protocol import ScoredText
 from regard.serve.registry import EncodedPrompt, ModelRegistry, ServedModel
+from regard.tasks import Answer
 from regard.tasks import Request as AnswerRequest
 from regard.text.tokenizer import Tokenizer
 
@@ -188,7 +189,10 @@ class EngineGeneration:
 
     def answers(self, chunks: list[Chunk], samples: int) -> list[list[ScoredText]]:
         """The answers to each prompt; the engine gives them no scores."""
-        texts: list[ScoredText] = [{"text": chunk.text, "score": None} for chunk in chunks]
+        texts: list[ScoredText] = [
+            {"text": chunk.text, "score": None, "finish_reason": chunk.finish_reason or "stop"}
+            for chunk in chunks
+        ]
         return [texts[i : i + samples] for i in range(0, len(texts), samples)]
 
     def close(self) -> None:
@@ -226,7 +230,7 @@ class BlockingGeneration:
         model, options = self.load(), self.options
         task = model.task
         answers = task.answers(model.model, replace(options, inputs=self.inputs))
-        self.scored = [[{"text": a.text, "score": a.score} for a in row] for row in answers]
+        self.scored = [[scored_text(answer) for answer in row] for row in answers]
         texts = [answer["text"] for row in self.scored for answer in row]
         tokenizer = task.output_tokenizer
         if tokenizer is not None:
@@ -240,6 +244,11 @@ class BlockingGeneration:
         return self.scored
 
     def close(self) -> None: ...
+
+
+def scored_text(answer: Answer) -> ScoredText:
+    row: ScoredText = {"text": answer.text, "score": answer.score}
+    return row if answer.value is None else {**row, "value": answer.value}
 
 
 class EmptyGeneration:

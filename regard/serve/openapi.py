@@ -78,13 +78,23 @@ RESPONSE = response(
         "usage": {"type": "object"},
     }
 )
-SCORED = response({"text": STRING, "score": {"type": ["number", "null"]}})  # a probability, of classes
+SCORED = response(
+    {
+        "text": STRING,
+        "score": {"type": ["number", "null"]},  # a probability, of classes
+        "value": {"description": "What the text spells, where it is a number or has parts."},
+        "finish_reason": enum("stop", "length"),
+    },
+    *("text", "score"),
+)
 ANSWER = response(
     {
         "model": STRING,
         "output": {"anyOf": [STRING, {"type": "array", "items": STRING}]},
         "answers": {"type": "array", "items": {"type": "array", "items": SCORED}},
-    }
+        "unread_tokens": {"anyOf": [INTEGER, {"type": "array", "items": INTEGER}]},
+    },
+    *("model", "output", "answers"),
 )
 JSON_ERRORS: Schema = {
     str(status): {"description": about, "content": {"application/json": {"schema": ERROR}}}

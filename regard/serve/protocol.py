@@ -147,9 +147,12 @@ class Embedding(TypedDict):
 class ScoredText(TypedDict):
     text: str
     score: float | None
+    value: NotRequired[Any]  # what the text spells, where it is a number or has parts
+    finish_reason: NotRequired[Literal["stop", "length"]]  # length: the answer is cut
 
 
 class AskResponse(TypedDict):
     model: str
     output: str | list[str]
     answers: list[list[ScoredText]]
+    unread_tokens: NotRequired[int | list[int]]  # of the input or of each, where not all of it fits

@@ -250,6 +250,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """How many tokens of an input are read, and how many it has; the same where none is left out."""
         return 0, 0
 
+    def may_be_long(self, input: Any) -> bool:
+        """Whether an input is a text of which `count_tokens` may say that not all is read."""
+        return isinstance(input, str) and self.reads == "text" and len(input.encode()) > self.text_limit // 4
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of the images that it reads."""

@@ -329,6 +329,22 @@ def test_any_model_can_be_asked(server):
     assert "".join(e["text"] for e in answer) == model(server, "writer").ask(WORDS)
 
 
+def test_what_an_answer_is_made_of(server):
+    """Numbers and parts as such, whether an answer was cut, and what of an input did not fit."""
+    for name, text in (("fill", "the [MASK] fox"), ("words", "fox"), ("tag", WORDS)):
+        expected = model(server, name).answers(text)[0][0].value
+        reply = post(server, "/api/ask", model=name, input=text)
+        assert reply["answers"][0][0].get("value") == (expected and json.loads(json.dumps(expected))), name
+    cut = post(server, "/api/ask", model="writer", input="the", max_new_tokens=1)
+    assert cut["answers"][0][0]["finish_reason"] == "length"
+    assert "unread_tokens" not in cut
+    task, long = model(server, "classify").task, " ".join([WORDS] * 50)
+    read, count = task.count_tokens(long)
+    assert post(server, "/api/ask", model="classify", input=long)["unread_tokens"] == count - read > 0
+    both = post(server, "/api/ask", model="classify", input=["fox", long])
+    assert both["unread_tokens"] == [0, count - read]
+
+
 def test_images_in_base64_or_as_files(server):
     for name, side in (("see", 6), ("caption", 12)):
         file = io.BytesIO()
