@@ -17,7 +17,11 @@ const activation = (name) => (name ? ACTIVATIONS[/** @type {FunctionName} */ (na
 /** Σ a[i + at] b[j + i], of `count` numbers.
  * @type {(a: Float32Array, at: number, b: Float32Array, from: number, count: number) => number} */
 export function dotProduct(a, at, b, from, count) {
-  let [s0, s1, s2, s3, i] = [0, 0, 0, 0, 0];
+  let s0 = 0; // four sums, of which none waits for another
+  let s1 = 0;
+  let s2 = 0;
+  let s3 = 0;
+  let i = 0;
   for (; i + 3 < count; i += 4) {
     s0 += a[at + i] * b[from + i];
     s1 += a[at + i + 1] * b[from + i + 1];
