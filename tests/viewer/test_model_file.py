@@ -22,6 +22,7 @@ from regard.tracing.intervene import rank_heads
 from regard.viewer.model_file import MAX_WEIGHTS, model_content, save_model
 from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
+from regard.viewer.talk import talk
 from regard.vision.decoding import resize_image
 
 MORE = {
@@ -143,7 +144,7 @@ def test_every_number_and_its_labels(kind, opened, added):
     want = Session(model, other)
     result = opened.evaluate(TRACE, [kind, {"input": other} if isinstance(other, str) else {}])
     manifest, known = result["manifest"], want.manifest
-    for part in ("tokens", "ids", "input", "answer", "graph", "outputs"):
+    for part in ("tokens", "ids", "input", "exact", "unread", "context", "answer", "graph", "outputs"):
         assert manifest[part] == json.loads(json.dumps(known[part])), part
     names = [name for name in known["tensors"] if name != "rollout"]
     assert {name: info for name, info in known["tensors"].items() if name in names} == manifest["tensors"]
@@ -265,3 +266,52 @@ def test_too_many_weights(monkeypatch):
     with pytest.raises(UserError, match="100"):
         model_content(reader("write", "gpt"))
     assert MAX_WEIGHTS >= 50_000_000
+
+
+def test_the_page_itself(opened, added):
+    """What people do: another text by the address, a question, a silenced head."""
+    model, _ = added("gpt")  # the model that the file was saved with
+    address = opened.url.partition("#")[0]
+    opened.goto(f"{address}#view=next&input=the+lazy+dog")
+    opened.wait_for_selector("main section.next")
+    text = opened.text_content("main")
+    likeliest = int(Session(model, "the lazy dog").trace["logits"][-1].argmax())
+    assert model.tokenizer.tokens([likeliest])[0] in text
+    opened.goto(f"{address}#view=talk")
+    opened.wait_for_selector("#asked")
+    opened.fill("#asked", "the quick fox")
+    opened.click("#say")
+    opened.wait_for_selector(".inside")
+    assert model.ask("the quick fox", temperature=0) in opened.text_content(".said")
+    change = json.dumps([{"kind": "silence", "part": "blocks.0.attn", "head": 1}])
+    opened.goto(f"{address}#view=whatif&input=the+lazy+dog&changes={change}")
+    opened.wait_for_selector("#moved")
+    assert "nats apart" in opened.text_content("#moved")
+
+
+TALK = """async ([kind, turns]) => {
+  const events = [];
+  const { signal } = new AbortController();
+  for await (const one of models[kind].lines("talk", { turns }, signal)) events.push(one);
+  return events;
+}"""
+
+
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "t5", "classes"])
+def test_talks_token_by_token(kind, opened, added):
+    model, _ = added(kind)
+    turns = ["the fox", "jumps over", "the lazy\ndog"]
+    events, want = opened.evaluate(TALK, [kind, turns]), list(talk(model, turns))
+    ids = [event["id"] for event in want if "id" in event]
+    assert events[0] == want[0]
+    assert [event["id"] for event in events if "id" in event] == ids
+    assert "".join(event.get("text", "") for event in events) == "".join(e.get("text", "") for e in want)
+    if kind == "classes":
+        return
+    read = events[0].get("source", events[0].get("ids"))
+    request = {"ids": read, "written": ids} if "source" in events[0] else {"ids": [*read, *ids[:2]]}
+    manifest = opened.evaluate(TRACE, [kind, request])["manifest"]
+    exact = (read, ids) if "source" in events[0] else request["ids"]
+    known = Session(model, exact).manifest
+    for part in ("exact", "input", "ids", "tokens", "answer", "unread"):
+        assert manifest[part] == known[part], part

@@ -5,9 +5,9 @@ import { describeRun } from "./local_manifest.js";
 import { lensLayers } from "./local_lens.js";
 import { readPicture } from "./local_picture.js";
 import { fromBase64, Program } from "./local_run.js";
-import { answer, readInput, topIds, trace } from "./local_tasks.js";
+import { answer, readInput, readTokens, talk, topIds, trace } from "./local_tasks.js";
 import { Tokenizer } from "./local_text.js";
-import { answerRows, changeRun, rankHeads, topTokens } from "./local_whatif.js";
+import { answerRows, changeRun, measureHeads, topTokens } from "./local_whatif.js";
 import { engine, takePart } from "./source.js";
 
 const KEPT = 4; // runs whose numbers can be asked for
@@ -17,7 +17,7 @@ const ELSEWHERE = "This file holds the model, but not this view of it; regard lo
 /** @typedef {import("./local_manifest.js").Made} Made */
 /** @typedef {import("./local_tasks.js").Model} Model */
 /** @typedef {{ input?: string, answer?: string, picture?: string, layers?: number[],
- *   checkpoint?: number }} TraceRequest */
+ *   checkpoint?: number, model?: number, ids?: number[], written?: number[] }} TraceRequest */
 
 /** What the page asks of a server, computed here. */
 export class Local {
@@ -48,18 +48,25 @@ export class Local {
   }
 
   /** @param {TraceRequest} request */
-  async #trace({ input: text = this.template.input ?? "", answer: given, picture }) {
-    const { task } = this.model;
-    const [source, target] = task.writes && task.reads !== "image" ? splitTarget(text) : [text, undefined];
-    const input = task.reads === "image" ? await this.#pixels(picture) : source;
-    const reading = readInput(this.model, input, given ?? target);
-    const { run, written } = await trace(this.model, reading);
-    const made = { run, reading, written, input: typeof input === "string" ? text : null };
+  async #trace(request) {
+    const { task, reader } = this.model;
+    const { input = this.template.input ?? "", ids } = request;
+    const reading = ids?.length ? readTokens(this.model, ids, request.written) : await this.#read(request);
+    const text = task.reads === "image" ? null : ids?.length ? reader.decode(ids) : input;
+    const made = { ...await trace(this.model, reading), reading, input: text, exact: Boolean(ids?.length) };
     const id = `run ${++this.#count}`;
     this.#runs.set(id, made);
     const [oldest] = this.#runs.keys();
     if (this.#runs.size > KEPT) this.#runs.delete(oldest);
     return describeRun(this.model, this.template, made, id);
+  }
+
+  /** @param {TraceRequest} request */
+  async #read({ input = this.template.input ?? "", answer: given, picture }) {
+    const { task } = this.model;
+    if (task.reads === "image") return readInput(this.model, await this.#pixels(picture), given);
+    const [source, target] = task.writes ? splitTarget(input) : [input, undefined];
+    return readInput(this.model, source, given ?? target);
   }
 
   /** @type {(picture: string | undefined) => Promise<Tensor>} */
@@ -134,7 +141,11 @@ export class Local {
    */
   async get(what, query = {}) {
     const made = this.#made();
-    if (what === "effects") return rankHeads(this.model, made, allAttentions(this.manifest));
+    if (what === "effects") {
+      const effects = [];
+      for await (const one of measureHeads(this.model, made, allAttentions(this.manifest))) effects.push(one);
+      return effects.sort((a, b) => b.kl - a.kl);
+    }
     if (what === "models") return [];
     if (what === "versus") return this.#versus(made, query);
     throw new Error(ELSEWHERE);
@@ -163,17 +174,38 @@ export class Local {
     return { ...result, patchable: this.file.patchable };
   }
 
+  /**
+   * The objects of an answer as they come.
+   * @param {string} what
+   * @param {any} body
+   * @param {AbortSignal} signal
+   * @returns {AsyncGenerator<any>}
+   */
+  async *lines(what, body, signal) {
+    if (what === "talk") yield* talk(this.model, body.turns, signal, this.template.model.talks);
+    else if (what.startsWith("effects")) {
+      for await (const effect of measureHeads(this.model, this.#made(), allAttentions(this.manifest))) {
+        if (signal.aborted) return;
+        yield effect;
+      }
+    } else throw new Error(ELSEWHERE);
+  }
+
   async log() {
     return this.saved.log;
   }
 
+  /** How far the run is: it was saved when it was done. */
+  async progress() {
+    return this.template;
+  }
+
   /**
-   * The model's greedy answer. `onText` gets what there is of it so far.
-   * @param {{ input: string, checkpoint?: number }} request
-   * @param {(text: string) => void} [onText]
+   * The model's greedy answer.
+   * @param {{ input: string | Tensor }} request
    */
-  ask({ input }, onText) {
-    return answer(this.model, input, onText);
+  ask({ input }) {
+    return answer(this.model, input);
   }
 
   /** @returns {Promise<Blob>} */

@@ -6,7 +6,8 @@ import { last } from "./dom.js";
 /** @typedef {import("./local_run.js").Run} Run */
 /** @typedef {import("./local_tasks.js").Model} Model */
 /** A run, with what it was made of.
- * @typedef {{ run: Run, reading: Reading, written: number[] | null, input: string | null }} Made */
+ * @typedef {{ run: Run, reading: Reading, written: number[] | null, unread: number, input: string | null,
+ *   exact: boolean }} Made */
 
 /** @type {(run: Run, name: string) => number[]} */
 export function shapeOf(run, name) {
@@ -17,9 +18,10 @@ export function shapeOf(run, name) {
   return dims === 1 ? [width] : dims === 2 ? [rows, width] : [heads, rows, width];
 }
 
-/** What each head does: entropy in bits, and the weight on the token itself, the one before and the first.
- * @type {(run: Run, name: string) => HeadKinds[]} */
-function headKinds(run, name) {
+/** What each head does: entropy in bits, the weight on the first token, and where queries and keys are the
+ * same tokens, on the token itself and the one before.
+ * @type {(run: Run, attention: AttentionInfo) => HeadKinds[]} */
+function headKinds(run, { name, rows, columns }) {
   const [heads, queries, keys] = shapeOf(run, `${name}.weights`);
   return Array.from({ length: heads }, (_, h) => {
     let [entropy, diagonal, previous, first] = [0, 0, 0, 0];
@@ -30,12 +32,9 @@ function headKinds(run, name) {
       if (t > 0 && t <= keys) previous += row[t - 1];
       first += row[0];
     }
-    return {
-      entropy: entropy / queries,
-      diagonal: diagonal / Math.min(queries, keys),
-      previous: queries > 1 ? previous / Math.min(queries - 1, keys) : 0,
-      first: first / queries,
-    };
+    const kinds = { entropy: entropy / queries, first: first / queries };
+    if (rows !== columns) return kinds;
+    return { ...kinds, diagonal: diagonal / queries, previous: previous / Math.max(1, queries - 1) };
   });
 }
 
@@ -46,7 +45,7 @@ function describeAttention(run, attention) {
   for (let t = 0; t < run.count(`${name}.reason`) && !masked; t++) {
     masked = run.row(`${name}.reason`, t).some((reason) => reason > 0);
   }
-  return { ...attention, masked, kinds: headKinds(run, name) };
+  return { ...attention, masked, kinds: headKinds(run, attention) };
 }
 
 /** @type {(run: Run, box: GraphBox) => GraphBox} */
@@ -69,6 +68,18 @@ function answerOf({ task, writer }, { run, written }) {
   return `${task.labels[argmax(p)]} ${Math.round(100 * p[argmax(p)])}%`;
 }
 
+/** Tokens for people: one that completes the bytes of a character is shown as that character.
+ * @param {string[]} tokens */
+function spellBytes(tokens) {
+  let decoder = new TextDecoder();
+  return tokens.map((token) => {
+    const bytes = /^(?:<0x[0-9A-F]{2}>)+$/.test(token) ? token.match(/[0-9A-F]{2}(?=>)/g) ?? [] : [];
+    if (!bytes.length) decoder = new TextDecoder();
+    const text = decoder.decode(Uint8Array.from(bytes, (byte) => parseInt(byte, 16)), { stream: true });
+    return text && !text.includes("\ufffd") ? text : token;
+  });
+}
+
 /** The tokens of each side.
  * @type {(model: Model, template: Manifest, made: Made) => Pick<Manifest, "tokens" | "ids">} */
 function tokensOf({ task, reader, writer }, template, { run, written }) {
@@ -79,7 +90,7 @@ function tokensOf({ task, reader, writer }, template, { run, written }) {
   for (const side of Object.keys(template.tokens)) {
     const row = side === "written" ? written : run.ids[side];
     const tokenizer = side === "source" || side === "text" ? reader : writer;
-    if (row) [ids[side], tokens[side]] = [row, tokenizer.words(row)];
+    if (row) [ids[side], tokens[side]] = [row, spellBytes(tokenizer.words(row))];
     else tokens[side] = template.tokens[side];
   }
   return { tokens: task.labels ? { ...tokens, label: task.labels } : tokens, ids };
@@ -97,6 +108,8 @@ export function describeRun(model, template, made, id) {
     ...tokensOf(model, template, made),
     id,
     input: made.input,
+    exact: made.exact,
+    unread: made.unread,
     answer: answerOf(model, made),
     difference: null,
     tensors: Object.fromEntries(Object.entries(template.tensors).filter(([name]) => names.includes(name))

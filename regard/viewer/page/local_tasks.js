@@ -4,6 +4,7 @@ import { Run } from "./local_run.js";
 
 const BLANK = /_{2,}|\[MASK\]|<extra_id_\d+>/;
 const BEST = 5; // words that are shown for a blank
+const BUSY = 30; // milliseconds, then the page may draw
 
 /** @typedef {import("./local_run.js").Program} Program */
 /** @typedef {import("./local_run.js").Edits} Edits */
@@ -35,7 +36,7 @@ function encodeBlanks(reader, text, blank, last) {
   ]);
 }
 
-/** What an encoder reads of a text, by task.
+/** What an encoder reads of a text, by task; the end comes after it.
  * @type {Record<string, (model: Model, text: string) => number[]>} */
 const SOURCES = {
   translate({ task, reader }, text) {
@@ -50,8 +51,7 @@ const SOURCES = {
   chat({ task, reader }, text) {
     const lines = text.split("\n").filter((line) => line.trim()).slice(-(task.turns ?? 1));
     const between = task.separator === null ? [] : [task.separator ?? 0];
-    const ids = lines.flatMap((line, i) => [...(i ? between : []), ...reader.encode(line.trim())]);
-    return ids.slice(-(task.context - 1));
+    return lines.flatMap((line, i) => [...(i ? between : []), ...reader.encode(line.trim())]);
   },
   restore({ task, reader }, text) {
     const marks = task.sentinels ?? [];
@@ -65,18 +65,37 @@ const SOURCES = {
   },
 };
 
+/** Tokens as a model that continues texts reads them.
+ * @type {(task: SavedTask, ids: number[]) => Reading} */
+function readIds({ context }, ids) {
+  const text = fitContext(ids, context);
+  return { ids: { text }, unread: ids.length - text.length };
+}
+
+/**
+ * What the model reads if the input is token ids already, and the answer perhaps, too.
+ * @type {(model: Model, ids: number[], written?: number[]) => Reading & { written?: number[] }}
+ */
+export function readTokens({ task }, ids, written) {
+  if (!task.writes) return readIds(task, ids);
+  return { ids: { source: ids.slice(0, task.context), target: [task.begin ?? 0] }, written };
+}
+
 /** What a model without an encoder reads of a text, by task.
  * @type {Record<string, (model: Model, text: string) => Reading>} */
 const TEXTS = {
   write({ task, reader }, text) {
     const ids = [...(task.first ?? []), ...reader.encode(text)];
-    return { ids: { text: fitContext(ids.length ? ids : task.blank ?? [0], task.context) } };
+    return readIds(task, ids.length ? ids : task.blank ?? [0]);
   },
   fill({ task, reader }, text) {
     const [first] = task.first ?? [0];
     const end = task.end ?? 0;
     const inside = encodeBlanks(reader, text, () => task.mask ?? 0, true);
-    if (!BLANK.test(text)) return { ids: { text: [first, ...inside.slice(0, task.context - 2), end] } };
+    if (!BLANK.test(text)) {
+      const unread = Math.max(0, inside.length - (task.context - 2));
+      return { ids: { text: [first, ...inside.slice(0, task.context - 2), end] }, unread };
+    }
     checkLength(inside.length + 2, task);
     return { ids: { text: [first, ...inside, end] } };
   },
@@ -87,9 +106,10 @@ const TEXTS = {
     const half = b ? Math.max(Math.floor(room / 2), room - b.length) : room;
     const one = a.slice(0, Math.max(1, Math.min(half, room)));
     const ids = [...first, ...one, ...end];
-    if (!b) return { ids: { text: ids } };
+    if (!b) return { ids: { text: ids }, unread: a.length - one.length };
     const other = b.slice(0, Math.max(0, room - one.length));
-    return { ids: { text: [...ids, ...other, ...end] }, second: ids.length };
+    const unread = a.length + b.length - one.length - other.length;
+    return { ids: { text: [...ids, ...other, ...end] }, second: ids.length, unread };
   },
 };
 
@@ -107,8 +127,11 @@ export function readInput(model, input, answer) {
   }
   if (!input.trim()) throw new Error("there is nothing to read; type a text");
   if (!task.writes) return TEXTS[task.reads](model, input);
-  const source = [...SOURCES[task.reads](model, input), task.source_end ?? 0];
-  return { ids: { source, target: [task.begin ?? 0] }, written: encodeTarget(model, answer, source) };
+  const all = SOURCES[task.reads](model, input);
+  const ids = all.slice(-(task.context - 1)); // of a conversation, the oldest words are lost
+  const source = [...ids, task.source_end ?? 0];
+  const written = encodeTarget(model, answer, source);
+  return { ids: { source, target: [task.begin ?? 0] }, written, unread: all.length - ids.length };
 }
 
 /** An answer as the model would write it; of a text with blanks, what goes into each.
@@ -136,23 +159,25 @@ export const topIds = (row, count) =>
   Array.from({ length: row.length }, (_, i) => i).sort((a, b) => row[b] - row[a]).slice(0, count);
 
 /** Lets the page draw and be used between two tokens. */
-const pause = () => new Promise((resolve) => {
+export const pause = () => new Promise((resolve) => {
   setTimeout(resolve, 0);
 });
 
 /**
- * The tokens that the model writes, without the end: always the likeliest one.
- * @type {(model: Model, reading: Reading, edits?: Edits, onToken?: (ids: number[]) => void) =>
- *   Promise<number[]>}
+ * The tokens that the model writes, without the end, as they come: always the likeliest one.
+ * @param {Model} model
+ * @param {Reading} reading
+ * @param {Edits} [edits]
+ * @returns {AsyncGenerator<number>}
  */
-export async function write({ program, task }, reading, edits, onToken) {
+export async function* writeTokens({ program, task }, reading, edits) {
   const side = "target" in reading.ids ? "target" : "text";
-  const [text, written, ends] = [[...reading.ids[side]], /** @type {number[]} */ ([]), task.ends];
+  const text = [...reading.ids[side]];
   const most = side === "target" ? Math.min(task.most, 1 + task.context - text.length) : task.most;
   /** @type {Run | null} */
   let run = null;
-  let shown = performance.now();
-  while (written.length < most) {
+  let paused = performance.now();
+  for (let n = 0; n < most; n++) {
     if (run && run.ids[side].length < task.context) run.ids[side].push(text[text.length - 1]);
     else {
       const ids = { ...reading.ids, [side]: fitContext(text, task.context) };
@@ -160,35 +185,73 @@ export async function write({ program, task }, reading, edits, onToken) {
     }
     run.advance({ brief: true });
     const token = argmax(run.logits);
-    if (ends.includes(token)) break;
+    if (task.ends.includes(token)) return;
     text.push(token);
-    written.push(token);
-    if (performance.now() - shown > 30) {
-      onToken?.(written);
+    yield token;
+    if (performance.now() - paused > BUSY) {
       await pause();
-      shown = performance.now();
+      paused = performance.now();
     }
   }
+}
+
+/** All of these tokens.
+ * @type {(model: Model, reading: Reading, edits?: Edits) => Promise<number[]>} */
+export async function write(model, reading, edits) {
+  const written = [];
+  for await (const token of writeTokens(model, reading, edits)) written.push(token);
   return written;
+}
+
+/**
+ * The answer to the last of these turns, as a server sends it: what is read, then token by token.
+ * @param {Model} model
+ * @param {string[]} turns
+ * @param {AbortSignal} signal
+ * @param {boolean} remembers whether the turns before are read, too
+ */
+export async function* talk(model, turns, signal, remembers) {
+  const { task, writer } = model;
+  const lines = turns.map((turn) => (remembers ? turn.replaceAll("\n", " ") : turn));
+  const input = (remembers ? lines : lines.slice(-1)).join("\n");
+  if (!task.generates || task.reads === "restore") {
+    yield {};
+    yield { text: (await answer(model, input)).output };
+    return;
+  }
+  const reading = readInput(model, input);
+  yield task.writes ? { source: reading.ids.source } : { ids: reading.ids.text };
+  const ids = [];
+  let said = "";
+  for await (const id of writeTokens(model, reading)) {
+    if (signal.aborted) return;
+    ids.push(id);
+    const whole = writer.decode(ids);
+    const text = whole.endsWith("\ufffd") ? "" : whole.slice(said.length); // a character is not complete yet
+    said += text;
+    yield { id, token: writer.words([id])[0], text };
+  }
+  yield { text: writer.decode(ids).slice(said.length) };
 }
 
 /**
  * The run that the page looks into: on a given answer, or the model's own.
  * @type {(model: Model, reading: Reading & { written?: number[] }, edits?: Edits) =>
- *   Promise<{ run: Run, written: number[] | null }>}
+ *   Promise<{ run: Run, written: number[] | null, unread: number }>}
  */
 export async function trace(model, reading, edits) {
   const { task, program } = model;
   let written = null;
-  let { ids } = reading;
+  let { ids, unread = 0 } = reading;
   if (task.writes) {
     written = reading.written ?? [...await write(model, reading), task.end ?? 0];
+    unread += Math.max(0, written.length - task.context);
     written = written.slice(0, task.context);
     ids = { ...ids, target: [...ids.target, ...written.slice(0, -1)] };
   }
   const run = new Run(program, { ...reading, ids }, edits);
   run.advance();
-  return { run, written };
+  return { run, written, unread };
 }
 
 /** The text with each blank replaced by what was written for it.
@@ -221,14 +284,13 @@ function fillBlanks({ task, reader }, run) {
 
 /**
  * The model's answer.
- * @type {(model: Model, input: string | Tensor, onText?: (text: string) => void) =>
- *   Promise<{ output: string, ids: number[] }>}
+ * @type {(model: Model, input: string | Tensor) => Promise<{ output: string, ids: number[] }>}
  */
-export async function answer(model, input, onText) {
+export async function answer(model, input) {
   const { task, program, writer } = model;
   const reading = readInput(model, input);
   if (task.generates) {
-    const ids = await write(model, reading, undefined, onText && ((some) => onText(writer.decode(some))));
+    const ids = await write(model, reading);
     const output = task.reads === "restore" ? fillIn(model, reading.ids.source, ids) : writer.decode(ids);
     return { output, ids };
   }

@@ -1,6 +1,6 @@
 /* What if, with a saved model: the same run with changes, and what each head contributes. */
 
-import { readInput, topIds, trace, write } from "./local_tasks.js";
+import { argmax, pause, readInput, topIds, trace, write } from "./local_tasks.js";
 
 const TOP = 12; // most probable tokens before, and after
 
@@ -144,30 +144,28 @@ export async function changeRun(model, made, changes, row) {
 }
 
 /**
- * All heads by how much silencing each changes the answer.
- * @type {(model: Model, made: Made, attentions: AttentionInfo[]) => Promise<HeadEffect[]>}
+ * How much silencing each head changes the answer, head after head.
+ * @param {Model} model
+ * @param {Made} made
+ * @param {AttentionInfo[]} attentions
+ * @returns {AsyncGenerator<HeadEffect>}
  */
-export async function rankHeads(model, made, attentions) {
+export async function* measureHeads(model, made, attentions) {
   const rows = answerRows(model, made.run);
   const before = rows.map((t) => logSoftmax(made.run.row("logits", t)));
-  /** @type {HeadEffect[]} */
-  const effects = [];
   for (const { name: part, heads } of attentions) {
     for (let head = 0; head < heads; head++) {
       const edits = await toEdits(model, made, [{ kind: "silence", part, head }]);
       const { run } = await trace(model, { ...made.reading, written: made.written ?? undefined }, edits);
       const after = rows.map((t) => logSoftmax(run.row("logits", t)));
-      const answer = before.map((p, i) => made.written?.[rows[i]] ?? p.indexOf(Math.max(...p)));
+      const answer = before.map((p, i) => made.written?.[rows[i]] ?? argmax(p));
       const mean = (/** @type {(i: number) => number} */ f) =>
         rows.reduce((sum, _, i) => sum + f(i), 0) / rows.length;
-      effects.push({
+      yield {
         part, head, kl: mean((i) => divergence(before[i], after[i])),
         log_probability: mean((i) => after[i][answer[i]] - before[i][answer[i]]),
-      });
-      await new Promise((resolve) => {
-        setTimeout(resolve, 0);
-      });
+      };
+      await pause();
     }
   }
-  return effects.sort((a, b) => b.kl - a.kl);
 }

@@ -398,6 +398,8 @@ interface Reading {
   counts?: Record<string, number>;
   second?: number;
   pixels?: Tensor;
+  /** Tokens of the input that don't fit the context. */
+  unread?: number;
 }
 
 /** What a page of one file holds. */
