@@ -25,6 +25,7 @@ TELLING = {
     "positional": 0.8,
     "itself": 0.5,
     "first": 0.4,
+    "class": 0.4,
 }
 
 
@@ -76,9 +77,10 @@ def pattern_cells(
         if grid is not None or min(T, S) < 3:
             return {}
         return {"alignment": (j - i * (S - 1) / (T - 1)).abs() <= 1}
-    first = {"first": (j == 0) & (i > 0), "itself": i == j}
     if grid is not None:
-        return first | {"near": near_cells(T, grid)}
+        classes = {"class": (j == 0) & (i > 0)} if T > grid[0] * grid[1] else {}
+        return classes | {"itself": i == j, "near": near_cells(T, grid)}
+    first = {"first": (j == 0) & (i > 0), "itself": i == j}
     words = torch.tensor(ids[0])
     same = words[:, None] == words[None]
     after = torch.zeros(T, S, dtype=torch.bool)
@@ -120,17 +122,22 @@ def best_pattern(patterns: dict[str, Pattern], head: int) -> tuple[str | None, f
 
 
 def choose_opening(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> Opening | None:
-    """The most telling head of all: named, or else the one that looks at the fewest tokens."""
+    """The most telling head of all: one with a name, or else the farthest from an even spread."""
     best: tuple[float, Opening] | None = None
     for part, layers in parts.items():
         for attention in layers:
             for head, kind in enumerate(attention["kinds"]):
-                focus = 0.1 / (1 + kind["entropy"])
+                focus = 0.1 * (1 - kind["entropy"] / max(attention["bits"], 1e-3))
                 telling = best_pattern(attention["patterns"], head)[1] + focus
-                telling *= 1.5 if part == "cross" else 1
+                telling *= 2 if part == "cross" else 1  # what an encoder-decoder is for
                 if best is None or telling > best[0]:
                     best = telling, {"part": part, "layer": attention["layer"], "head": head}
     return None if best is None else best[1]
+
+
+def even_bits(allowed: Tensor) -> float:
+    """The entropy of an even spread over the keys that each query may attend to, in bits."""
+    return float(allowed.sum(-1).clamp(min=1).log2().mean())
 
 
 def allowed_cells(trace: Trace, name: str) -> Tensor:

@@ -13,12 +13,12 @@ from regard.viewer.trace_data import TraceData
 
 PAGE_FOLDER = Path(__file__).parent / "page"
 VIEWS = (
-    *("attention", "alignment", "picture", "walk", "map", "next"),
-    *("space", "whatif", "compare", "talk", "training", "take"),
+    *("look", "attention", "alignment", "picture", "map", "walk", "next"),
+    *("space", "whatif", "compare", "talk", "take", "training"),
 )
 MAX_TENSOR_BYTES = 5_500_000  # of all tensors in a file, before base64
 MAX_FILE_BYTES = 7_900_000
-SCRIPT_BYTES = 200_000  # room for the page itself
+SCRIPT_BYTES = 400_000  # room for the page itself
 POOLED_SIDE = 256  # attention weights of long inputs are pooled to so many rows and columns
 TOP_WORDS = 64  # words for each row of the logits
 MAX_WORDS = 20_000

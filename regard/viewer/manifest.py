@@ -17,7 +17,15 @@ from regard.runs.load import steps_of
 from regard.runs.model import Model
 from regard.tracing import Trace
 from regard.tracing.names import attention_sides, layer_index
-from regard.viewer.heads import Pattern, allowed_cells, choose_opening, find_patterns, name_heads, side_ids
+from regard.viewer.heads import (
+    Pattern,
+    allowed_cells,
+    choose_opening,
+    even_bits,
+    find_patterns,
+    name_heads,
+    side_ids,
+)
 from regard.viewer.sums import EXTRA_TEXTS, describe_run, describe_trace
 from regard.viewer.trace_data import TraceData
 from regard.viewer.tree import searches
@@ -44,6 +52,7 @@ class AttentionInfo(TypedDict):
     columns: str
     masked: bool
     kinds: list[dict[str, float]]
+    bits: float  # the entropy of an even spread
     patterns: dict[str, Pattern]
     roles: list[str | None]  # the pattern that each head is named after
 
@@ -158,7 +167,8 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
         part = prefix if prefix in ("encoder", "decoder") else "masked" if is_causal(trace, name) else "self"
         part = "cross" if name.endswith((".cross", ".look")) else part
         ids, grid = side_ids(trace, rows, columns), trace.about.get("grid")
-        patterns = find_patterns(weights.cpu(), allowed_cells(trace, name), ids, grid)
+        allowed = allowed_cells(trace, name)
+        patterns = find_patterns(weights.cpu(), allowed, ids, grid)
         parts.setdefault(part, []).append(
             {
                 "name": name,
@@ -168,6 +178,7 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
                 "columns": columns,
                 "masked": bool(trace[f"{name}.reason"].any()),
                 "kinds": head_statistics(weights, rows == columns),
+                "bits": even_bits(allowed),
                 "patterns": patterns,
                 "roles": name_heads(patterns, len(weights)),
             }

@@ -39,9 +39,9 @@ MODELS = {
     "vit-captioner": lambda: (captioner(encoder="vit", decoder="transformer"), noise(12)),
 }
 MORE = ["space", "whatif", "compare"]
-TEXT = ["attention", "walk", "map", "next", *MORE, "talk", "take"]
-PAIRS = ["attention", "alignment", "walk", "map", "next", *MORE, "talk", "take"]
-SEEN = ["attention", "picture", "walk", "map", "next", *MORE, "take"]
+TEXT = ["look", "attention", "map", "walk", "next", *MORE, "talk", "take"]
+PAIRS = ["look", "attention", "alignment", "map", "walk", "next", *MORE, "talk", "take"]
+SEEN = ["look", "attention", "picture", "map", "walk", "next", *MORE, "take"]
 VIEWS = {"gpt": TEXT, "transformer": PAIRS, "gru": PAIRS, "bert": TEXT, "vit": SEEN, "captioner": SEEN}
 
 # One cell of every tensor, of the page's own run or of a saved one.

@@ -89,7 +89,7 @@ def test_keys_move_over_a_matrix_and_open_its_sums(tab):
     it.wait("h2", "layer 1, head 1")
     it.press("k")
     it.wait("h2", "layer 0, head 1")
-    it.press("2")
+    it.press("4")
     it.page.wait_for_selector("section.walk")
     it.press("?")
     it.page.wait_for_selector("dialog[open]")

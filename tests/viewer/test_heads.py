@@ -58,14 +58,14 @@ def test_the_page_opens_on_the_most_telling_head(kind):
     assert 0 <= opening["head"] < attention["heads"]
     for one in (one for layers in parts.values() for one in layers):
         weights = shown(kind).trace[f"{one['name']}.weights"]
-        if "first" in one["patterns"]:
-            assert one["patterns"]["first"]["weights"] == pytest.approx(weights[:, 1:, 0].mean(-1).tolist())
+        for name in one["patterns"].keys() & {"first", "class"}:
+            assert one["patterns"][name]["weights"] == pytest.approx(weights[:, 1:, 0].mean(-1).tolist())
 
 
 def test_a_named_head_is_more_telling_than_a_sink():
     def attention(layer, **weights):
         patterns = {name: {"weights": [w], "chance": 0.1, "rows": 5} for name, w in weights.items()}
-        return {"layer": layer, "patterns": patterns, "kinds": [{"entropy": 1.0}]}
+        return {"layer": layer, "patterns": patterns, "kinds": [{"entropy": 1.0}], "bits": 2.0}
 
     layers = [attention(0, first=0.99), attention(1, previous=0.8), attention(2, previous=0.3)]
     assert choose_opening({"masked": layers}) == {"part": "masked", "layer": 1, "head": 0}

@@ -1,12 +1,13 @@
 /* The page. The address holds what is looked at, so that a link opens the same view again. */
 
-import { attention } from "./attention.js";
 import {
   alertBox, fileKind, formatCount, h, label, messageOf, scrollInside, shortPath, stepMenu, toBase64,
 } from "./dom.js";
 import { LiveInput } from "./input.js";
-import { allAttentions } from "./selection.js";
+import { look } from "./scene.js";
+import { allAttentions, selectHead, selectedToken } from "./selection.js";
 import { openSource, StatusError } from "./source.js";
+import { showStrip } from "./strip.js";
 
 const OUTPUT_TITLES = { next: "Next token", fill: "Words", classes: "Classes" };
 
@@ -20,19 +21,24 @@ const OUTPUT_TITLES = { next: "Next token", fill: "Words", classes: "Classes" };
 
 /** @type {ViewEntry[]} */
 const VIEWS = [
-  { name: "attention", title: "Attention", applies: hasAttention, load: async () => ({ attention }) },
+  { name: "look", title: "Scene", applies: () => true, load: async () => ({ look }) },
+  { name: "attention", title: "Attention", applies: hasAttention, load: () => import("./attention.js") },
   { name: "alignment", title: "Alignment", applies: alignsText, load: () => import("./alignment.js") },
   { name: "picture", title: "Picture", applies: seesPicture, load: () => import("./picture.js") },
-  { name: "walk", title: "Walk", applies: () => true, load: () => import("./walk.js") },
   { name: "map", title: "Map", applies: () => true, load: () => import("./map.js") },
+  { name: "walk", title: "Step by step", applies: () => true, load: () => import("./walk.js") },
   { name: "next", title: outputTitle, applies: hasOutputs, load: () => import("./next.js") },
   { name: "space", title: "Space", applies: () => true, load: () => import("./space.js") },
   { name: "whatif", title: "What if", applies: () => true, load: () => import("./whatif.js") },
   { name: "compare", title: "Compare", applies: () => true, load: () => import("./compare.js") },
   { name: "talk", title: "Talk", applies: takesText, load: () => import("./talk.js") },
-  { name: "training", title: "Training", applies: hasLog, load: () => import("./training.js") },
   { name: "take", title: "Take away", applies: () => true, load: () => import("./take.js") },
+  { name: "training", title: "Training", applies: hasLog, load: () => import("./training.js") },
 ];
+/** @type {[group: string, first: string][]} */
+const GROUPS = [["Look", "look"], ["Walk", "walk"], ["Try", "whatif"], ["Train", "training"]];
+// An address without a view that selects something of an attention opens that, as it did before the scene.
+const OF_ATTENTION = ["part", "layer", "head", "form", "at", "cell", "by"];
 
 /** @param {App} app */
 function hasAttention({ manifest }) {
@@ -154,7 +160,9 @@ async function show() {
     if (!await traceInput(mine)) return;
     showCheckpoints();
     const views = VIEWS.filter((view) => view.applies(app));
-    const chosen = views.find(({ name }) => name === app.state.view) ?? views[0];
+    const usual = OF_ATTENTION.some((name) => name in app.state) && hasAttention(app) ? "attention" : "look";
+    const named = app.state.view ?? usual;
+    const chosen = views.find(({ name }) => name === named) ?? views[0];
     showViews(views, chosen);
     /** @type {View} */
     const view = (await chosen.load())[chosen.name];
@@ -164,6 +172,10 @@ async function show() {
     if (mine !== turn) return;
     const moved = app.view !== view;
     app.view = view;
+    document.body.dataset.view = chosen.name;
+    document.body.classList.toggle("present", Boolean(app.state.present));
+    const side = hasAttention(app) ? selectHead(app).attention.rows : app.manifest.outputs?.rows ?? null;
+    showStrip(byId("strip"), app, side, selectedToken(app, side));
     replaceView(main, root, moved);
     document.title = `${titleOf(chosen)} · Regard`;
   } catch (error) {
@@ -201,7 +213,7 @@ function replaceView(main, root, moved) {
 
 /** @type {(views: ViewEntry[], chosen: ViewEntry) => void} */
 function showViews(views, chosen) {
-  byId("views").replaceChildren(...views.map((view) => h("a", {
+  const link = (/** @type {ViewEntry} */ view) => h("a", {
     href: writeAddress({ ...app.state, view: view.name }),
     id: `view-${view.name}`,
     "aria-current": view === chosen ? "page" : null,
@@ -210,7 +222,17 @@ function showViews(views, chosen) {
       event.preventDefault();
       go({ view: view.name });
     },
-  }, titleOf(view))));
+  }, titleOf(view));
+  const starts = GROUPS.map(([, first]) => VIEWS.findIndex(({ name }) => name === first));
+  byId("views").replaceChildren(...GROUPS.map(([title], g) => {
+    const members = views.filter((view) => {
+      const at = VIEWS.indexOf(view);
+      return at >= starts[g] && at < (starts[g + 1] ?? VIEWS.length);
+    });
+    const isOpen = members.includes(chosen);
+    const attributes = { class: `group${isOpen ? " open" : ""}`, role: "group", "aria-label": title };
+    return members.length ? h("span", attributes, h("b", {}, title), members.map(link)) : "";
+  }));
   scrollInside(byId("views"), byId("views").querySelector("[aria-current]"));
 }
 
@@ -302,7 +324,7 @@ async function drop(file) {
   if (!file) return;
   app.dropped = await toBase64(file);
   traced = null;
-  go({ at: null, cell: null, answer: null });
+  go({ at: null, cell: null, answer: null, token: null });
 }
 
 const KEYS = [
@@ -313,6 +335,8 @@ const KEYS = [
   ["1 … 9, 0", "the first ten views, in order"],
   ["v, V", "next and previous view"],
   ["/", "to the input"],
+  ["+, −, Escape", "deeper into the scene, and out again"],
+  ["f", "larger, for a projector"],
   ["Escape", "close the sum behind a number, or this list"],
 ];
 
@@ -339,6 +363,7 @@ document.addEventListener("keydown", (event) => {
   if (event.target instanceof Element && event.target.closest("input, select, textarea")) return;
   if (event.key === "?") showKeys();
   else if (event.key === "/") findId("input")?.focus();
+  else if (event.key === "f") go({ present: app.state.present ? null : "1" }, { replace: true });
   else if (/^\d$/.test(event.key)) openView(() => (Number(event.key) || 10) - 1);
   else if (event.key === "v") openView((at, count) => (at + 1) % count);
   else if (event.key === "V") openView((at, count) => (at + count - 1) % count);

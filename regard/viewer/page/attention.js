@@ -3,7 +3,8 @@
 import { formatWeight, h, numberMenu, stepMenu, tabs } from "./dom.js";
 import { Heatmap } from "./heatmap.js";
 import {
-  MOST, PART_TITLES, attentionParts, heading, layerMenu, maskReasons, parsePlace, selectHead, sideTokens,
+  MOST, PART_TITLES, attentionParts, heading, layerMenu, maskReasons, parsePlace, selectHead, selectedToken,
+  sideTokens,
 } from "./selection.js";
 
 /** @type {[string, string][]} */
@@ -66,7 +67,7 @@ async function showMap(root, app, options, [name, head]) {
     ...options,
     square: true,
     names: ["query", "key"],
-    at: parsePlace(state.at, options.shape),
+    at: parsePlace(state.at, options.shape) ?? tokenPlace(app, options),
     format: formatWeight,
     move: (r, c) => go({ at: `${r},${c}` }, { quiet: true }),
     open: (r, c) => go({ at: `${r},${c}`, cell: `${name}:${head},${r},${c}` }, { replace: true }),
@@ -75,6 +76,19 @@ async function showMap(root, app, options, [name, head]) {
   app.current = { name: `attention-${part}-${layer}-${head}`, tensor: [name, head], ...map.output };
   const cell = state.cell ? await (await import("./cell.js")).openCell(app, state.cell) : null;
   root.append(h("div", { class: "beside" }, map.root, cell));
+}
+
+/**
+ * Where the selected token looks most, until a cell is chosen.
+ * @param {App} app
+ * @param {import("./heatmap.js").HeatmapOptions} options
+ * @returns {Place | null}
+ */
+function tokenPlace(app, { shape: [T, S], rows, data }) {
+  const token = selectedToken(app, selectHead(app).attention.rows);
+  if (token === null || T !== rows.length) return null;
+  const weights = data.subarray(token * S, (token + 1) * S);
+  return [token, weights.indexOf(Math.max(...weights))];
 }
 
 /**

@@ -6,7 +6,8 @@ import {
   svgRoot, tableTwin, tabs,
 } from "./dom.js";
 import { drawLens } from "./lens.js";
-import { heading } from "./selection.js";
+import { heading, selectedToken } from "./selection.js";
+import { softmax } from "./softmax.js";
 
 const SHOWN = 40;
 
@@ -22,15 +23,6 @@ const SHOWN = 40;
  * @property {string[]} words
  * @property {Sampling} sampling
  */
-
-/** @type {(logits: ArrayLike<number>, temperature?: number) => Float64Array} */
-function softmax(logits, temperature = 1) {
-  const all = Float64Array.from(logits);
-  const peak = all.reduce((a, b) => Math.max(a, b), -Infinity);
-  const exps = all.map((x) => Math.exp((x - peak) / temperature));
-  const sum = exps.reduce((a, b) => a + b, 0);
-  return exps.map((x) => x / sum);
-}
 
 /**
  * The distribution that is sampled from: temperature first, then the k likeliest tokens, then the fewest that
@@ -65,13 +57,15 @@ function applySampling(logits, { temperature, k, p }) {
 }
 
 /** @type {(app: App) => { outputs: Outputs, tokens: string[] | null, at: number }} */
-function selectRow({ manifest, state }) {
+function selectRow(app) {
+  const { manifest, state } = app;
   const outputs = /** @type {Outputs} */ (manifest.outputs);
   const tokens = outputs.rows ? manifest.tokens[outputs.rows] : null;
   if (!tokens) return { outputs, tokens: null, at: 0 };
   const isLast = outputs.kind === "next" && !manifest.tokens.written;
   const usual = isLast ? tokens.length - 1 : Math.max(0, tokens.indexOf("[MASK]"));
-  return { outputs, tokens, at: clampIndex(state.row, tokens.length, usual) };
+  const token = selectedToken(app, outputs.rows) ?? usual;
+  return { outputs, tokens, at: clampIndex(state.row, tokens.length, token) };
 }
 
 /** @type {View} */

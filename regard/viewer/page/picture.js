@@ -4,7 +4,7 @@ import { imageCanvas, penOf } from "./colour.js";
 import {
   arrowKeys, clampIndex, formatNumber, h, label, onKeys, range, readoutLine, tableTwin, tabs,
 } from "./dom.js";
-import { heading, headOrMean, headOrMeanMenus, headWeights, selectHead } from "./selection.js";
+import { heading, headOrMean, headOrMeanMenus, headWeights, selectHead, selectedToken } from "./selection.js";
 
 const SIDE = 384; // pixels of a picture, about
 const MARK = "#e69f00";
@@ -76,7 +76,7 @@ async function showCaption(root, app, pixels, grid) {
   const head = headOrMean(state, attention);
   const { S, data } = headWeights(await source.tensor(`${attention.name}.weights`), head);
   const words = manifest.tokens.written;
-  const word = clampIndex(state.word, words.length);
+  const word = clampIndex(state.word ?? selectedToken(app, "target") ?? 0, words.length);
   const weightsOf = (/** @type {number} */ i) => data.subarray(i * S, (i + 1) * S);
   const strip = h("div", { class: "strip" }, words.map((token, i) => h("button", {
     type: "button", id: `word-${i}`, "aria-pressed": String(i === word),

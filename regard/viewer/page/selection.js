@@ -37,6 +37,18 @@ export function selectHead({ manifest, state }, parts = attentionParts(manifest)
 }
 
 /**
+ * The token that the address selects, if its side (a key of `Manifest.tokens`) is this one; else null.
+ * @param {App} app
+ * @param {string | null} side
+ */
+export function selectedToken(app, side) {
+  const { manifest, state } = app;
+  if (state.token === undefined || side === null || !manifest.tokens[side]) return null;
+  const own = allAttentions(manifest).length ? selectHead(app).attention.rows : manifest.outputs?.rows;
+  return own === side ? clampIndex(state.token, manifest.tokens[side].length) : null;
+}
+
+/**
  * The head that the address names; null is the mean of all.
  * @param {State} state
  * @param {AttentionInfo} attention

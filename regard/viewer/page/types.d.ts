@@ -91,6 +91,13 @@ interface HeadKinds {
   first: number;
 }
 
+/** The mean weight of each head on a pattern of cells, and that of an even spread. */
+interface HeadPattern {
+  weights: number[];
+  chance: number;
+  rows: number;
+}
+
 type AttentionPart = "self" | "masked" | "encoder" | "decoder" | "cross";
 
 interface AttentionInfo {
@@ -101,6 +108,11 @@ interface AttentionInfo {
   columns: string;
   masked: boolean;
   kinds: HeadKinds[];
+  /** The entropy of an even spread. */
+  bits: number;
+  patterns: Record<string, HeadPattern>;
+  /** The pattern that each head is named after. */
+  roles: (string | null)[];
 }
 
 interface ModelInfo {
@@ -159,6 +171,8 @@ interface Manifest {
   sums: Record<string, Sum>;
   texts: Record<string, TensorText>;
   attentions: Partial<Record<AttentionPart, AttentionInfo[]>>;
+  /** The head that the page opens with. */
+  opening: { part: AttentionPart; layer: number; head: number } | null;
   layers: number[] | null;
   depth: number;
   graph: GraphColumn[];
@@ -473,6 +487,8 @@ interface View {
   show: (root: HTMLElement, app: App) => Promise<void> | void;
   /** Returns whether the key was used. */
   key?: (key: string, app: App) => boolean;
+  /** A token of a side is pointed at; null: no longer. */
+  point?: (side: string, i: number | null) => void;
 }
 
 type Child = Node | string | number | null | undefined | Child[];

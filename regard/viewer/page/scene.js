@@ -1,0 +1,234 @@
+/* One scene: from the whole model to a single number, in continuous motion. */
+
+import { h, tableTwin } from "./dom.js";
+import {
+  describeAnswer, describeChoice, describeLook, describeRole, headName, nameToken, roleTable,
+} from "./describe.js";
+import { completeState, readScene } from "./scene_data.js";
+import { drawModel } from "./scene_model.js";
+import { lightStrip } from "./strip.js";
+
+/** @typedef {import("./scene_data.js").Scene} Scene */
+
+/**
+ * One depth of the scene.
+ * @typedef {object} Depth
+ * @property {(layer: HTMLElement, width: number, height: number) => ((query: number) => void) | void} draw
+ * @property {(query: number) => Child[]} sentence
+ * @property {Partial<Output>} [output]
+ * @property {Child} [controls]
+ * @property {KeyHandlers} [keys]
+ */
+
+const DEPTHS = ["model", "block", "head", "product", "number"];
+const SECONDS = 0.52; // of a zoom
+
+/** @type {{ depth: string, layer: HTMLElement } | null} what was drawn last */
+let drawn = null;
+
+/**
+ * The depth that the address names.
+ * @param {App} app
+ */
+const depthOf = ({ state }) =>
+  (state.cell ? "number" : DEPTHS.find((name) => name === state.depth) ?? "model");
+
+/**
+ * The address one depth farther out, or in.
+ * @param {App} app
+ * @param {number} by
+ */
+function moveDepth(app, by) {
+  const { manifest, go } = app;
+  const depth = depthOf(app);
+  const to = DEPTHS[DEPTHS.indexOf(depth) + by];
+  if (!to || (by > 0 && !manifest.opening && to !== "block") || to === "number") return;
+  go({ depth: to === "model" ? null : to, cell: null });
+}
+
+/** @type {{ light: (query: number | null) => void } | null} */
+let current = null;
+
+/** @type {View} */
+export const look = {
+  key(key, app) {
+    const steps = /** @type {Record<string, () => void>} */ ({
+      Escape: () => moveDepth(app, -1), "-": () => moveDepth(app, -1), "+": () => moveDepth(app, 1),
+      n: () => moveHead(app, 1), p: () => moveHead(app, -1),
+      j: () => moveLayer(app, 1), k: () => moveLayer(app, -1),
+    });
+    if (!steps[key]) return false;
+    steps[key]();
+    return true;
+  },
+
+  point(side, i) {
+    current?.light(i !== null && side === lastScene?.queries.side ? i : null);
+  },
+
+  async show(root, app) {
+    app.go(completeState(app), { quiet: true });
+    const scene = await readScene(app);
+    const name = depthOf(app);
+    const depth = await readDepth(app, scene, name);
+    lastScene = scene;
+    const layer = h("div", { class: `layer ${name}` });
+    const stage = h("div", { class: "stage" }, layer);
+    const sentence = h("p", { class: "sentence", id: "sentence", "aria-live": "polite" });
+    const before = drawn;
+    drawn = { depth: name, layer };
+    let [width, height] = [0, 0];
+    /** @type {((query: number) => void) | void} */
+    let light;
+    const say = (/** @type {number} */ query) => {
+      sentence.replaceChildren(...depth.sentence(query).filter((child) => child !== null).map((child) =>
+        (child instanceof Node ? child : String(child))));
+      lightStrip(scene.keys.side, scene.weightsOf(query));
+    };
+    new ResizeObserver(() => {
+      if (stage.clientWidth === width && stage.clientHeight === height) return;
+      const isFirst = width === 0;
+      [width, height] = [stage.clientWidth, stage.clientHeight];
+      layer.replaceChildren();
+      light = depth.draw(layer, width, height);
+      say(scene.token);
+      if (isFirst) zoom(stage, layer, before, name);
+    }).observe(stage);
+    current = {
+      light: (query) => {
+        light?.(query ?? scene.token);
+        say(query ?? scene.token);
+      },
+    };
+    say(scene.token);
+    const title = `${headName(scene)}: who looks at whom`;
+    app.current = { name: "look", csv: () => weightTable(scene), ...depth.output };
+    const table = scene.attention ? tableTwin(title, () => weightTable(scene))
+      : tableTwin("The parts of this model", () => partTable(scene));
+    root.append(h("div", { class: "above" }, crumbs(app, scene, name), depth.controls ?? null), sentence,
+      stage, h("div", { class: "below" }, evidence(scene), table));
+  },
+};
+
+/** @type {Scene | null} */
+let lastScene = null;
+
+/** @type {(app: App, scene: Scene, name: string) => Promise<Depth>} */
+async function readDepth(app, scene, name) {
+  if (name === "block") return (await import("./scene_block.js")).blockDepth(app, scene);
+  if (name === "number") return (await import("./scene_number.js")).numberDepth(app, scene);
+  if (name === "head" && scene.attention) return (await import("./scene_head.js")).headDepth(app, scene);
+  if (name === "product" && scene.attention) {
+    return (await import("./scene_product.js")).productDepth(app, scene);
+  }
+  return {
+    draw: (layer, width, height) => drawModel(layer, scene, app, width, height),
+    sentence: (query) => [...describeLook(scene, query), " ",
+      query === scene.token ? describeAnswer(scene) : null, " ", h("span", { class: "pale" },
+        [describeRole(scene), describeChoice(scene, app.manifest)].filter(Boolean).join(" "))],
+  };
+}
+
+/** @type {(app: App, by: number) => void} */
+function moveHead(app, by) {
+  const to = (lastScene?.head ?? 0) + by;
+  if (to >= 0 && to < (lastScene?.attention?.heads ?? 0)) app.go({ head: to, cell: null }, { replace: true });
+}
+
+/** @type {(app: App, by: number) => void} */
+function moveLayer(app, by) {
+  const to = (lastScene?.layer ?? 0) + by;
+  const exists = lastScene?.layers.some(({ layer }) => layer === to);
+  if (exists) app.go({ layer: to, cell: null }, { replace: true });
+}
+
+/**
+ * The way from the whole model to where one is.
+ * @type {(app: App, scene: Scene, name: string) => HTMLElement}
+ */
+function crumbs(app, scene, name) {
+  const { items, open, attention } = scene;
+  /** @type {Record<string, string>} */
+  const titles = {
+    model: app.manifest.model.class,
+    block: items[open].layer === null ? items[open].title : `Block ${items[open].layer}`,
+    head: (attention?.heads ?? 1) > 1 ? `Head ${scene.head}` : "Attention",
+    product: app.state.of === "heads" ? "Weights × V" : "Q · Kᵀ", number: "One number",
+  };
+  const way = DEPTHS.slice(0, DEPTHS.indexOf(name) + 1)
+    .filter((one) => attention || !["head", "product"].includes(one));
+  return h("nav", { class: "crumbs", "aria-label": "Depth" }, h("ol", {}, way.map((one) => h("li", {},
+    one === name ? h("span", { "aria-current": "step" }, titles[one])
+      : h("button", {
+        type: "button", id: `depth-${one}`,
+        onclick: () => app.go({ depth: one === "model" ? null : one, cell: null }),
+      }, titles[one])))));
+}
+
+/** What the name of a head rests on. @type {(scene: Scene) => HTMLElement | null} */
+function evidence(scene) {
+  if (!Object.keys(scene.attention?.patterns ?? {}).length) return null;
+  const title = `${headName(scene)}: how much of its attention goes where`;
+  const details = tableTwin(title, () => roleTable(scene));
+  details.id = "evidence";
+  details.querySelector("summary")?.replaceChildren("What this head does, in figures");
+  return details;
+}
+
+/** @type {(scene: Scene) => TableData} */
+function weightTable({ keys, queries, weightsOf, token }) {
+  const near = (/** @type {number} */ n) => {
+    const from = Math.max(0, Math.min(token - 32, n - 64));
+    return Array.from({ length: Math.min(64, n) }, (_, i) => from + i);
+  };
+  const columns = near(keys.tokens.length);
+  return {
+    head: ["who looks ↓ at whom →", ...columns.map((i) => nameToken(keys, i))],
+    rows: near(queries.tokens.length).map((q) => {
+      const weights = weightsOf(q);
+      return [nameToken(queries, q), ...columns.map((i) => (weights ? weights[i].toFixed(4) : ""))];
+    }),
+  };
+}
+
+/** @type {(scene: Scene) => TableData} */
+const partTable = ({ items }) => ({
+  head: ["part", "shape of its output"],
+  rows: items.flatMap(({ boxes }) => boxes.map(({ title, shape }) => [title, shape.join(" × ")])),
+});
+
+/**
+ * Move from one depth to another: the part that is opened grows until it fills the stage, or shrinks back.
+ * @type {(stage: HTMLElement, layer: HTMLElement, before: typeof drawn, name: string) => void}
+ */
+function zoom(stage, layer, before, name) {
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (!before || before.depth === name || still || !before.layer.children.length) return;
+  const inward = DEPTHS.indexOf(name) > DEPTHS.indexOf(before.depth);
+  const ghost = before.layer;
+  ghost.inert = true;
+  ghost.setAttribute("aria-hidden", "true");
+  for (const element of ghost.querySelectorAll("[id]")) element.removeAttribute("id");
+  stage.append(ghost);
+  const frame = stage.getBoundingClientRect();
+  const box = (inward ? ghost : layer).querySelector("[data-zoom]")?.getBoundingClientRect() ?? frame;
+  const scale = Math.max(0.08, Math.min(0.9, Math.min(box.width / frame.width, box.height / frame.height)));
+  const [cx, cy] = [box.x + box.width / 2 - frame.x, box.y + box.height / 2 - frame.y];
+  const [w, h2] = [frame.width / 2, frame.height / 2];
+  const small = `translate(${cx - w * scale}px, ${cy - h2 * scale}px) scale(${scale})`;
+  const large = `translate(${w - cx / scale}px, ${h2 - cy / scale}px) scale(${1 / scale})`;
+  const [inner, outer] = inward ? [layer, ghost] : [ghost, layer];
+  const rest = { transform: "none", opacity: 1 };
+  const inside = [{ transform: small, opacity: 0 }, { opacity: 1, offset: 0.7 }, rest];
+  const outside = [rest, { opacity: 0.3, offset: 0.6 }, { transform: large, opacity: 0 }];
+  const how = /** @type {KeyframeAnimationOptions} */ ({
+    duration: 1000 * SECONDS, easing: "cubic-bezier(.35,0,.15,1)", fill: "both",
+    direction: inward ? "normal" : "reverse",
+  });
+  outer.animate(outside, how);
+  inner.animate(inside, how).finished.then((animation) => {
+    ghost.remove();
+    animation.cancel();
+    for (const other of layer.getAnimations()) other.cancel();
+  }, () => ghost.remove());
+}

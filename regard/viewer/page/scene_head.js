@@ -1,0 +1,160 @@
+/* One head: queries, keys and values, their scores, the softmax, and what comes out. */
+
+import { formatWeight, h, s } from "./dom.js";
+import { describeLook, describeRole } from "./describe.js";
+import { largestWeights, tensorOrNull } from "./scene_data.js";
+import { place } from "./scene_layout.js";
+import { asMatrix, drawMatrix, labelWidth } from "./scene_paint.js";
+import { maskReasons } from "./selection.js";
+
+/** @typedef {import("./scene_data.js").Scene} Scene */
+/** @typedef {import("./scene_layout.js").Box} Box */
+
+const SIDE = 512; // numbers each way
+const NAMES = ["q", "k", "v", "scores", "weights", "heads"];
+
+/** @type {(app: App, scene: Scene) => Promise<import("./scene.js").Depth>} */
+export async function headDepth(app, scene) {
+  const attention = /** @type {AttentionInfo} */ (scene.attention);
+  const [tensors, why] = await Promise.all([Promise.all(NAMES.map(async (kind) => {
+    const name = `${attention.name}.${kind}`;
+    const heads = app.manifest.tensors[name]?.shape[0] ?? 1;
+    const head = Math.floor((scene.head * heads) / attention.heads); // keys may be shared by several heads
+    const tensor = await tensorOrNull(app, name, { head, most: SIDE });
+    return tensor && asMatrix(tensor);
+  })), maskReasons(app, attention)]);
+  const best = largestWeights(scene.weightsOf(scene.token), 1)[0];
+  const fit = best ? `Its query fits that key best, so ${formatWeight(best[1])} of what comes out is that `
+    + "token's value. " : "";
+  return {
+    draw: (root, width, height) => draw(root, app, scene, tensors, why?.blank ?? null, width, height),
+    sentence: (query) => [...describeLook(scene, query), " ", h("span", { class: "pale" },
+      query === scene.token ? fit : "", describeRole(scene))],
+    output: { tensor: [`${attention.name}.weights`, scene.head] },
+  };
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {App} app
+ * @param {Scene} scene
+ * @param {(Tensor | null)[]} tensors
+ * @param {Numbers | null} blank
+ * @param {number} width
+ * @param {number} height
+ */
+function draw(root, app, scene, [q, k, v, scores, weights, out], blank, width, height) {
+  const { keys, queries, token } = scene;
+  const best = largestWeights(scene.weightsOf(token), 1)[0]?.[0] ?? null;
+  const exact = (/** @type {Tensor | null} */ t) => t && t.shape[0] === queries.tokens.length
+    && t.shape[1] === keys.tokens.length;
+  const places = width < 720 ? stack(width, height, scene) : spread(width, height, scene);
+  const rowsOf = { rows: queries.grid ? undefined : queries.tokens, row: token };
+  const keyRows = { rows: keys.grid ? undefined : keys.tokens, row: best };
+  const square = exact(weights) ? { row: token, column: best, blank } : {};
+  const labels = { rows: rowsOf.rows, columns: keys.grid ? undefined : keys.tokens };
+  /** @type {[string, import("./scene_paint.js").Matrix | null][]} */
+  const all = [
+    ["q", q && { title: "Q: what each token asks for", tensor: q, ...rowsOf }],
+    ["k", k && { title: "K: what each has to offer", tensor: k, ...keyRows }],
+    ["v", v && { title: "V: what each hands on", tensor: v, ...keyRows }],
+    ["scores", scores && { title: "Q · Kᵀ", note: "who fits whom", tensor: scores, ...square, ...labels }],
+    ["weights", weights && {
+      title: "softmax", note: "who looks (row) at whom (column)", tensor: weights, signed: false,
+      ...square, ...labels,
+    }],
+    ["heads", out && { title: "× V: what comes out", tensor: out, row: token }],
+  ];
+  root.append(s("svg", { width, height: places.height, "aria-hidden": "true" }, ...places.arrows.map((d) =>
+    s("path", { class: "arrow", d }))));
+  for (const [name, matrix] of all) {
+    const box = places.boxes[name];
+    if (!matrix) continue;
+    root.append(...drawMatrix(matrix, box));
+    root.append(place(openButton(app, scene, name), box));
+  }
+}
+
+/** @type {(app: App, scene: Scene, name: string) => HTMLElement} */
+function openButton(app, { attention }, name) {
+  const full = `${attention?.name}.${name}`;
+  const product = name === "scores" ? "scores" : name === "heads" ? "heads" : null;
+  const does = app.manifest.sums[full]?.does;
+  const opens = product && (does === "dot" || does === "average");
+  const words = opens ? "row times column" : "step by step";
+  return h("button", {
+    type: "button", class: "cover", id: `open-${name}`, "data-zoom": name === "scores" ? "product" : null,
+    "aria-label": `${app.manifest.texts[full]?.title ?? name}: open, ${words}`, title: `Open: ${words}`,
+    onclick: () => app.go(opens ? { depth: "product", of: name === "heads" ? "heads" : null, at: null }
+      : { view: "walk", step: full, cell: null, at: null }),
+  });
+}
+
+/** @typedef {{ boxes: Record<string, Box>, arrows: string[], height: number }} Places */
+
+/**
+ * Side by side: Q, K and V, then the scores, the softmax, and what comes out.
+ * @type {(width: number, height: number, scene: Scene) => Places}
+ */
+function spread(width, height, { keys, queries }) {
+  const left = 24 + (keys.grid ? 0 : labelWidth([...keys.tokens, ...queries.tokens]));
+  const low = keys.grid ? 40 : labelWidth(keys.tokens) + 24;
+  const third = (height - 110) / 3;
+  const narrow = Math.min(230, width * 0.15);
+  const square = Math.min((width - left * 3 - 2 * narrow - 170) / 2, height - 60 - low);
+  const used = left + narrow + 2 * (left + 40 + square) + 60 + narrow;
+  const x0 = left + Math.max(0, (width - used - 20) / 2);
+  const [x1, top] = [x0 + narrow + 50 + left, Math.max(44, (height - low - square) / 2)];
+  const x2 = x1 + square + 40 + left;
+  const x3 = x2 + square + 60;
+  const small = (/** @type {number} */ n) =>
+    ({ x: x0, y: 44 + n * (third + 30), width: narrow, height: third - 12 });
+  const middle = top + square / 2;
+  return {
+    height,
+    boxes: {
+      q: small(0), k: small(1), v: small(2),
+      scores: { x: x1, y: top, width: square, height: square },
+      weights: { x: x2, y: top, width: square, height: square },
+      heads: { x: x3, y: top, width: Math.min(narrow, width - x3 - 16), height: square },
+    },
+    arrows: [
+      `M${x0 + narrow + 4},${44 + third / 2} C${x1 - left},${44 + third / 2} ${x1 - left - 20},${middle} ${
+        x1 - left},${middle}`,
+      `M${x0 + narrow + 4},${44 + third * 1.5 + 30} C${x1 - left},${44 + third * 1.5 + 30} ${
+        x1 - left - 20},${middle} ${x1 - left},${middle}`,
+      `M${x1 + square + 8},${middle} H${x2 - left} m-6,-4 l6,4 l-6,4`,
+      `M${x2 + square + 8},${middle} H${x3 - 8} m-6,-4 l6,4 l-6,4`,
+      `M${x0 + narrow + 4},${44 + 2.5 * third + 60} C${x1},${height - 8} ${x3 - 60},${height - 8} ${
+        x3 + narrow / 2},${top + square + 12} m-8,1 l8,-1 l1,8`,
+    ],
+  };
+}
+
+/**
+ * Below each other, on a phone.
+ * @type {(width: number, height: number, scene: Scene) => Places}
+ */
+function stack(width, height, { keys, queries }) {
+  const left = 10 + (keys.grid ? 0 : labelWidth([...keys.tokens, ...queries.tokens]));
+  const low = keys.grid ? 30 : labelWidth(keys.tokens);
+  const third = (width - 20 - 24) / 3;
+  const square = width - left - 14;
+  const tall = Math.min(120, height / 4);
+  const y1 = 44 + tall + 40;
+  const y2 = y1 + square + low + 40;
+  const y3 = y2 + square + low + 40;
+  const small = (/** @type {number} */ n) =>
+    ({ x: 10 + n * (third + 12), y: 44, width: third, height: tall });
+  return {
+    height: y3 + tall + 20,
+    arrows: [],
+    boxes: {
+      q: small(0), k: small(1), v: small(2),
+      scores: { x: left, y: y1, width: square, height: square },
+      weights: { x: left, y: y2, width: square, height: square },
+      heads: { x: left, y: y3, width: square, height: tall },
+    },
+  };
+}
+

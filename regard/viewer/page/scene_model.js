@@ -1,0 +1,266 @@
+/* The whole model in one picture: the tokens enter, flow through its blocks, and the answer leaves. */
+
+import { imageCanvas, palette, penOf } from "./colour.js";
+import { formatWeight, h, range, s } from "./dom.js";
+import { nameToken, roleWords } from "./describe.js";
+import { largestWeights } from "./scene_data.js";
+import { chipWords, place, planScene } from "./scene_layout.js";
+import { answerPanel, drawPicture, rail, slabs } from "./scene_parts.js";
+import { rove, tokenChanges } from "./strip.js";
+
+/** @typedef {import("./scene_data.js").Scene} Scene */
+/** @typedef {import("./scene_layout.js").Plan} Plan */
+/** @typedef {import("./scene_layout.js").Rows} Rows */
+
+const CHIP = 30; // pixels
+const LEAST_WEIGHT = 0.03;
+const MOST_RIBBONS = 700;
+
+/**
+ * Draw the model into a layer; returns what lights up a token.
+ * @param {HTMLElement} root
+ * @param {Scene} scene
+ * @param {App} app
+ * @param {number} width
+ * @param {number} height
+ */
+export function drawModel(root, scene, app, width, height) {
+  const plan = planScene(scene, width, height);
+  const size = { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" };
+  const streams = s("svg", { ...size, class: "streams" });
+  const faint = s("g", { class: "ribbons" });
+  const strong = s("g", { class: "ribbons strong" });
+  const drawing = s("svg", size, faint, strong);
+  const card = place(h("div", { class: "card-open", "data-zoom": "block" }), plan.card);
+  root.append(card);
+  if (plan.picture) root.append(drawPicture(app, plan));
+  root.append(streams, drawing, cardHead(app, plan));
+  root.append(captions(plan));
+  const keyChips = scene.keys.grid ? null : chips(app, plan, "keys");
+  const queryChips = chips(app, plan, "queries");
+  if (keyChips) root.append(keyChips);
+  root.append(queryChips, ...slabs(app, plan));
+  if (scene.answers) root.append(answerPanel(app, plan));
+  if (plan.narrow) root.append(rail(app, plan));
+  streams.append(...drawStreams(plan, scene.token));
+  faint.append(...drawFaint(plan));
+  /** @type {(query: number) => void} */
+  const light = (query) => {
+    strong.replaceChildren(...drawRibbons(plan, query));
+    const weights = scene.weightsOf(query);
+    const peak = weights ? Math.max(...weights.subarray(scene.keys.before), 1e-30) : 1;
+    for (const chip of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("[data-key]"))) {
+      const weight = weights?.[Number(chip.dataset.key)] ?? 0;
+      const isPatch = chip.classList.contains("patch");
+      chip.style.setProperty("--weight", String(isPatch ? weight / peak : weight));
+    }
+    for (const chip of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("[data-query]"))) {
+      chip.classList.toggle("pointed", Number(chip.dataset.query) === query);
+    }
+  };
+  light(scene.token);
+  return light;
+}
+
+/** @type {(x0: number, y0: number, x1: number, y1: number, thick: number) => string} */
+function ribbon(x0, y0, x1, y1, thick) {
+  const [t, m] = [thick / 2, (x0 + x1) / 2];
+  return `M${x0},${y0 - t} C${m},${y0 - t} ${m},${y1 - t} ${x1},${y1 - t} V${y1 + t} C${m},${y1 + t} ${m},${
+    y0 + t} ${x0},${y0 + t} Z`;
+}
+
+/**
+ * The selected token's ribbons, side by side where they arrive.
+ * @type {(plan: Plan, query: number) => SVGElement[]}
+ */
+function drawRibbons({ scene, keyRows, queryRows }, query) {
+  const end = queryRows.at(query);
+  const weights = scene.weightsOf(query);
+  if (!end || !weights) return [];
+  const full = Math.max(14, Math.min(56, queryRows.step * 0.86));
+  const parts = largestWeights(weights, 60).filter(([key, w]) => w >= 0.01 && keyRows.at(key))
+    .sort((a, b) => /** @type {Place} */ (keyRows.at(a[0]))[1] - /** @type {Place} */ (keyRows.at(b[0]))[1]);
+  let y = end[1] - (full * parts.reduce((sum, [, w]) => sum + w, 0)) / 2;
+  return parts.map(([key, w]) => {
+    const start = /** @type {[number, number]} */ (keyRows.at(key));
+    const thick = Math.max(0.75, full * w);
+    const to = y + thick / 2;
+    y += full * w;
+    const weight = w >= 0.05 && !scene.keys.grid ? s("text", {
+      x: start[0] + 10, y: start[1] - thick / 2 - 4, class: "weight",
+    }, formatWeight(w)) : null;
+    return s("g", {}, s("path", {
+      d: ribbon(start[0], start[1], end[0], to, thick), "fill-opacity": (0.3 + 0.55 * w).toFixed(3),
+      "data-weight": String(w), "data-of": String(key),
+    }), weight);
+  });
+}
+
+/** @type {(plan: Plan) => SVGElement[]} */
+function drawFaint({ scene, keyRows, queryRows }) {
+  if (scene.queries.grid) return [];
+  const all = queryRows.shown.flatMap((query) => {
+    const [end, weights] = [queryRows.at(query), scene.weightsOf(query)];
+    if (!end || !weights || query === scene.token) return [];
+    return keyRows.shown.filter((key) => weights[key] >= LEAST_WEIGHT)
+      .map((key) => ({ end, start: /** @type {Place} */ (keyRows.at(key)), w: weights[key] }));
+  });
+  return all.sort((a, b) => b.w - a.w).slice(0, MOST_RIBBONS).map(({ start, end, w }) =>
+    s("path", {
+      d: ribbon(start[0], start[1], end[0], end[1], Math.max(0.5, queryRows.step * 0.5 * w)),
+      "fill-opacity": (0.04 + 0.12 * w).toFixed(3),
+    }));
+}
+
+/**
+ * The lines along which tokens flow; that of the selected one goes on to the answer.
+ * @type {(plan: Plan, token: number) => SVGElement[]}
+ */
+function drawStreams(plan, token) {
+  const { scene, keyRows, queryRows, keyX, keyWidth, left, queryX, queryWidth, answer, narrow } = plan;
+  const lines = [...timeArrows(plan)];
+  if (!scene.keys.grid) {
+    for (const i of keyRows.shown) {
+      const y = /** @type {Place} */ (keyRows.at(i))[1];
+      lines.push(s("path", { d: `M${keyX + keyWidth},${y} H${left}`, class: "stream" }));
+    }
+  }
+  if (narrow) return lines;
+  const target = answer.y + answer.height / 2;
+  for (const i of queryRows.shown) {
+    const y = /** @type {Place} */ (queryRows.at(i))[1];
+    const [from, to] = [queryX + queryWidth, answer.x - 18];
+    if (i !== token) lines.push(s("path", { d: `M${from},${y} H${to}`, class: "stream" }));
+    else {
+      const d = `M${from},${y} H${to - 30} C${to},${y} ${to - 12},${target} ${answer.x},${target}`;
+      lines.push(s("path", { d, class: "stream chosen" }), s("path", { d, class: "flow" }));
+    }
+  }
+  return lines;
+}
+
+/**
+ * A recurrent model passes a state from each token to the next.
+ * @type {(plan: Plan) => SVGElement[]}
+ */
+function timeArrows({ scene, keyRows, queryRows, keyX, keyWidth, queryX, queryWidth }) {
+  if (!scene.recurrent) return [];
+  const columns = /** @type {[Rows, number, boolean][]} */ ([
+    [keyRows, keyX + keyWidth / 2, !scene.keys.grid], [queryRows, queryX + queryWidth / 2, true]]);
+  return columns.filter(([, , isText]) => isText).flatMap(([rows, x]) => rows.shown.slice(1).map((i, n) => {
+    const [from, to] = [rows.at(rows.shown[n]), rows.at(i)].map((at) => /** @type {Place} */ (at)[1]);
+    return s("path", { class: "time", d: `M${x},${from} V${to - 17} m-4,-5 l4,5 l4,-5` });
+  }));
+}
+
+/** @type {(app: App, plan: Plan, which: "keys" | "queries") => HTMLElement} */
+function chips(app, plan, which) {
+  const { scene } = plan;
+  const isQuery = which === "queries";
+  const [side, rows] = isQuery ? [scene.queries, plan.queryRows] : [scene.keys, plan.keyRows];
+  const [x, width] = isQuery ? [plan.queryX, plan.queryWidth] : [plan.keyX, plan.keyWidth];
+  const height = Math.min(CHIP, rows.step - 3);
+  const group = h("div", {
+    class: `chips ${which}`, role: "group",
+    "aria-label": isQuery ? "Who looks" : "What is looked at",
+  }, rows.shown.map((i) => place(h("button", {
+    type: "button", class: "chip", id: `${which}-${i}`, title: nameToken(side, i),
+    "aria-pressed": String(scene.queries.side === side.side && i === scene.token),
+    ...(isQuery ? { "data-query": String(i) } : { "data-key": String(i) }),
+    onclick: () => {
+      const changes = tokenChanges(app, side.side, i);
+      if (changes) app.go(changes, { replace: true });
+    },
+    onmouseenter: () => app.view?.point?.(side.side, i),
+    onmouseleave: () => app.view?.point?.(side.side, null),
+    onfocus: () => app.view?.point?.(side.side, i),
+    onblur: () => app.view?.point?.(side.side, null),
+  }, h("bdi", {}, chipWords(side, i))),
+  { x, y: /** @type {Place} */ (rows.at(i))[1] - height / 2, width, height })));
+  rove(group);
+  return group;
+}
+
+/** @type {(plan: Plan) => HTMLElement[]} */
+function captionList({ scene, keyX, keyWidth, queryX, queryWidth, top, keyRows, queryRows, picture }) {
+  const hidden = scene.keys.tokens.length - keyRows.shown.length;
+  const many = hidden > 0 ? ` (${keyRows.shown.length} of ${scene.keys.tokens.length})` : "";
+  const same = scene.keys.side === scene.queries.side;
+  const words = scene.keys.grid ? "the picture" : `${same ? "tokens" : "it reads"}${many}`;
+  const y = picture ? picture.y + picture.height + 4 : top - 24;
+  const width = Math.max(keyWidth, 110);
+  const list = [place(h("span", { class: "caption" }, words), { x: keyX, y, width })];
+  const queryWords = scene.attention ? (same ? "who looks" : "it writes") : "it writes";
+  const right = h("span", { class: "caption end" }, queryWords);
+  if (queryRows.shown.length) {
+    const first = /** @type {Place} */ (queryRows.at(queryRows.shown[0]))[1];
+    list.push(place(right, { x: queryX + queryWidth - 90, y: Math.min(top - 24, first - 44), width: 90 }));
+  }
+  return list;
+}
+
+/** @param {Plan} plan */
+const captions = (plan) => h("div", {}, captionList(plan));
+
+/** @type {(app: App, plan: Plan) => HTMLElement} */
+function cardHead(app, { scene, card, narrow }) {
+  const item = scene.items[scene.open];
+  const title = item.layer === null ? item.title : `Block ${item.layer}`;
+  const kind = item.boxes.find(({ name }) => scene.attention && name.startsWith(`${scene.attention.name}.`));
+  const open = h("button", {
+    type: "button", id: "open-block", class: "open-block",
+    onclick: () => app.go({ depth: "block" }),
+  }, h("b", {}, title), kind && item.layer !== null && !narrow ? ` ${kind.title.toLowerCase()}` : null,
+  h("span", { "aria-hidden": "true" }, " ⤢"));
+  const head = h("div", { class: "card-head" }, h("span", { class: "stepper" }, layerButton(app, scene, -1),
+    open, layerButton(app, scene, 1)), headButtons(app, scene, card.width),
+    scene.attention ? h("button", {
+      type: "button", id: "open-head", class: "open-head", onclick: () => app.go({ depth: "head" }),
+    }, scene.attention.heads > 1 ? `Open head ${scene.head}` : "Open the attention",
+    h("span", { "aria-hidden": "true" }, " ⤢")) : null);
+  return place(head, { x: card.x + 12, y: card.y + 8, width: card.width - 24 });
+}
+
+/** @type {(app: App, scene: Scene, by: number) => HTMLElement | null} */
+function layerButton(app, { layers, layer }, by) {
+  if (layers.length < 2) return null;
+  const to = layers.find((one) => one.layer === layer + by);
+  return h("button", {
+    type: "button", id: by < 0 ? "layer-back" : "layer-on", disabled: !to,
+    "aria-label": by < 0 ? "Previous block" : "Next block",
+    onclick: () => to && app.go({ layer: to.layer, cell: null }, { replace: true }),
+  }, by < 0 ? "‹" : "›");
+}
+
+/**
+ * All heads of the layer as small images to choose from.
+ * @type {(app: App, scene: Scene, room: number) => HTMLElement | null}
+ */
+export function headButtons(app, { attention, images, head }, room) {
+  if (!attention || !images || attention.heads < 2) return null;
+  const size = Math.max(16, Math.min(38, Math.floor((room - 260) / attention.heads) - 6));
+  const group = h("div", { class: "heads", role: "group", "aria-label": "Heads" },
+    range(attention.heads).map((i) => {
+      const name = roleWords(attention.roles?.[i])?.[0];
+      return h("button", {
+        type: "button", id: `head-${i}`, title: `head ${i}${name ? `: ${name}` : ""}`,
+        "aria-label": `head ${i}${name ? `, ${name}` : ""}`, "aria-pressed": String(i === head),
+        onclick: () => app.go({ head: i, cell: null }, { replace: true }),
+      }, paintHead(images, i, size));
+    }));
+  rove(group);
+  return group;
+}
+
+/** @type {(images: Tensor, head: number, size: number) => HTMLCanvasElement} */
+function paintHead({ shape: [, T, S], data }, head, size) {
+  const image = new ImageData(S, T);
+  const [pixels, colours] = [new Uint32Array(image.data.buffer), palette(false)];
+  for (let i = 0; i < pixels.length; i++) pixels[i] = colours[data[head * T * S + i]];
+  const canvas = h("canvas", { width: 2 * size, height: 2 * size, "aria-hidden": "true" });
+  place(canvas, { width: size, height: size });
+  const pen = penOf(canvas);
+  pen.imageSmoothingEnabled = T > 2 * size;
+  pen.drawImage(imageCanvas(image), 0, 0, 2 * size, 2 * size);
+  return canvas;
+}

@@ -1,0 +1,92 @@
+/* Matrices of the scene: an image with a title, its shape, and the selected row and column framed. */
+
+import { isDark, opaque, paintMatrix, penOf } from "./colour.js";
+import { h, label } from "./dom.js";
+import { shapeWords } from "./describe.js";
+import { place } from "./scene_layout.js";
+
+/** @typedef {import("./scene_layout.js").Box} Box */
+
+/**
+ * @typedef {object} Matrix
+ * @property {string} title
+ * @property {Tensor} tensor (rows, columns)
+ * @property {string} [note] instead of its shape
+ * @property {string[]} [rows] labels
+ * @property {string[]} [columns] labels
+ * @property {boolean} [signed]
+ * @property {Numbers | null} [blank] not 0 where a cell is masked
+ * @property {number | null} [row] to frame
+ * @property {number | null} [column] to frame
+ */
+
+/** @type {(matrix: Tensor) => Tensor} */
+export const transpose = ({ shape: [rows, columns], data }) => {
+  const turned = new Float32Array(data.length);
+  for (let i = 0; i < data.length; i++) turned[(i % columns) * rows + Math.floor(i / columns)] = data[i];
+  return { shape: [columns, rows], data: turned };
+};
+
+/** @type {(tensor: Tensor) => Tensor} */
+export const asMatrix = ({ shape, data }) =>
+  ({ shape: shape.length > 1 ? shape.slice(-2) : [1, shape[0]], data });
+
+/**
+ * One pixel for each number, in the colours of the other matrices.
+ * @param {Pick<Matrix, "tensor" | "signed" | "blank">} matrix
+ */
+export function paint({ tensor, signed = true, blank = null }) {
+  let peak = 1e-30;
+  for (let i = 0; i < tensor.data.length; i++) {
+    const x = Math.abs(tensor.data[i]);
+    if (x > peak && x < Infinity) peak = x;
+  }
+  const masked = isDark() ? opaque(38, 43, 50) : opaque(228, 231, 235);
+  const canvas = paintMatrix(tensor, [signed ? -peak : 0, peak], signed, blank, masked);
+  canvas.className = "pixels";
+  canvas.setAttribute("aria-hidden", "true");
+  return canvas;
+}
+
+/** @type {(kind: string, word: string, on: boolean) => HTMLElement} */
+const caption = (kind, word, on) =>
+  h("span", { class: `caption ${kind}${on ? " on" : ""}` }, h("bdi", {}, label(word, 14)));
+
+/**
+ * A matrix in a box, with labels where there is room for them.
+ * @param {Matrix} matrix
+ * @param {Box} box of the image
+ * @returns {HTMLElement[]}
+ */
+export function drawMatrix(matrix, { x, y, width, height }) {
+  const { title, tensor, note, rows, columns, row = null, column = null } = matrix;
+  const [tall, wide] = tensor.shape;
+  const words = note ?? shapeWords(tensor.shape);
+  const parts = [
+    place(h("span", { class: "caption matrix-title" }, h("b", {}, title), ` ${words}`), { x, y: y - 24 }),
+    place(paint(matrix), { x, y, width, height })];
+  if (row !== null) {
+    const frame = { x, y: y + (row * height) / tall, width, height: height / tall };
+    parts.push(place(h("i", { class: "frame" }), frame));
+  }
+  if (column !== null) {
+    const frame = { x: x + (column * width) / wide, y, width: width / wide, height };
+    parts.push(place(h("i", { class: "frame" }), frame));
+  }
+  if (rows && height / tall >= 13) {
+    rows.forEach((word, i) => parts.push(place(caption("end", word, i === row),
+      { x: x - 106, width: 100, y: y + ((i + 0.5) * height) / tall - 9 })));
+  }
+  if (columns && width / wide >= 13) {
+    columns.forEach((word, i) => parts.push(place(caption("turned", word, i === column),
+      { x: x + ((i + 0.5) * width) / wide - 9, y: y + height + 6 })));
+  }
+  return parts;
+}
+
+/** @param {string[]} words */
+export function labelWidth(words) {
+  const pen = penOf(document.createElement("canvas"));
+  pen.font = "12px system-ui";
+  return Math.min(100, Math.max(0, ...words.map((word) => pen.measureText(label(word, 14)).width))) + 12;
+}

@@ -1,0 +1,145 @@
+/* The other parts of the model, the picture that it sees, and its answer. */
+
+import { penOf } from "./colour.js";
+import { formatPercent, h, label, range } from "./dom.js";
+import { nameToken } from "./describe.js";
+import { GAP, SLAB, foldItems, place } from "./scene_layout.js";
+import { rove, tokenChanges } from "./strip.js";
+
+/** @typedef {import("./scene_data.js").Scene} Scene */
+/** @typedef {import("./scene_layout.js").Box} Box */
+/** @typedef {import("./scene_layout.js").Plan} Plan */
+/** @typedef {import("./scene_layout.js").Slab} Slab */
+
+/**
+ * The other parts of the model, before and after the open block.
+ * @type {(app: App, plan: Plan) => HTMLElement[]}
+ */
+export function slabs(app, plan) {
+  const { before, after, beforeX, card, innerBefore, innerAfter, queryX, queryWidth, top, bottom } = plan;
+  const tall = { y: 14, height: bottom - 6, width: SLAB };
+  const inside = { y: top - 8, height: bottom - top, width: SLAB - 2 };
+  const boxSlab = (/** @type {GraphBox} */ box) => h("button", {
+    type: "button", class: "slab inner", id: `slab-${box.name}`,
+    title: `${box.title}: ${box.shape.join(" × ")}`,
+    onclick: () => selectBox(app, plan, box),
+  }, h("span", {}, box.title), box.note ? h("small", {}, box.note) : null);
+  return [
+    ...before.map((item, n) => place(itemSlab(app, plan, item), { x: beforeX + n * (SLAB + GAP), ...tall })),
+    ...innerBefore.map((box, n) => place(boxSlab(box), { x: card.x + 10 + n * (SLAB + GAP), ...inside })),
+    ...innerAfter.map((box, n) =>
+      place(boxSlab(box), { x: queryX + queryWidth + 10 + n * (SLAB + GAP), ...inside })),
+    ...after.map((item, n) =>
+      place(itemSlab(app, plan, item), { x: card.x + card.width + GAP + n * (SLAB + GAP), ...tall })),
+  ];
+}
+
+/**
+ * Select the attention of a box, or open the step that it begins with.
+ * @type {(app: App, plan: Plan, box: GraphBox) => void}
+ */
+function selectBox(app, plan, box) {
+  const { manifest, go } = app;
+  for (const [part, layers] of Object.entries(manifest.attentions)) {
+    const found = layers.find(({ name }) => box.name.startsWith(`${name}.`));
+    if (found) return go({ part, layer: found.layer, cell: null, at: null }, { replace: true });
+  }
+  const { title, layer } = plan.scene.items[plan.scene.open];
+  const inside = box.group === title && layer !== null;
+  return go(inside ? { depth: "block" } : { view: "walk", step: box.name });
+}
+
+/** @type {(app: App, plan: Plan, item: Slab) => HTMLElement} */
+function itemSlab(app, plan, item) {
+  const times = item.times > 1 ? h("b", {}, `× ${item.times}`) : null;
+  const words = item.layer === null ? item.title : `${item.column ? `${item.column} · ` : ""}${item.title}`;
+  const box = item.boxes.find(({ title }) => /attention/i.test(title)) ?? item.boxes[0];
+  return h("button", {
+    type: "button", class: `slab${item.layer === null ? "" : " block"}`, id: `slab-${item.boxes[0].name}`,
+    title: `${words}: ${item.boxes[0].shape.join(" × ")}`,
+    onclick: () => selectBox(app, plan, box),
+  }, h("span", {}, words), times);
+}
+
+/**
+ * On a narrow screen the other parts stand in a row.
+ * @type {(app: App, plan: Plan) => HTMLElement}
+ */
+export function rail(app, plan) {
+  const { items, open } = plan.scene;
+  const folded = [...foldItems(items.slice(0, open)), null, ...foldItems(items.slice(open + 1))];
+  const list = h("div", { class: "rail", role: "group", "aria-label": "Parts of the model" },
+    folded.map((item) => (item ? itemSlab(app, plan, item)
+      : h("b", { class: "slab here" }, items[open].title))));
+  rove(list);
+  requestAnimationFrame(() => {
+    const here = /** @type {HTMLElement | null} */ (list.querySelector(".here"));
+    if (here) list.scrollLeft = here.offsetLeft - list.clientWidth / 2 + here.offsetWidth / 2;
+  });
+  return place(list, { x: 6, y: plan.bottom + 16, width: plan.width - 12 });
+}
+
+/** @type {(app: App, plan: Plan) => HTMLElement} */
+export function answerPanel(app, plan) {
+  const { scene, answer, queryRows, narrow } = plan;
+  const { title, list } = /** @type {NonNullable<Scene["answers"]>} */ (scene.answers);
+  const peak = list[0].p;
+  const panel = h("div", { class: "leaves" },
+    h("button", { type: "button", id: "answers", onclick: () => app.go({ view: "next" }) }, h("b", {}, title),
+      h("span", { "aria-hidden": "true" }, " ⤢")),
+    list.map(({ word, p }, i) => h("div", { class: i ? "leaf" : "leaf best", "data-p": String(p) },
+      h("bdi", {}, label(word, 16)),
+      h("span", { class: "share" }, h("i", { style: { width: `${(100 * p) / peak}%` } })),
+      h("span", { class: "num" }, formatPercent(p)))));
+  const row = queryRows.at(scene.token);
+  if (!narrow) {
+    const middle = (row?.[1] ?? plan.height / 2) - answer.height / 2;
+    answer.y = Math.max(24, Math.min(plan.bottom - answer.height, middle));
+  }
+  return place(panel, { x: answer.x, y: answer.y, width: answer.width });
+}
+
+/**
+ * The picture that the model sees, with what the selected token looks at in colour.
+ * @type {(app: App, plan: Plan) => HTMLElement}
+ */
+export function drawPicture(app, plan) {
+  const { scene, picture } = plan;
+  const { grid, tokens, before } = scene.keys;
+  const [rows, columns] = /** @type {[number, number]} */ (grid);
+  const { x, y, width, height } = /** @type {Box} */ (picture);
+  const root = h("div", { class: "picture-in", role: "group", "aria-label": "The picture, patch by patch" },
+    scene.pixels ? paintPixels(scene.pixels) : null);
+  for (const i of range(tokens.length)) {
+    const [r, c] = [Math.floor((i - before) / columns), (i - before) % columns];
+    const isPatch = i >= before;
+    root.append(place(h("button", {
+      type: "button", id: `keys-${i}`, "data-key": String(i), class: isPatch ? "patch" : "chip class",
+      title: nameToken(scene.keys, i), "aria-label": nameToken(scene.keys, i),
+      "aria-pressed": String(scene.queries.side === scene.keys.side && i === scene.token),
+      onclick: () => {
+        const changes = tokenChanges(app, scene.keys.side, i);
+        if (changes) app.go(changes, { replace: true });
+      },
+    }, isPatch ? null : "class token"), isPatch
+      ? { x: (c * width) / columns, y: (r * height) / rows, width: width / columns, height: height / rows }
+      : { x: 0, y: -30, width: 96, height: 24 }));
+  }
+  rove(root);
+  return place(root, { x, y, width, height });
+}
+
+/**
+ * @param {Tensor} pixels (channels, height, width), from 0 to 255
+ */
+function paintPixels({ shape: [C, H, W], data }) {
+  const image = new ImageData(W, H);
+  for (let i = 0; i < H * W; i++) {
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = data[(C === 1 ? 0 : c) * H * W + i];
+    image.data[4 * i + 3] = 255;
+  }
+  const canvas = h("canvas", { width: W, height: H, "aria-hidden": "true" });
+  penOf(canvas).putImageData(image, 0, 0);
+  return canvas;
+}
+

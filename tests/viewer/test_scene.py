@@ -1,0 +1,193 @@
+"""The scene: the whole model in one picture, down to one number; every number shown is torch's."""
+
+import pytest
+
+from helpers.browsing import close, number, shown
+
+KINDS = ["gpt", "bert", "transformer", "t5", "vit", "captioner", "gru"]
+SIZES = [(390, 844), (1440, 900), (2560, 1440)]
+SHARE = """() => {
+  const box = document.querySelector(".stage").getBoundingClientRect();
+  return box.width * box.height / (innerWidth * innerHeight);
+}"""
+
+
+def opening(kind):
+    """The attention, head and weights (T, S) that the page opens with."""
+    manifest = shown(kind).manifest
+    where = manifest["opening"]
+    (attention,) = (one for one in manifest["attentions"][where["part"]] if one["layer"] == where["layer"])
+    return attention, where["head"], shown(kind).trace[f"{attention['name']}.weights"][where["head"]]
+
+
+def state(it):
+    """What the address holds."""
+    return dict(it.page.evaluate("[...new URLSearchParams(location.hash.slice(1))]"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_opens_on_the_scene_with_torchs_numbers(tab, kind):
+    it = tab(kind)
+    attention, head, weights = opening(kind)
+    it.page.wait_for_selector(".ribbons.strong path")
+    address = state(it)
+    assert (address["view"], int(address["layer"]), int(address["head"])) == ("look", attention["layer"], head)
+    row = weights[int(address["token"])]
+    ribbons = it.page.eval_on_selector_all(
+        ".ribbons.strong path", "all => all.map(p => [Number(p.dataset.of), Number(p.dataset.weight)])"
+    )
+    assert {key for key, _ in ribbons} == {i for i, w in enumerate(row.tolist()) if w >= 0.01}
+    for key, weight in ribbons:
+        assert weight == pytest.approx(float(row[key]), abs=1e-6)
+    assert f"({row.max():.2f})" in it.text("#sentence")
+    logits = shown(kind).trace["logits"]
+    logits = logits if logits.ndim == 1 or len(logits) == 1 else logits[int(address["token"])]
+    best = logits.flatten().softmax(-1).topk(min(5, logits.numel())).values
+    shares = it.page.eval_on_selector_all(".leaf", "all => all.map(e => Number(e.dataset.p))")
+    assert shares == pytest.approx(best.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_scene_fills_the_window(tab, size):
+    it = tab("transformer", viewport={"width": size[0], "height": size[1]})
+    assert it.page.evaluate(SHARE) >= 0.6
+    assert it.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    for depth in ("block", "head", "product"):
+        it.open(f"#view=look&depth={depth}")
+        assert it.page.evaluate(SHARE) >= 0.6
+        assert it.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "vit"])
+def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
+    """By keyboard, through every depth; each has an address that reload and back open again."""
+    it = tab(kind, "", reduced_motion="no-preference")
+    attention, head, _ = opening(kind)
+    it.page.click("#open-block")
+    it.page.wait_for_selector(".layer.block .card-box")
+    shape = " × ".join(map(str, shown(kind).trace[f"{attention['name']}.weights"].shape))
+    assert it.text(f"[id='card-{attention['name']}.weights'] small") == shape
+    it.press("+")
+    it.page.wait_for_selector(".layer.head #open-scores")
+    it.page.wait_for_selector(".layer.block", state="detached")  # the zoom has ended
+    it.page.focus("#open-scores")
+    it.press("Enter")
+    it.page.wait_for_selector(".layer.product #product")
+    assert it.page.get_attribute(".terms .tick", "data-fits") == "true"
+    query, key = int(state(it)["token"]), None
+    scores = shown(kind).trace[f"{attention['name']}.scores"][head]
+    it.page.focus("#product")
+    it.press("ArrowLeft")
+    it.page.wait_for_function("location.hash.includes('at=')")
+    query, key = map(int, state(it)["at"].split(","))
+    it.page.wait_for_function("document.activeElement.id == 'product'")
+    assert close(it.text(".terms .total b"), float(scores[query, key]))
+    it.page.click("#open-number")
+    it.page.wait_for_selector(".layer.number .tick.right")
+    assert close(it.text(".cell .total b"), float(scores[query, key]))
+    it.page.reload()
+    it.page.wait_for_selector(".layer.number .tick.right")
+    it.page.go_back()
+    it.page.wait_for_selector(".layer.product #product")
+    for outer in ("head", "block", "model"):
+        it.press("Escape")
+        it.page.wait_for_selector(f".layer.{outer}:only-child")
+    assert "depth" not in state(it)
+
+
+def test_a_product_plays_term_by_term(tab):
+    it = tab("gpt", "#view=look&depth=product&layer=1&head=1&at=3,1&token=3")
+    trace = shown("gpt").trace
+    q, k = trace["blocks.1.attn.q"][1, 3], trace["blocks.1.attn.k"][1, 1]
+    it.page.click("#play")
+    it.page.wait_for_selector(".running[data-done=true]")
+    assert close(it.text(".running b"), float(q @ k))
+    it.open("#view=look&depth=product&of=heads&layer=1&head=1&at=3,2&token=3")
+    assert close(it.text(".terms .total b"), float(trace["blocks.1.attn.heads"][1, 3, 2]))
+
+
+def test_the_selected_token_and_head_stay_selected(tab):
+    it = tab("gpt")
+    it.page.click("#strip-text-2")
+    it.page.wait_for_selector("#strip-text-2[aria-pressed=true]")
+    it.page.click("#head-1")
+    it.page.wait_for_selector("#head-1[aria-pressed=true]")
+    layer = int(state(it)["layer"])
+    weights = shown("gpt").trace[f"blocks.{layer}.attn.weights"][1, 2]
+    lit = it.page.eval_on_selector_all(
+        "#strip button", "all => all.map(b => Number(b.style.getPropertyValue('--weight')))"
+    )
+    assert lit == pytest.approx(weights.tolist(), abs=1e-5)
+    it.page.click("#view-attention")
+    it.wait("h2", f"layer {layer}, head 1")
+    assert it.text(".readout").startswith("query brown, key ")
+    assert it.page.get_attribute("#strip-text-2", "aria-pressed") == "true"
+    it.page.click("#view-next")
+    it.wait("h2", "brown")
+
+
+def test_pointing_at_a_token_lights_up_what_it_looks_at(tab):
+    it = tab("transformer", "#view=look&part=cross&layer=0&head=0&token=0")
+    weights = shown("transformer").trace["decoder.0.cross.weights"][0, 2]
+    it.page.focus("#queries-2")
+    assert f"({weights.max():.2f})" in it.text("#sentence")
+    lit = "all => all.map(b => Number(b.style.getPropertyValue('--weight')))"
+    assert it.page.eval_on_selector_all(".keys .chip", lit) == pytest.approx(weights.tolist(), abs=1e-5)
+    assert "token=0" in it.page.url
+
+
+def test_heads_say_what_they_do_with_evidence(tab):
+    it = tab("gpt")
+    attention, head, _ = opening("gpt")
+    it.page.click("#evidence summary")
+    it.page.wait_for_selector("#evidence table")
+    rows = it.page.eval_on_selector_all(
+        "#evidence tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    assert len(rows) == len(attention["patterns"])
+    for row, pattern in zip(rows, attention["patterns"].values(), strict=True):
+        assert number(row[1]) == pytest.approx(pattern["weights"][head], abs=1e-4)
+        assert int(row[3]) == pattern["rows"]
+
+
+def test_a_model_without_attention_flows_through_time(tab):
+    it = tab("plain")
+    it.page.wait_for_selector(".stage .time")
+    it.page.click("#open-block")
+    it.page.wait_for_selector("[id='card-decoder.cells.0.update_gate']")
+    assert "gates" in it.text("#sentence")
+
+
+def test_the_scene_in_one_file(tab, tmp_path):
+    shown("gpt").save(tmp_path / "a.html")
+    it = tab(f"file://{tmp_path / 'a.html'}")
+    it.page.wait_for_selector(".ribbons.strong path")
+    it.press("+", "+", "+")
+    it.page.wait_for_selector(".layer.product .tick.right")
+
+
+def test_presentation_and_table(tab):
+    it = tab("gpt")
+    it.press("f")
+    it.page.wait_for_selector("body.present")
+    assert not it.page.is_visible("header")
+    assert it.page.is_visible("#strip")
+    it.press("f")
+    it.page.wait_for_selector("body:not(.present)")
+    it.page.click("#evidence ~ .twin summary")
+    it.page.wait_for_selector("#evidence ~ .twin table")
+    cells = it.page.eval_on_selector_all("#evidence ~ .twin td", "all => all.map(cell => cell.textContent)")
+    _, _, weights = opening("gpt")
+    assert list(map(float, cells)) == pytest.approx(weights.flatten().tolist(), abs=5.1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(tab, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs: axe-playwright-python")
+    for kind, depths in {"transformer": ["", "&depth=block", "&depth=head", "&depth=product"], "vit": [""]}.items():
+        for depth in depths:
+            it = tab(kind, f"#view=look{depth}", color_scheme=scheme)
+            found = axe.Axe().run(it.page)
+            assert found.violations_count == 0, found.generate_report()
+
+
