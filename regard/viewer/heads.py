@@ -122,14 +122,18 @@ def best_pattern(patterns: dict[str, Pattern], head: int) -> tuple[str | None, f
 
 
 def choose_opening(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> Opening | None:
-    """The most telling head of all: one with a name, or else the farthest from an even spread."""
+    """The most telling head: one with a name, or else the farthest from an even spread.
+
+    Of an encoder-decoder, a head of the cross-attention: what is read for what is written.
+    """
     best: tuple[float, Opening] | None = None
     for part, layers in parts.items():
+        if "cross" in parts and part != "cross":
+            continue
         for attention in layers:
             for head, kind in enumerate(attention["kinds"]):
                 focus = 0.1 * (1 - kind["entropy"] / max(attention["bits"], 1e-3))
                 telling = best_pattern(attention["patterns"], head)[1] + focus
-                telling *= 2 if part == "cross" else 1  # what an encoder-decoder is for
                 if best is None or telling > best[0]:
                     best = telling, {"part": part, "layer": attention["layer"], "head": head}
     return None if best is None else best[1]

@@ -31,7 +31,11 @@ def test_the_page_opens_on_the_scene_with_torchs_numbers(tab, kind):
     attention, head, weights = opening(kind)
     it.page.wait_for_selector(".ribbons.strong path")
     address = state(it)
-    assert (address["view"], int(address["layer"]), int(address["head"])) == ("look", attention["layer"], head)
+    assert (address["view"], int(address["layer"]), int(address["head"])) == (
+        "look",
+        attention["layer"],
+        head,
+    )
     row = weights[int(address["token"])]
     ribbons = it.page.eval_on_selector_all(
         ".ribbons.strong path", "all => all.map(p => [Number(p.dataset.of), Number(p.dataset.weight)])"
@@ -74,7 +78,6 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     it.press("Enter")
     it.page.wait_for_selector(".layer.product #product")
     assert it.page.get_attribute(".terms .tick", "data-fits") == "true"
-    query, key = int(state(it)["token"]), None
     scores = shown(kind).trace[f"{attention['name']}.scores"][head]
     it.page.focus("#product")
     it.press("ArrowLeft")
@@ -154,7 +157,7 @@ def test_a_model_without_attention_flows_through_time(tab):
     it = tab("plain")
     it.page.wait_for_selector(".stage .time")
     it.page.click("#open-block")
-    it.page.wait_for_selector("[id='card-decoder.cells.0.update_gate']")
+    it.page.wait_for_selector("[id='card-encoder.cells.0.forward.update_gate']")
     assert "gates" in it.text("#sentence")
 
 
@@ -184,10 +187,11 @@ def test_presentation_and_table(tab):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(tab, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs: axe-playwright-python")
-    for kind, depths in {"transformer": ["", "&depth=block", "&depth=head", "&depth=product"], "vit": [""]}.items():
+    for kind, depths in {
+        "transformer": ["", "&depth=block", "&depth=head", "&depth=product"],
+        "vit": [""],
+    }.items():
         for depth in depths:
             it = tab(kind, f"#view=look{depth}", color_scheme=scheme)
             found = axe.Axe().run(it.page)
             assert found.violations_count == 0, found.generate_report()
-
-

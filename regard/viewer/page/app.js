@@ -303,7 +303,7 @@ function showInput(form) {
 
 const told = h("span", { class: "told" });
 const live = new LiveInput((input, typing) => {
-  const others = { answer: null, ids: null, written: null, at: null, cell: null, row: null };
+  const others = { answer: null, ids: null, written: null, at: null, cell: null, row: null, token: null };
   go({ input, ...others }, { replace: typing });
 });
 

@@ -115,8 +115,8 @@ export function describeRole({ attention, head }) {
 export function describeChoice(scene, { opening, attentions }) {
   const { part, layer, head, attention } = scene;
   if (!opening || opening.part !== part || opening.layer !== layer || opening.head !== head) return "";
-  const count = Object.values(attentions).flat().reduce((sum, { heads }) => sum + heads, 0);
-  if (count === 1) return "";
+  const count = (attentions[part] ?? []).reduce((sum, { heads }) => sum + heads, 0);
+  if (count === 1 || !Object.keys(attention?.patterns ?? {}).length) return "";
   const clear = attention?.roles?.[head];
   const why = clear ? "it does one thing most clearly" : "its attention is the least evenly spread";
   return `Of ${count} heads this one is shown first because ${why}.`;

@@ -45,7 +45,8 @@ function describeAttention(run, attention) {
   for (let t = 0; t < run.count(`${name}.reason`) && !masked; t++) {
     masked = run.row(`${name}.reason`, t).some((reason) => reason > 0);
   }
-  return { ...attention, masked, kinds: headKinds(run, attention) };
+  // Which pattern a head follows is known only for the input that the file was saved with.
+  return { ...attention, masked, kinds: headKinds(run, attention), patterns: {}, roles: [] };
 }
 
 /** @type {(run: Run, box: GraphBox) => GraphBox} */

@@ -39,11 +39,9 @@ const depthOf = ({ state }) =>
  * @param {number} by
  */
 function moveDepth(app, by) {
-  const { manifest, go } = app;
-  const depth = depthOf(app);
-  const to = DEPTHS[DEPTHS.indexOf(depth) + by];
-  if (!to || (by > 0 && !manifest.opening && to !== "block") || to === "number") return;
-  go({ depth: to === "model" ? null : to, cell: null });
+  const to = DEPTHS[DEPTHS.indexOf(depthOf(app)) + by];
+  if (!to || (by > 0 && !lastScene?.attention && to !== "block") || to === "number") return;
+  app.go({ depth: to === "model" ? null : to, cell: null });
 }
 
 /** @type {{ light: (query: number | null) => void } | null} */
@@ -67,6 +65,7 @@ export const look = {
   },
 
   async show(root, app) {
+    const focused = document.activeElement?.closest(".stage") ? document.activeElement.id : "";
     app.go(completeState(app), { quiet: true });
     const scene = await readScene(app);
     const name = depthOf(app);
@@ -92,7 +91,9 @@ export const look = {
       layer.replaceChildren();
       light = depth.draw(layer, width, height);
       say(scene.token);
-      if (isFirst) zoom(stage, layer, before, name);
+      if (!isFirst) return;
+      zoom(stage, layer, before, name);
+      if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
     }).observe(stage);
     current = {
       light: (query) => {
