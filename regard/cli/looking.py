@@ -13,6 +13,8 @@ def look(options: argparse.Namespace) -> None:
     if options.against and options.save is not None:
         raise UserError("--against works on the page in the browser only; leave --save out")
     ending = (options.save or ".html").lower()
+    if options.tour is not None and not ending.endswith(".html"):
+        raise UserError(f"--tour {options.tour} is for the page; leave --save out, or save .html")
     saves_page = options.save is not None and ending.endswith(".html")
     if options.with_model and not saves_page:
         raise UserError("--with-model puts the model into a page; give --save model.html, too")
@@ -52,6 +54,7 @@ def open_page(options: argparse.Namespace) -> None:
     from regard.runs.load import load
     from regard.viewer.html import VIEWS
     from regard.viewer.session import page
+    from regard.viewer.tours import read_tour
 
     if options.view is not None and options.view not in VIEWS:
         raise UserError(f"--view {options.view}: the page has no such view; it has {', '.join(VIEWS)}")
@@ -65,6 +68,9 @@ def open_page(options: argparse.Namespace) -> None:
         print(options.save)
         return
     session = page(load_at(options), text, options.answer)
+    if options.tour is not None:
+        session.tour = read_tour(options.tour)
+        state |= {"tour": "own", "stop": "1"}
     compared_models = [load(folder, dtype=options.dtype) for folder in options.against]
     for folder, other in zip(options.against, compared_models, strict=True):
         if other.task.reads != (reads := session.model.task.reads):

@@ -293,6 +293,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--patch", **INTEGER, help="the patch of an image, row by row from 0")
     p.add_argument("--answer", metavar="TEXT", help="look at this answer instead of the model's own")
     p.add_argument("--against", **REPEATED, metavar="MODEL", help="a model to compare with (repeatable)")
+    p.add_argument("--tour", metavar="FILE", help="a guided tour that you wrote, as TOML (docs/looking.md)")
     p.add_argument("--word", metavar="WORD", help="print how alike this word's vectors in two INPUTs are")
 
 

@@ -227,6 +227,7 @@ class PageRoutes:
             return known
         session = Session(*key)
         session.key = key if isinstance(input, str) else None
+        session.tour = self.first.tour
         assert session.manifest  # computed here, not in the event loop
         return session
 

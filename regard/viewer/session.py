@@ -11,6 +11,7 @@ from regard.tracing import Trace
 from regard.viewer.html import html_page, page_data
 from regard.viewer.manifest import Manifest, build_manifest, describe_progress
 from regard.viewer.onefile import frame_html
+from regard.viewer.tours import Tour
 from regard.viewer.trace_data import TraceData
 
 
@@ -18,6 +19,7 @@ class Session(TraceData):
     """A run that the page can ask for by its id."""
 
     state: dict[str, str] | None = None  # what the page in one file opens with
+    tour: Tour | None = None  # that somebody wrote for this model
     key: tuple[Any, ...] | None = None  # what the page asked for: model, input, answer and layers
 
     @cached_property
@@ -26,7 +28,8 @@ class Session(TraceData):
 
     @cached_property
     def manifest(self) -> Manifest:
-        return build_manifest(self) | {"id": self.id}
+        tours = {} if self.tour is None else {"own": self.tour}
+        return build_manifest(self) | {"id": self.id, "tours": tours}
 
     def progress(self) -> Manifest:
         """The fields of the manifest that change while the model's run is trained."""

@@ -8,6 +8,7 @@ import { look } from "./scene.js";
 import { allAttentions, selectHead, selectedToken } from "./selection.js";
 import { openSource, StatusError } from "./source.js";
 import { showStrip } from "./strip.js";
+import { enterTour, showTour, tourKey } from "./tours.js";
 
 const OUTPUT_TITLES = { next: "Next token", fill: "Words", classes: "Classes" };
 
@@ -159,6 +160,7 @@ async function show() {
   try {
     if (!await traceInput(mine)) return;
     showCheckpoints();
+    await enterTour(app);
     const views = VIEWS.filter((view) => view.applies(app));
     const usual = OF_ATTENTION.some((name) => name in app.state) && hasAttention(app) ? "attention" : "look";
     const named = app.state.view ?? usual;
@@ -177,6 +179,7 @@ async function show() {
     const side = hasAttention(app) ? selectHead(app).attention.rows : app.manifest.outputs?.rows ?? null;
     showStrip(byId("strip"), app, side, selectedToken(app, side));
     replaceView(main, root, moved);
+    showTour(byId("tour"), app);
     document.title = `${titleOf(chosen)} · Regard`;
   } catch (error) {
     if (mine !== turn) return;
@@ -336,6 +339,7 @@ const KEYS = [
   ["v, V", "next and previous view"],
   ["/", "to the input"],
   ["+, −, Escape", "deeper into the scene, and out again"],
+  ["t", "guided tours; n and p go on and back"],
   ["f", "larger, for a projector"],
   ["Escape", "close the sum behind a number, or this list"],
 ];
@@ -363,11 +367,12 @@ document.addEventListener("keydown", (event) => {
   if (event.target instanceof Element && event.target.closest("input, select, textarea")) return;
   if (event.key === "?") showKeys();
   else if (event.key === "/") findId("input")?.focus();
+  else if (event.key === "t") go({ tours: app.state.tours ? null : "1", tour: null, stop: null });
   else if (event.key === "f") go({ present: app.state.present ? null : "1" }, { replace: true });
   else if (/^\d$/.test(event.key)) openView(() => (Number(event.key) || 10) - 1);
   else if (event.key === "v") openView((at, count) => (at + 1) % count);
   else if (event.key === "V") openView((at, count) => (at + count - 1) % count);
-  else if (!app.view?.key?.(event.key, app)) return;
+  else if (!tourKey(app, event.key) && !app.view?.key?.(event.key, app)) return;
   event.preventDefault();
 });
 byId("skip").addEventListener("click", (event) => {

@@ -16,8 +16,6 @@ import { lightStrip } from "./strip.js";
  * @property {(layer: HTMLElement, width: number, height: number) => ((query: number) => void) | void} draw
  * @property {(query: number) => Child[]} sentence
  * @property {Partial<Output>} [output]
- * @property {Child} [controls]
- * @property {KeyHandlers} [keys]
  */
 
 const DEPTHS = ["model", "block", "head", "product", "number"];
@@ -106,7 +104,7 @@ export const look = {
     app.current = { name: "look", csv: () => weightTable(scene), ...depth.output };
     const table = scene.attention ? tableTwin(title, () => weightTable(scene))
       : tableTwin("The parts of this model", () => partTable(scene));
-    root.append(h("div", { class: "above" }, crumbs(app, scene, name), depth.controls ?? null), sentence,
+    root.append(h("div", { class: "above" }, crumbs(app, scene, name), tourButton(app)), sentence,
       stage, h("div", { class: "below" }, evidence(scene), table));
   },
 };
@@ -164,6 +162,12 @@ function crumbs(app, scene, name) {
         type: "button", id: `depth-${one}`,
         onclick: () => app.go({ depth: one === "model" ? null : one, cell: null }),
       }, titles[one])))));
+}
+
+/** @param {App} app */
+function tourButton({ state, go }) {
+  const onclick = () => go({ tours: state.tours ? null : "1" }, { replace: true });
+  return state.tour ? null : h("button", { type: "button", id: "tours", onclick }, "Guided tours");
 }
 
 /** What the name of a head rests on. @type {(scene: Scene) => HTMLElement | null} */

@@ -153,6 +153,12 @@ interface PositionInfo {
   of: number;
 }
 
+/** The steps of a guided tour: each an address, and a sentence about what is seen there. */
+interface Tour {
+  title: string;
+  steps: [address: string, words: string][];
+}
+
 interface Manifest {
   id: string;
   model: ModelInfo;
@@ -188,6 +194,8 @@ interface Manifest {
   maps: string[];
   positions: PositionInfo[];
   searches: boolean;
+  /** Tours of a lecturer, by name. */
+  tours?: Record<string, Tour>;
 }
 
 // Other answers of the server
