@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import json
 import mimetypes
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -103,6 +104,7 @@ class TraceRequest:
     other: int | None  # one of the models to compare with
     ids: list[int] | None  # what the model read, token by token, instead of an input
     written: list[int] | None  # and what it wrote, where it reads a source
+    changes: list[Json]  # of What if; those that are not possible are left out
 
     @classmethod
     def parse(cls, body: Json) -> "TraceRequest":
@@ -113,7 +115,10 @@ class TraceRequest:
             raise APIError(400, "layers: give a list of whole numbers")
         step, other = body_int(body, "checkpoint"), body_int(body, "model")
         ids, written = body_ids(body, "ids"), body_ids(body, "written")
-        return cls(body.get("input"), answer, layers, body.get("picture"), step, other, ids, written)
+        changes = body.get("changes") or []
+        check_changes(changes)
+        file = body.get("picture")
+        return cls(body.get("input"), answer, layers, file, step, other, ids, written, changes[:MAX_CHANGES])
 
     @property
     def is_first(self) -> bool:
@@ -214,6 +219,21 @@ class PageRoutes:
         return JSONResponse(session.manifest | session.progress() | {"models": self.names, "chosen": chosen})
 
     def open_session(self, request: TraceRequest) -> Session:
+        base = self.open_base(request)
+        if not request.changes or base.outputs() is None:
+            return base
+        self.sessions.add(base)  # which What if goes on with
+        key = base.id, json.dumps(request.changes, sort_keys=True)
+        if (known := self.sessions.find(key)) is not None:
+            return known
+        changes = self.run_heavy(lambda: [try_change(base, one) for one in request.changes])
+        computed = base.whatif.trace_changed(changes, base.layers)
+        session = Session(base.model, base.input, base.fixed_answer, base.layers, computed)
+        session.key, session.base = key, base.id
+        assert session.manifest  # computed here, not in the event loop
+        return session
+
+    def open_base(self, request: TraceRequest) -> Session:
         model = self.choose_model(request.checkpoint, request.other)
         input: Any = request.ids
         if input is None:
@@ -347,11 +367,13 @@ class PageRoutes:
             body_int(body, "row"),
             body.get("changes", []),
         )
-        if not isinstance(changes, list) or not all(isinstance(one, dict) for one in changes):
-            raise APIError(400, "changes: give a list of objects")
+        check_changes(changes)
 
         def run() -> Json:
             first_changes = changes[: MAX_CHANGES + 1]  # one more is refused with the right message
+            if body.get("lenient"):
+                tried = self.run_heavy(lambda: [try_change(session, one) for one in first_changes])
+                return session.whatif.changed_if_valid(tried, row)
             parsed = self.run_heavy(lambda: [parse_change(session, one) for one in first_changes])
             return session.whatif.changed(parsed, row)
 
@@ -387,6 +409,11 @@ def model_name(model: Model) -> str:
     return name if model.step is None else f"{name}, step {model.step:,}"
 
 
+def check_changes(changes: object) -> None:
+    if not isinstance(changes, list) or not all(isinstance(one, dict) for one in changes):
+        raise APIError(400, "changes: give a list of objects")
+
+
 def body_ids(body: Json, name: str) -> list[int] | None:
     """A list of token ids in a body."""
     ids = body.get(name)
@@ -406,6 +433,14 @@ def parse_change(session: Session, change: Json) -> Json:
     elif change.get("input") is not None:
         check_text(change["input"])
     return change
+
+
+def try_change(session: Session, change: Json) -> Json | str:
+    """The same, or what is wrong with the change."""
+    try:
+        return parse_change(session, change)
+    except APIError as error:
+        return error.detail
 
 
 def build_routes(

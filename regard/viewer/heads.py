@@ -76,7 +76,7 @@ def pattern_cells(
     if ids[0] is not ids[1]:
         if grid is not None or min(T, S) < 3:
             return {}
-        return {"alignment": (j - i * (S - 1) / (T - 1)).abs() <= 1}
+        return {"alignment": (j * (T - 1) - i * (S - 1)).abs() < T}  # within one key of the straight line
     if grid is not None:
         classes = {"class": (j == 0) & (i > 0)} if T > grid[0] * grid[1] else {}
         return classes | {"itself": i == j, "near": near_cells(T, grid)}

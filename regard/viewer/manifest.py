@@ -166,7 +166,8 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
         prefix = name.split(".")[0]
         part = prefix if prefix in ("encoder", "decoder") else "masked" if is_causal(trace, name) else "self"
         part = "cross" if name.endswith((".cross", ".look")) else part
-        ids, grid = side_ids(trace, rows, columns), trace.about.get("grid")
+        ids, patches = side_ids(trace, rows, columns), not (trace.ids.get(rows) and trace.ids.get(columns))
+        grid = trace.about.get("grid") if patches else None  # words that look at words have none
         allowed = allowed_cells(trace, name)
         patterns = find_patterns(weights.cpu(), allowed, ids, grid)
         parts.setdefault(part, []).append(

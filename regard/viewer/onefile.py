@@ -13,6 +13,7 @@ FRAME_HEIGHT = 720  # pixels
 
 
 START = "app.js"  # the module that starts the page
+EXPORT = re.compile(r"^export (?:const|class|(?:async )?function\*?) (\w+)", re.MULTILINE)
 ENGINE = "local"  # what the names of modules begin with that run a model in the page
 IMPORT = re.compile(r'^(?:import|\}) .*from "\./(\w+\.js)";', re.MULTILINE)
 
@@ -69,8 +70,9 @@ def bundle_modules(folder: Path, files: Sequence[str]) -> str:
     modules = []
     for name in files:
         text = (folder / name).read_text(encoding="utf-8")
-        exported = re.findall(r"^export (?:const|class|function|async function) (\w+)", text, re.MULTILINE)
-        text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
+        exported = EXPORT.findall(text)
+        text = EXPORT.sub(lambda match: match[0].removeprefix("export "), text)
+        assert "\nexport " not in text, f"{name}: a kind of export that is not known here"
         text = re.sub(r'import\("\./(\w+)\.js"\)', r"Promise.resolve(\1_js)", text)
         text = re.sub(
             r'^import (\{[^}]*\}) from "\./(\w+)\.js";', r"const \1 = \2_js;", text, flags=re.MULTILINE

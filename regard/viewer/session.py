@@ -21,6 +21,7 @@ class Session(TraceData):
     state: dict[str, str] | None = None  # what the page in one file opens with
     tour: Tour | None = None  # that somebody wrote for this model
     key: tuple[Any, ...] | None = None  # what the page asked for: model, input, answer and layers
+    base: str | None = None  # the id of the session without the changes of What if, if this one has some
 
     @cached_property
     def id(self) -> str:
@@ -29,7 +30,8 @@ class Session(TraceData):
     @cached_property
     def manifest(self) -> Manifest:
         tours = {} if self.tour is None else {"own": self.tour}
-        return build_manifest(self) | {"id": self.id, "tours": tours}
+        changed = {} if self.base is None else {"base": self.base, "difference": None}
+        return build_manifest(self) | {"id": self.id, "tours": tours} | changed
 
     def progress(self) -> Manifest:
         """The fields of the manifest that change while the model's run is trained."""

@@ -18,7 +18,7 @@ from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.tasks.request import Prompt
-from regard.tracing import Trace
+from regard.tracing import Trace, trace_input
 from regard.tracing.intervene import answer_rows, change, changeable, measure_heads, rank_heads
 from regard.tracing.names import layer_index
 from regard.tracing.reading import (
@@ -150,6 +150,37 @@ class WhatIf:
             "text": {"before": self.text, "after": text},
             "patchable": self.patchable,
         }
+
+    def _problem(self, changes: Sequence[dict[str, Any]]) -> str | None:
+        """What is wrong with changes."""
+        try:
+            with evaluating(self.model.model), torch.no_grad(), Plan(self, changes).applied():
+                self._logits()
+        except UserError as error:
+            return str(error)
+        return None
+
+    def check(self, changes: Sequence[dict[str, Any] | str]) -> tuple[list[dict[str, Any]], list[str | None]]:
+        """The changes that are possible, and what is wrong with each one; a text is a known problem."""
+        parsed = [one for one in changes if not isinstance(one, str)]
+        if len(parsed) == len(changes) and self._problem(parsed) is None:
+            return parsed, [None] * len(parsed)
+        problems = [one if isinstance(one, str) else self._problem([one]) for one in changes]
+        pairs = zip(changes, problems, strict=True)
+        return [one for one, problem in pairs if problem is None and not isinstance(one, str)], problems
+
+    def changed_if_valid(
+        self, changes: Sequence[dict[str, Any] | str], row: int | None = None
+    ) -> dict[str, Any]:
+        """The same with the changes that are possible; `problems` says what is wrong with each other one."""
+        valid, problems = self.check(changes)
+        return self.changed(valid, row) | {"problems": problems}
+
+    def trace_changed(self, changes: Sequence[dict[str, Any] | str], layers: list[int] | None) -> Trace:
+        """The whole trace of the run with the changes that are possible."""
+        plan = Plan(self, self.check(changes)[0])
+        with plan.applied():
+            return trace_input(self.model, self.shown.full_input, layers)
 
     def each_effect(self) -> Iterator[dict[str, Any]]:
         """Head after head, how much the answer changes without it."""

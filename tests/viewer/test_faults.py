@@ -16,17 +16,19 @@ from regard.runs.load import load
 from regard.viewer.session import Session
 
 CONTRAST = """() => {
-  const channels = (text) => text.match(/[\\d.]+/g).map(Number);
+  const channels = (text) => {
+    const [r, g, b, ...alpha] = text.match(/[\\d.e-]+(?=[\\s,)])/g).map(Number);
+    return [...[r, g, b].map((x) => (text.startsWith("color(srgb") ? x * 255 : x)), ...alpha];
+  };
   const light = (c) => {
     const [r, g, b] = c.slice(0, 3).map((x) => x / 255)
       .map((x) => (x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
-  const ground = (e) => {
-    for (; e; e = e.parentElement) {
-      const c = channels(getComputedStyle(e).backgroundColor);
-      if (c.length < 4 || c[3] > 0) return c;
-    }
+  const ground = (e) => {  // layers of colour over what is behind them
+    const [r, g, b, alpha = 1] = channels(getComputedStyle(e).backgroundColor);
+    if (alpha === 1 || !e.parentElement) return [r, g, b];
+    return ground(e.parentElement).map((under, i) => alpha * [r, g, b][i] + (1 - alpha) * under);
   };
   const poor = [];
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -82,7 +84,7 @@ def test_newlines_of_an_input_stay(tab):
 
 
 def test_an_empty_input_says_so_and_leaves_the_picture(tab):
-    it = tab("gpt")
+    it = tab("gpt", "#view=attention")
     for text in ("", "  \n"):
         it.page.fill("#input", text)
         it.press("Enter")
@@ -164,17 +166,17 @@ def test_escape_closes_from_anywhere_and_the_focus_stays(tab):
 def test_every_view_has_a_key(tab):
     it = tab("transformer")
     views = VIEWS["transformer"]
-    assert len(views) == 10
     it.press("0")
     it.page.wait_for_selector(f"section.{views[9]}")
-    it.press("v")
-    it.page.wait_for_selector(f"section.{views[0]}")
+    for view in (*views[10:], views[0]):
+        it.press("v")
+        it.page.wait_for_selector(f"section.{view}")
     it.press("V")
-    it.page.wait_for_selector(f"section.{views[9]}")
+    it.page.wait_for_selector(f"section.{views[-1]}")
 
 
 def test_a_server_that_is_gone_is_named(tab):
-    it = tab("gpt")
+    it = tab("gpt", "#view=attention")
     it.page.route("**/api/**", lambda route: route.abort("connectionrefused"))
     it.page.fill("#input", "lazy dog")
     it.wait("main .wrong", "server")

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import urllib.parse
 
 import pytest
 from torch import nn
@@ -11,7 +12,15 @@ from helpers.browsing import WORDS, shown
 from helpers.looking import reader
 from helpers.serving import serve_session
 from regard.cancel import Cancelled, check_cancelled
+from regard.tracing import trace
+from regard.tracing.intervene import change
 from regard.viewer.session import Session
+
+TEXTS = "all => all.map(one => one.textContent)"
+
+
+def quote(changes):
+    return urllib.parse.quote(json.dumps(changes))
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +156,85 @@ def test_turns_are_remembered(tab):
         assert said == [first, model.ask(f"the lazy dog\n{first}\nbrown fox")]
         it.page.click("#clear")
         it.page.wait_for_selector(".said", state="detached")
+
+
+def test_a_change_carries_into_all_views_and_can_be_undone(tab):
+    model, part = shown("gpt").model, "blocks.1.attn"
+    it = tab("gpt", "#layer=1&head=2")
+    it.page.click("#silence-head")
+    it.wait("#changes-note", "1 change")
+    it.wait("#silence-head", "undo it")
+    with change(model, silence={part: [2]}):
+        changed = trace(model, WORDS)
+    it.open(
+        f"#view=walk&step={part}.heads&head=2&changes={quote([{'kind': 'silence', 'part': part, 'head': 2}])}"
+    )
+    assert all(cell == "0" for row in it.table() for cell in row)
+    it.page.click("#view-next")
+    it.page.wait_for_selector("section.next .bars")
+    best = changed["probabilities"][-1].topk(3)
+    assert [one.strip() for one in it.page.eval_on_selector_all(".bars button", TEXTS)[:3]] == [
+        token.strip() for token in model.tokenizer.tokens(best.indices.tolist())
+    ]
+    it.page.click("#unchange")
+    it.page.wait_for_selector("#changes-note", state="detached")
+    it.page.click("#undo")
+    it.wait("#changes-note", "1 change")
+    it.page.click("#view-whatif")
+    it.page.wait_for_selector("section.whatif")
+    it.press("u")  # nothing is left to take back
+    it.wait(".changes li", "Head 2 of masked self attention, layer 1 is silenced")
+
+
+def test_a_cell_is_changed_where_one_looks(tab):
+    it = tab("gpt", "#layer=1&head=0")
+    it.page.focus("#matrix")
+    it.press("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight")
+    it.wait("#hide-key", "quick")
+    it.page.click("#look-only")
+    it.wait("#changes-note", "1 change")
+    rows = it.table()
+    assert [float(cell) for cell in rows[2][:3]] == [0, 1, 0]
+    it.press("u")
+    it.page.wait_for_selector("#changes-note", state="detached")
+    it.page.click("#hide-key")
+    it.wait("#changes-note", "1 change")
+    assert "hide" in it.page.url
+
+
+def test_an_invalid_change_says_so_and_the_others_apply(tab):
+    good = {"kind": "silence", "part": "blocks.1.attn", "head": 2}
+    bad = {"kind": "weights", "part": "blocks.1.attn", "head": 0, "query": 4, "to": [1, 2]}
+    it = tab("gpt", f"#view=whatif&changes={quote([bad, good])}")
+    it.wait(".changes li:nth-child(1) .wrong", "give 5 weights")
+    assert it.page.query_selector(".changes li:nth-child(2) .wrong") is None
+    mean = shown("gpt").whatif.changed([good])["mean"]
+    assert float(it.text("#moved").split()[0]) == pytest.approx(mean, rel=1e-3)
+    it.page.click("#view-attention")
+    it.page.wait_for_selector("section.attention #matrix")
+    assert it.page.query_selector("main .wrong") is None
+
+
+def test_a_ranking_shows_its_progress_and_can_be_cancelled(tab, slow):
+    server, block, waiting, cancelled = slow
+    it = tab(server.url, "#view=whatif")
+    cancelled.clear()
+    waiting.clear()
+
+    def hold(route):
+        block.set()  # only now: What if itself has run the model before
+        route.continue_()
+
+    it.page.route("**/api/effects*", hold)
+    it.page.click("#rank")
+    it.page.wait_for_selector("#ranking-progress")
+    while not waiting.is_set():
+        it.page.wait_for_timeout(10)  # the browser goes on meanwhile
+    assert it.page.get_attribute("#ranking-progress", "max") == "6"
+    it.page.click("#cancel-rank")
+    assert cancelled.wait(60)
+    block.clear()
+    it.page.unroute_all()
+    it.page.wait_for_selector("#rank")
+    it.page.click("#rank")
+    it.page.wait_for_selector("#ranking")

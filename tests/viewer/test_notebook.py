@@ -88,7 +88,7 @@ def test_hostile_tokens_stay_in_the_frame(browser, tmp_path):
     ]
     it.input = "'></iframe><script>window.harmed = 1</script>"
     frame = Frame(browser, tmp_path / "a.html", it._repr_html_())
-    frame.inside.locator("section.attention").wait_for()
+    frame.inside.locator("section.look").wait_for()
     assert frame.page.evaluate("window.harmed") is None
     assert len(frame.page.query_selector_all("iframe")) == 1
     assert frame.page.query_selector("img, script") is None
@@ -108,6 +108,8 @@ def test_a_frame_is_below_8_megabytes(browser, tmp_path, tokens, vocab):
     cell = it._repr_html_()
     assert len(cell.encode()) < 8_000_000
     frame = Frame(browser, tmp_path / "a.html", cell)
+    frame.inside.locator(".layer.model").wait_for()
+    frame.inside.locator("#view-attention").click()
     frame.inside.locator("#matrix").wait_for()
     frame.inside.locator("#view-next").click()
     frame.inside.locator(".bars").wait_for()

@@ -81,9 +81,9 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     scores = shown(kind).trace[f"{attention['name']}.scores"][head]
     it.page.focus("#product")
     it.press("ArrowLeft")
-    it.page.wait_for_function("location.hash.includes('at=')")
+    it.page.wait_for_function("() => location.hash.includes('at=')")
     query, key = map(int, state(it)["at"].split(","))
-    it.page.wait_for_function("document.activeElement.id == 'product'")
+    it.page.wait_for_function("() => document.activeElement.id == 'product'")
     assert close(it.text(".terms .total b"), float(scores[query, key]))
     it.page.click("#open-number")
     it.page.wait_for_selector(".layer.number .tick.right")

@@ -5,7 +5,9 @@ import {
 } from "./dom.js";
 import { LiveInput } from "./input.js";
 import { look } from "./scene.js";
-import { allAttentions, selectHead, selectedToken } from "./selection.js";
+import {
+  allAttentions, canUndo, readChanges, selectHead, selectedToken, setChanges, undoChange,
+} from "./selection.js";
 import { openSource, StatusError } from "./source.js";
 import { showStrip } from "./strip.js";
 import { enterTour, showTour, tourKey } from "./tours.js";
@@ -124,8 +126,8 @@ function go(changes, { quiet = false, replace = quiet } = {}) {
 const readNumbers = (text) => (text === undefined ? undefined : text.split(",").map(Number));
 
 /** @param {State} state */
-const traceKey = ({ input, answer, layers, checkpoint, model, ids, written }) =>
-  JSON.stringify([input, answer, layers, checkpoint, model, ids, written]);
+const traceKey = ({ input, answer, layers, checkpoint, model, ids, written, changes }) =>
+  JSON.stringify([input, answer, layers, checkpoint, model, ids, written, changes]);
 /** @type {string | null} */
 let traced = null;
 let turn = 0;
@@ -145,6 +147,8 @@ async function traceInput(/** @type {number} */ mine) {
     picture: app.dropped ?? undefined,
     ids: readNumbers(app.state.ids),
     written: readNumbers(app.state.written),
+    changes: readChanges(app.state).filter(({ picture }) => !picture || app.taken)
+      .map((change) => (change.picture ? { ...change, picture: app.taken ?? undefined } : change)),
   });
   if (mine !== turn) return false;
   app.manifest = manifest;
@@ -275,7 +279,21 @@ function showCheckpoints() {
         ["", training ? "when opened" : "final"]],
       step ?? "", (to) => go({ checkpoint: to, cell: null }, { replace: true }))
     : at);
+  byId("run").append(...changesNote());
   if (focused?.startsWith("checkpoint")) findId(focused)?.focus();
+}
+
+/** How the model is changed at the moment, and the ways back. */
+function changesNote() {
+  const count = readChanges(app.state).length;
+  if (!source.live || (!count && !canUndo())) return [];
+  const words = count === 1 ? "1 change" : `${count} changes`;
+  const button = (/** @type {string} */ id, /** @type {string} */ text, /** @type {() => void} */ onclick) =>
+    h("button", { type: "button", id, onclick }, text);
+  return [h("span", { class: "changed-note", role: "status" },
+    count ? button("changes-note", words, () => go({ view: "whatif" })) : "",
+    canUndo() ? button("undo", "Undo", () => undoChange(app)) : "",
+    count ? button("unchange", "Remove all", () => setChanges(app, [])) : "")];
 }
 
 /** @param {HTMLFormElement} form */
@@ -341,6 +359,7 @@ const KEYS = [
   ["+, −, Escape", "deeper into the scene, and out again"],
   ["t", "guided tours; n and p go on and back"],
   ["f", "larger, for a projector"],
+  ["u", "undo the last change of What if"],
   ["Escape", "close the sum behind a number, or this list"],
 ];
 
@@ -369,6 +388,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "/") findId("input")?.focus();
   else if (event.key === "t") go({ tours: app.state.tours ? null : "1", tour: null, stop: null });
   else if (event.key === "f") go({ present: app.state.present ? null : "1" }, { replace: true });
+  else if (event.key === "u") undoChange(app);
   else if (/^\d$/.test(event.key)) openView(() => (Number(event.key) || 10) - 1);
   else if (event.key === "v") openView((at, count) => (at + 1) % count);
   else if (event.key === "V") openView((at, count) => (at + count - 1) % count);

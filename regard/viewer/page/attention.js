@@ -1,6 +1,7 @@
 /* Where each token looks: one head as a heat map or as arcs, or all heads of all layers as an atlas. */
 
 import { formatWeight, h, numberMenu, stepMenu, tabs } from "./dom.js";
+import { editButtons } from "./edits.js";
 import { Heatmap } from "./heatmap.js";
 import {
   MOST, PART_TITLES, attentionParts, heading, layerMenu, maskReasons, parsePlace, selectHead, selectedToken,
@@ -63,18 +64,23 @@ export const attention = {
  */
 async function showMap(root, app, options, [name, head]) {
   const { state, go } = app;
+  const { part, layer, attention: selected } = selectHead(app);
+  const edits = editButtons(app, selected, head);
   const map = new Heatmap({
     ...options,
     square: true,
     names: ["query", "key"],
     at: parsePlace(state.at, options.shape) ?? tokenPlace(app, options),
     format: formatWeight,
-    move: (r, c) => go({ at: `${r},${c}` }, { quiet: true }),
+    move: (r, c) => {
+      go({ at: `${r},${c}` }, { quiet: true });
+      edits.update();
+    },
     open: (r, c) => go({ at: `${r},${c}`, cell: `${name}:${head},${r},${c}` }, { replace: true }),
   });
-  const { part, layer } = selectHead(app);
   app.current = { name: `attention-${part}-${layer}-${head}`, tensor: [name, head], ...map.output };
   const cell = state.cell ? await (await import("./cell.js")).openCell(app, state.cell) : null;
+  if (edits.root) root.append(edits.root);
   root.append(h("div", { class: "beside" }, map.root, cell));
 }
 

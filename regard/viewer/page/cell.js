@@ -100,6 +100,10 @@ async function sumParts(app, cell, sum, value) {
   const tolerance = TOLERANCE[dtype] ?? TOLERANCE.float32;
   const fits = Math.abs(result - value) <= tolerance * (magnitude(shown) + Math.abs(value)) + 1e-7;
   const isSum = "terms" in shown && !shown.divisor;
+  if (!fits && app.manifest.base) { // What if has put another number here
+    return [...parts, h("p", { class: "total" }, `= ${formatNumber(result)} `,
+      h("span", { class: "tick", "data-fits": "changed" }, `changed to ${formatNumber(value)}`))];
+  }
   const precision = PRECISION[dtype] ? `, ${PRECISION[dtype]}` : "";
   parts.push(h("p", { class: "total" }, isSum ? `Sum of ${shown.terms.length} = ` : "= ",
     h("b", {}, formatNumber(result)), " ",

@@ -31,20 +31,6 @@ export const namedAttentions = (manifest) => attentionParts(manifest).flatMap((p
     short: `${PART_TITLES[part]} ${attention.layer}`,
   })));
 
-/**
- * The changes that the address holds.
- * @param {State} state
- * @returns {Change[]}
- */
-export function readChanges(state) {
-  try {
-    const changes = JSON.parse(state.changes ?? "[]");
-    return Array.isArray(changes) ? changes.filter((one) => one && typeof one === "object") : [];
-  } catch {
-    return [];
-  }
-}
-
 /** @type {(values: Options, chosen: string | undefined) => HTMLElement[]} */
 const optionList = (values, chosen) => values.map(([value, words]) =>
   h("option", { value, selected: String(value) === chosen }, words));

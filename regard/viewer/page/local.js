@@ -7,7 +7,9 @@ import { readPicture } from "./local_picture.js";
 import { fromBase64, Program } from "./local_run.js";
 import { answer, readInput, readTokens, talk, topIds, trace } from "./local_tasks.js";
 import { Tokenizer } from "./local_text.js";
-import { answerRows, changeRun, measureHeads, topTokens } from "./local_whatif.js";
+import {
+  answerRows, changeRun, findProblems, measureHeads, topTokens, traceChanged,
+} from "./local_whatif.js";
 import { engine, takePart } from "./source.js";
 
 const KEPT = 4; // runs whose numbers can be asked for
@@ -17,14 +19,15 @@ const ELSEWHERE = "This file holds the model, but not this view of it; regard lo
 /** @typedef {import("./local_manifest.js").Made} Made */
 /** @typedef {import("./local_tasks.js").Model} Model */
 /** @typedef {{ input?: string, answer?: string, picture?: string, layers?: number[],
- *   checkpoint?: number, model?: number, ids?: number[], written?: number[] }} TraceRequest */
+ *   checkpoint?: number, model?: number, ids?: number[], written?: number[],
+ *   changes?: Change[] }} TraceRequest */
 
 /** What the page asks of a server, computed here. */
 export class Local {
   /** @type {true} */
   live = true;
   beams = [1];
-  /** @type {Map<string, Made>} */
+  /** @type {Map<string, Made & { key: string }>} by id, with the request that it answers */
   #runs = new Map();
   #count = 0;
 
@@ -47,18 +50,49 @@ export class Local {
     return this.manifest;
   }
 
-  /** @param {TraceRequest} request */
-  async #trace(request) {
+  /**
+   * A run, and if there are changes of What if, the same run with those that are possible.
+   * @param {TraceRequest} request
+   */
+  async #trace({ changes = [], ...request }) {
+    const [id, made] = await this.#run(request);
+    const valid = changes.length ? (await this.#valid(made, changes)).valid : [];
+    if (!valid.length) return describeRun(this.model, this.template, made, id);
+    const changed = await traceChanged(this.model, made, valid);
+    const changedId = this.#keep(changed, "");
+    return { ...describeRun(this.model, this.template, changed, changedId), base: id };
+  }
+
+  /** @type {(made: Made, changes: Change[]) => Promise<{ valid: Change[], problems: (string | null)[] }>} */
+  async #valid(made, changes) {
+    const problems = await findProblems(this.model, made, changes);
+    return { valid: changes.filter((_, i) => problems[i] === null), problems };
+  }
+
+  /** @type {(request: TraceRequest) => Promise<[string, Made]>} */
+  async #run(request) {
+    const key = JSON.stringify(request);
+    const known = [...this.#runs].find(([, one]) => one.key === key);
+    if (known) {
+      this.#runs.delete(known[0]);
+      this.#runs.set(...known); // the newest again
+      return known;
+    }
     const { task, reader } = this.model;
     const { input = this.template.input ?? "", ids } = request;
     const reading = ids?.length ? readTokens(this.model, ids, request.written) : await this.#read(request);
     const text = task.reads === "image" ? null : ids?.length ? reader.decode(ids) : input;
     const made = { ...await trace(this.model, reading), reading, input: text, exact: Boolean(ids?.length) };
+    return [this.#keep(made, key), made];
+  }
+
+  /** @type {(made: Made, key: string) => string} */
+  #keep(made, key) {
     const id = `run ${++this.#count}`;
-    this.#runs.set(id, made);
+    this.#runs.set(id, { ...made, key });
     const [oldest] = this.#runs.keys();
     if (this.#runs.size > KEPT) this.#runs.delete(oldest);
-    return describeRun(this.model, this.template, made, id);
+    return id;
   }
 
   /** @param {TraceRequest} request */
@@ -140,14 +174,8 @@ export class Local {
    * @returns {Promise<any>}
    */
   async get(what, query = {}) {
-    const made = this.#made();
-    if (what === "effects") {
-      const effects = [];
-      for await (const one of measureHeads(this.model, made, allAttentions(this.manifest))) effects.push(one);
-      return effects.sort((a, b) => b.kl - a.kl);
-    }
     if (what === "models") return [];
-    if (what === "versus") return this.#versus(made, query);
+    if (what === "versus") return this.#versus(this.#made(), query);
     throw new Error(ELSEWHERE);
   }
 
@@ -170,8 +198,12 @@ export class Local {
   async send(what, body) {
     if (what === "trace") return this.#trace(body);
     if (what !== "change") throw new Error(ELSEWHERE);
-    const result = await changeRun(this.model, this.#made(), body.changes, body.row);
-    return { ...result, patchable: this.file.patchable };
+    const made = this.#made(body.trace);
+    const { valid, problems } = await this.#valid(made, body.changes);
+    const wrong = problems.find((problem) => problem !== null);
+    if (wrong && !body.lenient) throw new Error(wrong);
+    const result = await changeRun(this.model, made, valid, body.row);
+    return { ...result, problems, patchable: this.file.patchable };
   }
 
   /**
@@ -184,7 +216,8 @@ export class Local {
   async *lines(what, body, signal) {
     if (what === "talk") yield* talk(this.model, body.turns, signal, this.template.model.talks);
     else if (what.startsWith("effects")) {
-      for await (const effect of measureHeads(this.model, this.#made(), allAttentions(this.manifest))) {
+      const made = this.#made(new URLSearchParams(what.split("?")[1]).get("trace") ?? undefined);
+      for await (const effect of measureHeads(this.model, made, allAttentions(this.manifest))) {
         if (signal.aborted) return;
         yield effect;
       }

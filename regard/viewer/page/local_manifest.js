@@ -2,9 +2,11 @@
 
 import { argmax } from "./local_tasks.js";
 import { last } from "./dom.js";
+import { chooseOpening, evenBits, findPatterns, headKinds, nameHeads } from "./local_heads.js";
 
 /** @typedef {import("./local_run.js").Run} Run */
 /** @typedef {import("./local_tasks.js").Model} Model */
+/** @typedef {Pick<Manifest, "tokens" | "ids">} Sides */
 /** A run, with what it was made of.
  * @typedef {{ run: Run, reading: Reading, written: number[] | null, unread: number, input: string | null,
  *   exact: boolean }} Made */
@@ -18,35 +20,34 @@ export function shapeOf(run, name) {
   return dims === 1 ? [width] : dims === 2 ? [rows, width] : [heads, rows, width];
 }
 
-/** What each head does: entropy in bits, the weight on the first token, and where queries and keys are the
- * same tokens, on the token itself and the one before.
- * @type {(run: Run, attention: AttentionInfo) => HeadKinds[]} */
-function headKinds(run, { name, rows, columns }) {
+/** @type {(run: Run, attention: AttentionInfo) => import("./local_heads.js").Weights} */
+function weightsOf(run, { name }) {
   const [heads, queries, keys] = shapeOf(run, `${name}.weights`);
-  return Array.from({ length: heads }, (_, h) => {
-    let [entropy, diagonal, previous, first] = [0, 0, 0, 0];
-    for (let t = 0; t < queries; t++) {
-      const row = run.row(`${name}.weights`, t).subarray(h * keys, (h + 1) * keys);
-      for (const p of row) entropy -= p > 0 ? p * Math.log2(p) : 0;
-      if (t < keys) diagonal += row[t];
-      if (t > 0 && t <= keys) previous += row[t - 1];
-      first += row[0];
-    }
-    const kinds = { entropy: entropy / queries, first: first / queries };
-    if (rows !== columns) return kinds;
-    return { ...kinds, diagonal: diagonal / queries, previous: previous / Math.max(1, queries - 1) };
-  });
+  return {
+    heads, queries, keys,
+    row: (h, t) => run.row(`${name}.weights`, t).subarray(h * keys, (h + 1) * keys),
+    allowed: (t, j) => run.row(`${name}.reason`, t)[j] === 0,
+  };
 }
 
-/** @type {(run: Run, attention: AttentionInfo) => AttentionInfo} */
-function describeAttention(run, attention) {
-  const { name } = attention;
+/** @type {(run: Run, attention: AttentionInfo, sides: Sides, grid: [number, number] | null) =>
+ *   AttentionInfo} */
+function describeAttention(run, attention, { tokens, ids }, grid) {
+  const { name, rows, columns } = attention;
+  const idsOf = (/** @type {string} */ side) =>
+    (ids[side]?.length === tokens[side].length ? ids[side] : [...tokens[side].keys()]);
   let masked = false;
   for (let t = 0; t < run.count(`${name}.reason`) && !masked; t++) {
     masked = run.row(`${name}.reason`, t).some((reason) => reason > 0);
   }
-  // Which pattern a head follows is known only for the input that the file was saved with.
-  return { ...attention, masked, kinds: headKinds(run, attention), patterns: {}, roles: [] };
+  const weights = weightsOf(run, attention);
+  const queries = idsOf(rows);
+  const cells = ids[rows] && ids[columns] ? null : grid; // words that look at words have none
+  const patterns = findPatterns(weights, [queries, rows === columns ? queries : idsOf(columns)], cells);
+  return {
+    ...attention, masked, patterns, kinds: headKinds(weights, rows === columns),
+    bits: evenBits(weights), roles: nameHeads(patterns, weights.heads),
+  };
 }
 
 /** @type {(run: Run, box: GraphBox) => GraphBox} */
@@ -82,7 +83,7 @@ function spellBytes(tokens) {
 }
 
 /** The tokens of each side.
- * @type {(model: Model, template: Manifest, made: Made) => Pick<Manifest, "tokens" | "ids">} */
+ * @type {(model: Model, template: Manifest, made: Made) => Sides} */
 function tokensOf({ task, reader, writer }, template, { run, written }) {
   /** @type {Manifest["tokens"]} */
   const tokens = {};
@@ -104,9 +105,12 @@ function tokensOf({ task, reader, writer }, template, { run, written }) {
 export function describeRun(model, template, made, id) {
   const { run } = made;
   const names = run.program.names;
+  const sides = tokensOf(model, template, made);
+  const attentions = Object.fromEntries(Object.entries(template.attentions).map(([part, all]) =>
+    [part, all.map((one) => describeAttention(run, one, sides, template.grid))]));
   return {
     ...template,
-    ...tokensOf(model, template, made),
+    ...sides,
     id,
     input: made.input,
     exact: made.exact,
@@ -115,8 +119,8 @@ export function describeRun(model, template, made, id) {
     difference: null,
     tensors: Object.fromEntries(Object.entries(template.tensors).filter(([name]) => names.includes(name))
       .map(([name, info]) => [name, { ...info, shape: shapeOf(run, name) }])),
-    attentions: Object.fromEntries(Object.entries(template.attentions)
-      .map(([part, all]) => [part, all.map((one) => describeAttention(run, one))])),
+    attentions,
+    opening: chooseOpening(attentions),
     graph: template.graph.map(({ title, boxes }) => ({
       title, boxes: boxes.filter(({ name }) => names.includes(name)).map((box) => describeBox(run, box)),
     })),

@@ -1,5 +1,6 @@
 /* What if, with a saved model: the same run with changes, and what each head contributes. */
 
+import { messageOf } from "./dom.js";
 import { argmax, pause, readInput, topIds, trace, write } from "./local_tasks.js";
 
 const TOP = 12; // most probable tokens before, and after
@@ -40,6 +41,15 @@ function headsOf({ program }, { part = "", head = 0 }) {
   return step.heads;
 }
 
+/** @type {(model: Model, made: Made, change: Change) => void} */
+function checkWeights(model, { run }, change) {
+  const { part = "", query = 0, to } = change;
+  const keys = run.row(`${part}.weights`, 0).length / headsOf(model, change);
+  if (query >= run.count(`${part}.weights`)) throw new Error(`query: there is no token ${query}`);
+  if (Array.isArray(to) && to.length !== keys) throw new Error(`to: give ${keys} weights, not ${to.length}`);
+  if (Number(to) >= keys) throw new Error(`to: there is no token ${to}`);
+}
+
 /** The rows of a part on another input.
  * @type {(model: Model, made: Made, change: Change) => Promise<RowEdit>} */
 async function takeRows(model, made, { part = "", at, input }) {
@@ -69,6 +79,7 @@ async function toEdits(model, made, changes) {
     if (kind === "silence") {
       add(`${part}.heads`, editHead(headsOf(model, change), head, (row) => row.fill(0)));
     } else if (kind === "weights") {
+      checkWeights(model, made, change);
       const edit = editHead(headsOf(model, change), head, replaceWeights(to));
       add(`${part}.weights`, (t, row) => (t === query ? edit(t, row) : undefined));
     } else if (kind === "take") add(part, await takeRows(model, made, change));
@@ -83,6 +94,28 @@ async function toEdits(model, made, changes) {
       return copy;
     },
   };
+}
+
+/**
+ * What is wrong with each change, on its own.
+ * @type {(model: Model, made: Made, changes: Change[]) => Promise<(string | null)[]>}
+ */
+export async function findProblems(model, made, changes) {
+  const problems = [];
+  for (const change of changes) {
+    problems.push(await toEdits(model, made, [change]).then(() => null, messageOf));
+  }
+  return problems;
+}
+
+/**
+ * The whole run with changes.
+ * @type {(model: Model, made: Made, changes: Change[]) => Promise<Made>}
+ */
+export async function traceChanged(model, made, changes) {
+  const edits = await toEdits(model, made, changes);
+  const { run } = await trace(model, { ...made.reading, written: made.written ?? undefined }, edits);
+  return { ...made, run };
 }
 
 /** @param {Float32Array} row */

@@ -86,12 +86,12 @@ export const look = {
       if (stage.clientWidth === width && stage.clientHeight === height) return;
       const isFirst = width === 0;
       [width, height] = [stage.clientWidth, stage.clientHeight];
+      const active = isFirst ? focused : layer.querySelector(":focus")?.id;
       layer.replaceChildren();
       light = depth.draw(layer, width, height);
       say(scene.token);
-      if (!isFirst) return;
-      zoom(stage, layer, before, name);
-      if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+      if (isFirst) zoom(stage, layer, before, name);
+      if (active) document.getElementById(active)?.focus({ preventScroll: true });
     }).observe(stage);
     current = {
       light: (query) => {
@@ -104,7 +104,8 @@ export const look = {
     app.current = { name: "look", csv: () => weightTable(scene), ...depth.output };
     const table = scene.attention ? tableTwin(title, () => weightTable(scene))
       : tableTwin("The parts of this model", () => partTable(scene));
-    root.append(h("div", { class: "above" }, crumbs(app, scene, name), tourButton(app)), sentence,
+    root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
+      h("div", { class: "above" }, crumbs(app, scene, name), tourButton(app)), sentence,
       stage, h("div", { class: "below" }, evidence(scene), table));
   },
 };

@@ -14,7 +14,8 @@ import { largestWeights } from "./scene_data.js";
 /** @typedef {SceneItem & { times: number }} Slab */
 
 /** Pixels of a slab and between two. */
-export const [SLAB, GAP] = [32, 9];
+export const SLAB = 32;
+export const GAP = 9;
 const MARGIN = 20;
 const [LEAST_ROW, MOST_ROW] = [22, 54];
 const NARROW = 720; // pixels, below which the answer is under the tokens

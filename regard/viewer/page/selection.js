@@ -138,3 +138,38 @@ export function parsePlace(text, shape) {
  */
 export const heading = (title, ...remark) =>
   h("h2", {}, title, remark.length ? h("small", { class: "pale" }, ...remark) : null);
+
+/**
+ * The changes that the address holds.
+ * @param {State} state
+ * @returns {Change[]}
+ */
+export function readChanges(state) {
+  try {
+    const changes = JSON.parse(state.changes ?? "[]");
+    const isChange = (/** @type {unknown} */ one) => one instanceof Object && !Array.isArray(one);
+    return Array.isArray(changes) ? changes.filter(isChange) : [];
+  } catch {
+    return [];
+  }
+}
+
+/** @type {(string | undefined)[]} the changes before each change */
+const past = [];
+
+/**
+ * Change what the model computes, in all views.
+ * @param {App} app
+ * @param {Change[]} changes
+ */
+export function setChanges({ state, go }, changes) {
+  past.push(state.changes);
+  go({ changes: changes.length ? JSON.stringify(changes) : null }, { replace: true });
+}
+
+export const canUndo = () => past.length > 0;
+
+/** @param {App} app */
+export function undoChange({ go }) {
+  if (past.length) go({ changes: past.pop() ?? null }, { replace: true });
+}

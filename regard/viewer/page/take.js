@@ -1,9 +1,10 @@
 /* Take away what was looked at last: an image, its numbers, the page as one file, the lines of Python. */
 
+import { changeLines } from "./changes.js";
 import { penOf, themeColour } from "./colour.js";
 import { h, pythonString, s, svgRoot } from "./dom.js";
 import { inputLiteral, loadLines } from "./python.js";
-import { allAttentions, heading } from "./selection.js";
+import { allAttentions, heading, readChanges } from "./selection.js";
 
 const PNG_SIDE = 2000; // pixels of the longer side, at least
 const PNG_MOST = 8000; // and at most
@@ -120,9 +121,13 @@ function outputRow(output, number) {
 }
 
 /** @param {App} app */
-function pythonLines({ manifest, current }) {
+function pythonLines({ manifest, current, state }) {
   const input = inputLiteral(manifest);
-  const lines = [...loadLines(manifest), `trace = regard.trace(model, ${input})`];
+  const carried = manifest.base && current?.name !== "what-if";
+  const changes = carried ? changeLines(manifest, readChanges(state), input) : [];
+  const traced = changes.length ? [...changes.slice(0, -2), "trace = changed"]
+    : [`trace = regard.trace(model, ${input})`];
+  const lines = [...loadLines(manifest), ...traced];
   if (current?.python) return [...lines, ...current.python(input)].join("\n");
   const first = allAttentions(manifest)[0];
   const [tensor, head] = current?.tensor ?? [first ? `${first.name}.weights` : "logits"];

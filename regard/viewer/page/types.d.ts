@@ -173,6 +173,8 @@ interface Manifest {
   context: number | null;
   grid: [number, number] | null;
   difference: number | null;
+  /** The trace without the changes of What if, if this one has some. */
+  base?: string;
   tensors: Record<string, TensorInfo>;
   sums: Record<string, Sum>;
   texts: Record<string, TensorText>;
@@ -288,6 +290,8 @@ interface ChangeResult {
   row: number;
   top: WordChange[];
   patchable: string[];
+  /** What is wrong with each change. */
+  problems?: (string | null)[];
 }
 
 interface HeadEffect {

@@ -1,12 +1,12 @@
 /* What if: silenced heads, other weights, hidden tokens, parts of another input; and the predictions then. */
 
-import { changeForm, changeLines, describeChange, namedAttentions, readChanges } from "./changes.js";
+import { changeForm, changeLines, describeChange, namedAttentions } from "./changes.js";
 import {
   alertBox, formatNumber, formatPercent, h, label, messageOf, numberTokens, range, stepMenu,
 } from "./dom.js";
 import { Heatmap } from "./heatmap.js";
 import { inputLiteral, loadLines } from "./python.js";
-import { heading } from "./selection.js";
+import { heading, readChanges, setChanges } from "./selection.js";
 import { drawVersus } from "./versus.js";
 
 const RANKED = 20; // heads in the list
@@ -16,7 +16,7 @@ const RANKED = 20; // heads in the list
 /** @type {View} */
 export const whatif = {
   async show(root, app) {
-    const { manifest, state, source, go } = app;
+    const { manifest, state, source } = app;
     if (!manifest.outputs) {
       root.append(heading("What if"), h("p", {},
         "This model does not predict tokens or classes, so there is no answer whose change could be shown."));
@@ -28,12 +28,11 @@ export const whatif = {
       showLines(root, manifest, changes);
       return;
     }
-    const set = (/** @type {Change[]} */ next) =>
-      go({ changes: next.length ? JSON.stringify(next) : null }, { replace: true });
+    const set = (/** @type {Change[]} */ next) => setChanges(app, next);
     const { result, problem } = await runChanges(app, changes);
-    root.append(heading("What if", "changes apply while the model runs; the model itself stays as it is"),
+    root.append(heading("What if", "changes apply while the model runs, in all views; it stays as it is"),
       changeForm(app, result.patchable, (change) => set([...changes, change])),
-      changeList(manifest, changes, set));
+      changeList(manifest, changes, result.problems ?? [], set));
     if (problem) root.append(alertBox(problem));
     if (!changes.length) {
       root.append(h("p", { class: "pale" }, "Nothing is changed yet: before and after are the same."));
@@ -60,7 +59,7 @@ function showLines(root, manifest, changes) {
  * Run the model with the changes; if they don't apply, without, and say why.
  * @type {(app: App, changes: Change[]) => Promise<{ result: ChangeResult, problem: string | null }>}
  */
-async function runChanges({ source, state, taken }, changes) {
+async function runChanges({ source, state, taken, manifest }, changes) {
   if (!source.live) throw new Error("the model is not here");
   const row = state.row === undefined ? undefined : Number(state.row) | 0;
   try {
@@ -68,21 +67,30 @@ async function runChanges({ source, state, taken }, changes) {
       throw new Error("The other file is no longer here; choose it again.");
     }
     const sent = changes.map((change) => (change.picture ? { ...change, picture: taken } : change));
-    return { result: await source.send("change", { changes: sent, row }), problem: null };
+    const body = { trace: manifest.base ?? manifest.id, changes: sent, row, lenient: true };
+    return { result: await source.send("change", body), problem: null };
   } catch (error) {
-    return { result: await source.send("change", { changes: [], row }), problem: messageOf(error) };
+    const body = { trace: manifest.base ?? manifest.id, changes: [], row };
+    return { result: await source.send("change", body), problem: messageOf(error) };
   }
 }
 
-/** @type {(manifest: Manifest, changes: Change[], set: (changes: Change[]) => void) => HTMLElement} */
-function changeList(manifest, changes, set) {
+/**
+ * @param {Manifest} manifest
+ * @param {Change[]} changes
+ * @param {(string | null)[]} problems why a change has no effect
+ * @param {(changes: Change[]) => void} set
+ */
+function changeList(manifest, changes, problems, set) {
   return h("ol", { class: "changes", "aria-label": "Changes" }, changes.map((change, i) => {
     const words = describeChange(manifest, change);
     const remove = {
       type: "button", id: `remove-${i}`, "aria-label": `Remove: ${words}`,
       onclick: () => set(changes.filter((_, n) => n !== i)),
     };
-    return h("li", {}, h("span", {}, words), h("button", remove, "Remove"));
+    const problem = problems[i];
+    return h("li", {}, h("span", {}, words), h("button", remove, "Remove"),
+      problem ? alertBox(`Not applied: ${label(problem, 300)}`) : null);
   }));
 }
 
@@ -162,16 +170,55 @@ function showRanking(root, app, silence) {
     root.append(h("button", { type: "button", id: "rank", onclick }, `Rank all heads (${count} runs)`));
     return;
   }
-  const place = h("div", { id: "ranked" },
-    h("p", { class: "pale", role: "status" }, `Silencing ${count} heads, one after another …`));
+  const place = h("div", { id: "ranked" });
   root.append(place);
-  source.get("effects").then((/** @type {HeadEffect[]} */ effects) => {
-    const map = effectMap(manifest, effects, silence);
-    const list = effectTable(manifest, effects, silence);
-    place.replaceChildren(map.root, h("div", { class: "scroll over" }, list));
-    const { canvas, svg } = map.output;
-    app.current = { name: "what-if", ...app.current, canvas, svg };
-  }).catch((error) => place.replaceChildren(alertBox(messageOf(error))));
+  const trace = manifest.base ?? manifest.id;
+  const effects = ranked.get(trace);
+  if (effects) showEffects(place, app, effects, silence);
+  else measureHeads(place, app, trace, count, silence);
+}
+
+/** @type {Map<string, HeadEffect[]>} */
+const ranked = new Map(); // by trace
+
+/**
+ * Silence head after head, and say how far it is.
+ * @type {(place: HTMLElement, app: App, trace: string, count: number, silence: Silence) => Promise<void>}
+ */
+async function measureHeads(place, app, trace, count, silence) {
+  const { source, go } = app;
+  if (!source.live) return;
+  const stopper = new AbortController();
+  const bar = h("progress", { id: "ranking-progress", max: count, value: 0, "aria-label": "Heads silenced" });
+  const words = h("span", { class: "pale", role: "status" }, `Silencing ${count} heads, one after another …`);
+  const cancel = h("button", { type: "button", id: "cancel-rank", onclick: () => {
+    stopper.abort();
+    go({ rank: null }, { replace: true });
+  } }, "Cancel");
+  place.replaceChildren(h("p", { class: "ranking" }, bar, words, cancel));
+  /** @type {HeadEffect[]} */
+  const effects = [];
+  try {
+    for await (const effect of source.lines(`effects?trace=${trace}&stream=1`, null, stopper.signal)) {
+      if (effects.length && !place.isConnected) stopper.abort(); // another view is open
+      effects.push(effect);
+      bar.value = effects.length;
+    }
+    effects.sort((a, b) => b.kl - a.kl);
+    ranked.set(trace, effects);
+    showEffects(place, app, effects, silence);
+  } catch (error) {
+    if (!stopper.signal.aborted) place.replaceChildren(alertBox(messageOf(error)));
+  }
+}
+
+/** @type {(place: HTMLElement, app: App, effects: HeadEffect[], silence: Silence) => void} */
+function showEffects(place, app, effects, silence) {
+  const map = effectMap(app.manifest, effects, silence);
+  const list = effectTable(app.manifest, effects, silence);
+  place.replaceChildren(map.root, h("div", { class: "scroll over" }, list));
+  const { canvas, svg } = map.output;
+  app.current = { name: "what-if", ...app.current, canvas, svg };
 }
 
 /** @type {(manifest: Manifest, effects: HeadEffect[], silence: Silence) => Heatmap} */
