@@ -15,7 +15,6 @@ from regard.errors import UserError
 from regard.runs.score import score_model
 from regard.tasks import Answer, Request, Task
 from regard.text.tokenizer import Tokenizer
-from regard.vision.decoding import FileBytes
 
 MOST_SAMPLES = 4096  # answers to one input
 
@@ -81,6 +80,8 @@ class Model:
         if isinstance(source, str | Path):
             source = self.task.find_file(str(source))
         elif is_pillow_image(source) or isinstance(source, bytes):
+            from regard.vision.decoding import FileBytes  # imports Pillow
+
             source = FileBytes("", "the input", data=encode_if_image(source))
         return source if target is None else (source, target)
 

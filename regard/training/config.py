@@ -56,9 +56,9 @@ class TrainConfig:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     # What each of several processes has of the weights: all (ddp), a share (fsdp); or a share in a group of
-    # processes, of which each has all (hybrid): `shard` processes, by default those of a machine.
+    # `shard` processes that has all (hybrid).
     parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"
-    shard: int | None = None
+    shard: int | None = None  # processes of such a group (default: those of a machine)
 
     def __post_init__(self) -> None:
         if self.steps is None and self.epochs is None and self.minutes is None:

@@ -240,9 +240,8 @@ def test_workers_that_cannot_start(run, tmp_path):
         _, errors = server.communicate(timeout=60)
     assert server.returncode == 1
     *replaced, last = errors.splitlines()[1:]
-    assert [("signal 9" in line, "status 7" in line) for line in replaced] == [(True, False)] + 4 * [
-        (False, True)
-    ]
+    ends = [("signal 9" in line, "status 7" in line) for line in replaced]
+    assert ends == [(True, False), (False, True), (False, True)]  # the third in a row is the last
     assert "before it was ready" in last
 
 
