@@ -158,6 +158,8 @@ def steps(folder: Path) -> list[int]:
     except FileNotFoundError:
         return []
     except OSError as e:
+        if folder.parent.is_file():
+            return []  # of a model that is one file, such as a GGUF
         raise unreadable(e, folder) from None
     return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
 

@@ -171,3 +171,8 @@ def test_other_files_in_an_unfinished_checkpoint_stay(folder: Path) -> None:
     assert is_intact(folder / "step-9")
     (aside,) = folder.glob(".step-9*")
     assert [path.name for path in aside.iterdir()] == ["thesis.txt"]
+
+
+def test_a_model_that_is_one_file_has_no_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    assert checkpoint.steps(tmp_path / "model.gguf" / "checkpoints") == []
