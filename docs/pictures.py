@@ -29,6 +29,7 @@ COLOURS = 256  # of a picture: files stay small
 
 # Which kind of model shows a view, in which state; without a line, one that writes.
 STATES = {
+    "look": ("answer", ""),
     "alignment": ("answer", "beams=4&node=3,5"),
     "map": ("answer", ""),
     "picture": ("see", "word=2"),
