@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from torch.distributed.run import get_args_parser
 
+from helpers.commands import call
 from helpers.looking import reader
 from helpers.serving import serve_models
 from regard.cli.parser import build_parser
@@ -94,3 +96,23 @@ def test_the_container_has_what_it_runs():
     for command in commands:
         build_parser().parse_args(shlex.split(command))
     assert re.search(r"^USER user$", DOCKERFILE, re.M)
+
+
+def test_slurm_starts_a_command_that_exists():
+    text = (ROOT / "deploy/slurm.sh").read_text()
+    words = shlex.split(text[text.index("-m regard") :].replace("$resume", "--resume"))
+    options = build_parser().parse_args(words[2:])
+    assert (options.command, options.data, options.out, options.resume) == ("train", ["$data"], "$run", True)
+    launcher = set(re.findall(r"--[a-z-]+(?= )", text[text.index("torchrun ") : text.index("-m regard")]))
+    known = {string for action in get_args_parser()._actions for string in action.option_strings}
+    assert launcher <= known | {string.replace("_", "-") for string in known}
+
+
+def test_the_recipe_of_a_large_model_is_planned(capsys, tmp_path):
+    """As docs/scale.md prints it, except for the vocabulary."""
+    (tmp_path / "a.txt").write_text("The fox jumps over the lazy dog. " * 99)
+    call("train", ROOT / "deploy/7b.toml", tmp_path / "a.txt", "--dry-run", "--for", "256xh100")
+    out = capsys.readouterr().out
+    assert "256 processes, groups of 8 share the weights" in out
+    assert "250,000 steps of 4.19 M tokens" in out
+    assert "only" not in out  # it fits

@@ -20,6 +20,7 @@ SECTIONS: dict[str, list[str | Callable[[], str]]] = {
         "hearing.md",
         "looking.md",
         "training.md",
+        "scale.md",
         "runs.md",
         "exporting.md",
         "serving.md",
