@@ -126,11 +126,12 @@ def build_parser() -> Parser:
 
     p = add("export", "write a model as a folder for other programs")
     p.add_argument("model", metavar="MODEL")
-    p.add_argument("out", metavar="DIR", help="a new folder; of word2vec, a file: .txt or .bin")
+    p.add_argument("out", metavar="DIR", help="a new folder, or a file: .gguf; of word2vec .txt or .bin")
     add_adapter_option(p)
-    formats = ["hf", "onnx", "ctranslate2", "word2vec", "peft"]
+    formats = ["hf", "onnx", "ctranslate2", "gguf", "word2vec", "peft"]
     p.add_argument("--to", choices=formats, default="hf", help="the format (default: hf, Hugging Face)")
-    add_dtype_option(p, "bfloat16, int8 or int4: a smaller folder, for Regard (default: auto, float32)")
+    about = "bfloat16, int8 or int4: a smaller GGUF, or folder for Regard (default: auto, float32 or F16)"
+    add_dtype_option(p, about)
     licence = "the licence for the model's card, such as apache-2.0"
     p.add_argument("--license", metavar="NAME", help=licence)
 

@@ -24,12 +24,14 @@ class ExportRequest:
     begin: int | None = None  # the token that starts a target
     end: int | None = None  # the token that ends a text or a target
     ends: Sequence[int] = ()  # all tokens that end a text
+    first: Sequence[int] = ()  # the tokens before every text
     source_end: int | None = None  # the token that ends a source
     samples: Sequence[Sequence[int]] = ()  # encoded texts, to check the export with
     chat_template: str | None = None
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # by role, for the chat template
     adapter: Path | None = None  # the folder with the adapter that is part of the model
     card: CardFacts = field(default_factory=CardFacts)
+    dtype: str = "auto"  # of the weights, where the format has several
 
     @property
     def generates(self) -> bool:

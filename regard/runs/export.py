@@ -30,12 +30,14 @@ def export(
     """Write a folder of the model for other programs; return a line that says what trying it showed.
 
     `hf` is Hugging Face's layout, which `load` reads, too. With a `dtype` of fewer bits than float32, it is a
-    folder for `load` alone. `license` is the hub's name of a licence, such as apache-2.0, for the model's
-    card; otherwise it is that of the model it began from, if a card says so.
+    folder for `load` alone, or a GGUF file. `license` is the hub's name of a licence, such as apache-2.0, for
+    the model's card; otherwise it is that of the model it began from, if a card says so.
     """
     if to not in EXPORTS:
         raise UserError(f"to={to} is not known; known are {', '.join(EXPORTS)}")
-    if dtype not in ("auto", "float32"):
+    if dtype not in ("auto", "float32", *PRECISIONS):
+        raise UserError(f"dtype={dtype} is not known; known are auto, float32, {', '.join(PRECISIONS)}")
+    if dtype not in ("auto", "float32") and to != "gguf":
         if to != "hf":
             raise UserError(f"dtype={dtype} is not for --to {to}; leave one of them out")
         return export_small(model, Path(folder), dtype)
@@ -55,6 +57,7 @@ def export(
         begin=task.begin,
         end=end,
         ends=task.ends,
+        first=task.starts,
         target_tokenizer=None if other is None else other.inner.to_str(),
         source_end=task.end if task.source_end is None else task.source_end,
         samples=[
@@ -64,14 +67,13 @@ def export(
         special_tokens={} if template is None else template.specials,
         adapter=model.folder if model.folder and (model.folder / BASE).is_file() else None,
         card=card_facts(model, Path(folder).name, license),
+        dtype=dtype,
     )
     return EXPORTS[to](folder, request)
 
 
 def export_small(model: Model, folder: Path, dtype: str) -> str:
     """Write a folder like a run's, with the weights of layers in fewer bits; return how small it is."""
-    if dtype not in PRECISIONS:
-        raise UserError(f"dtype={dtype} is not known; known are auto, float32, {', '.join(PRECISIONS)}")
     if model.folder is None or not (model.folder / RECIPE).is_file():
         raise UserError(f"{model.folder}: dtype={dtype} is for models that were trained here; leave it out")
     tensors = quantized_tensors(model.model, dtype)

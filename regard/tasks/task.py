@@ -115,6 +115,11 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """The tokens that end an answer."""
         return self.ends or (() if self.end is None else (self.end,))
 
+    @property
+    def starts(self) -> Sequence[int]:
+        """The tokens before every text, where a model was trained so."""
+        return ()
+
     # Data
 
     @classmethod

@@ -61,6 +61,10 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
         ends = [self.tokenizer.id(name) for name in TURNS if name in template.text]
         self.ends = tuple(dict.fromkeys([*self.ends, *(id for id in ends if id is not None)]))
 
+    @property
+    def starts(self) -> Sequence[int]:
+        return self.first
+
     def adopt_prompt_format(
         self, begin: int | None, ends: Sequence[int], first: list[int] | None, template: Template | None
     ) -> None:

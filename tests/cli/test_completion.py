@@ -41,6 +41,7 @@ def test_bash(
         "hf",
         "onnx",
         "ctranslate2",
+        "gguf",
         "word2vec",
         "peft",
     }

@@ -121,6 +121,15 @@ def build_bpe(file: Gguf, pieces: Sequence[str]) -> tokenizers.Tokenizer:
     merges = [(pair[0], pair[1]) for pair in pairs]
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab, merges, ignore_merges=pre == "llama3"))
     tokenizer.decoder = decoders.ByteLevel()
+    steps, normalizer = byte_level_steps(pre)
+    tokenizer.pre_tokenizer = steps
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    return tokenizer
+
+
+def byte_level_steps(pre: str) -> tuple[pre_tokenizers.PreTokenizer, normalizers.Normalizer | None]:
+    """How a text is split, and normalised before that, by a name of PRE_TOKENIZERS."""
     if pre in ("llama3", "qwen2"):
         pattern = LLAMA_PATTERN if pre == "llama3" else LLAMA_PATTERN.replace("{1,3}", "")
         split = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
@@ -128,10 +137,7 @@ def build_bpe(file: Gguf, pieces: Sequence[str]) -> tokenizers.Tokenizer:
     else:
         digits = [pre_tokenizers.Digits(individual_digits=True)] if pre == "digits" else []
         steps = [*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    if pre == "qwen2":
-        tokenizer.normalizer = normalizers.NFC()
-    return tokenizer
+    return pre_tokenizers.Sequence(steps), normalizers.NFC() if pre == "qwen2" else None
 
 
 def build_sentencepiece(file: Gguf, pieces: Sequence[str], types: Sequence[int]) -> tokenizers.Tokenizer:
