@@ -1,0 +1,203 @@
+"""Writing and translating on a CPU in each precision, next to CTranslate2 and transformers; starting.
+
+    python bench/cpu.py [ROW ...] [--repeat 3] [--seconds 5] [--threads N] [--small]
+
+Models have random weights. Contenders run in turns in one process and with the same threads; rates are
+medians of the repetitions, and ratios are to CTranslate2 in float32, where it takes part. The row `start` is
+the wall time of whole commands. Ends with one JSON line.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import regard
+from regard.bench.folders import gpt_run, letters, transformer_run
+from regard.bench.measure import Job, Options, Row, measure, repeated
+from regard.convert.export import import_extra
+from regard.models import GPTConfig
+from regard.runs.export import export
+from regard.tasks import Translate
+from regard.text.tokenizer_kinds import train_tokenizer
+
+PRECISIONS = ("float32", "bfloat16", "int8", "int4")
+PEER = "CTranslate2 float32"
+VOCAB = 50257
+
+
+def ctranslate2_folder(run: Path, folder: Path) -> Path:
+    if not folder.exists():
+        export(regard.load(run, "cpu"), folder, "ctranslate2")
+    return folder
+
+
+def write_row(streams: int, options: Options) -> Row:
+    """128 new tokens after 32, greedy, GPT-2's size."""
+    size, vocab, length, new = options.size(("gpt2", VOCAB, 32, 128), ("pico", 97, 5, 6))
+    run, text = gpt_run(options.scratch / f"gpt-{streams}", size, vocab)
+    prompts = [text[i * 7 : i * 7 + length] for i in range(streams)]
+
+    def ours(dtype: str) -> Job:
+        model = regard.load(run, "cpu", dtype=dtype)
+
+        def write() -> float:
+            answers = model.ask(prompts, temperature=0, max_new_tokens=new)
+            assert all(len(answer) == new for answer in answers)
+            return float(streams * new)
+
+        return repeated(write, options)
+
+    def engine(dtype: str) -> Job:
+        ctranslate2 = import_extra("ctranslate2")
+        folder = ctranslate2_folder(run, options.scratch / f"gpt-{streams}.ct2")
+        threads = torch.get_num_threads()
+        generator = ctranslate2.Generator(str(folder), compute_type=dtype, intra_threads=threads)
+        tokens = [list(prompt) for prompt in prompts]
+
+        def write() -> float:
+            results = generator.generate_batch(
+                tokens, max_length=new, min_length=new, include_prompt_in_result=False
+            )
+            assert all(len(result.sequences[0]) == new for result in results)
+            return float(streams * new)
+
+        return repeated(write, options)
+
+    def transformers() -> Job:
+        model = hf_gpt2(GPTConfig.PRESETS["gpt2"] | GPTConfig.PRESETS[size], vocab)
+        ids = torch.randint(vocab, (streams, length))
+        mask = torch.ones_like(ids)
+
+        def write() -> float:
+            model.generate(
+                ids,
+                attention_mask=mask,
+                max_new_tokens=new,
+                min_new_tokens=new,
+                do_sample=False,
+                pad_token_id=0,
+            )
+            return float(streams * new)
+
+        return repeated(write, options)
+
+    contenders: dict[str, Callable[[], Job]] = {f"regard {d}": partial(ours, d) for d in PRECISIONS}
+    contenders |= {f"CTranslate2 {d}": partial(engine, d) for d in ("float32", "int8")}
+    return Row("tokens", contenders | {"transformers float32": transformers})
+
+
+def hf_gpt2(shape: dict[str, Any], vocab: int) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_positions": 1024, "n_embd": shape["dim"], "n_layer": shape["depth"], "n_head": shape["heads"]}
+    model: nn.Module = GPT2LMHeadModel(GPT2Config(vocab_size=vocab, eos_token_id=None, **sizes))
+    return model.eval()
+
+
+def translate_row(beams: int, options: Options) -> Row:
+    """16 sentences of 16 words, 32 tokens of each answer; no answer ends before."""
+    preset, vocab, count, new = options.size(("base", 32_000, 16, 32), ("tiny", 97, 3, 5))
+    text = letters(vocab - len(Translate.specials) - 1)
+    tokenizer = train_tokenizer("char", [text], vocab, Translate.specials)
+    run = transformer_run(options.scratch / f"pairs-{beams}", preset, tokenizer)
+    texts = [text[i * 16 : i * 16 + 16] for i in range(count)]
+
+    def ours(dtype: str) -> Job:
+        model = regard.load(run, "cpu", dtype=dtype)
+
+        def translate() -> float:
+            model.ask(texts, num_beams=beams, temperature=0, max_new_tokens=new)
+            return float(count * new)
+
+        return repeated(translate, options)
+
+    def engine(dtype: str) -> Job:
+        ctranslate2 = import_extra("ctranslate2")
+        folder = ctranslate2_folder(run, options.scratch / f"pairs-{beams}.ct2")
+        threads = torch.get_num_threads()
+        translator = ctranslate2.Translator(str(folder), compute_type=dtype, intra_threads=threads)
+        end = tokenizer.tokens([Translate.specials.index("</s>")])
+        sources = [[*one, *end] for one in texts]
+
+        def translate() -> float:
+            translator.translate_batch(
+                sources, beam_size=beams, max_decoding_length=new, min_decoding_length=new
+            )
+            return float(count * new)
+
+        return repeated(translate, options)
+
+    contenders: dict[str, Callable[[], Job]] = {f"regard {d}": partial(ours, d) for d in PRECISIONS}
+    return Row("tokens", contenders | {f"CTranslate2 {d}": partial(engine, d) for d in ("float32", "int8")})
+
+
+def start_row(options: Options) -> Row:
+    """Whole commands, from the shell to the answer; a rate is commands per second."""
+    run, text = gpt_run(options.scratch / "start", *options.size(("tiny", 1000), ("pico", 97)))
+
+    def command(*words: str) -> Job:
+        def call() -> dict[str, float]:
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *words], check=True, capture_output=True)
+            return {"count": 1.0, "seconds": time.perf_counter() - start}
+
+        return call
+
+    ask = ("-m", "regard", "ask", str(run), text[:5], "--max-new-tokens", "5")
+    return Row(
+        "commands",
+        {
+            "regard ask": lambda: command(*ask),
+            "import torch": lambda: command("-c", "import torch"),
+            "import transformers": lambda: command("-c", "from transformers import GPT2LMHeadModel"),
+        },
+    )
+
+
+ROWS: dict[str, Callable[[Options], Row]] = {
+    "write-1": partial(write_row, 1),
+    "write-8": partial(write_row, 8),
+    "greedy": partial(translate_row, 1),
+    "beam-4": partial(translate_row, 4),
+    "start": start_row,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a repetition of a contender")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
+    o = parser.parse_args()
+    if unknown := [name for name in o.rows if name not in ROWS]:
+        parser.error(f"no row {unknown[0]}; there are {', '.join(ROWS)}")
+    torch.set_num_threads(o.threads)
+    options = Options(torch.device("cpu"), repeat=o.repeat, seconds=o.seconds, small=o.small)
+    summary: dict[str, dict[str, float]] = {}
+    for name in o.rows or ROWS:
+        result = measure(ROWS[name](options), options)
+        rates = {contender: one["rate"] for contender, one in result["results"].items()}
+        base = rates.get(PEER) or next(iter(rates.values()))
+        for contender, rate in rates.items():
+            print(f"{name:8} {contender:22} {rate:9.1f} {result['unit']}/s {rate / base:6.2f}x", flush=True)
+        for contender, why in result["failed"].items():
+            print(f"{name:8} {contender:22} failed: {why}", flush=True)
+        summary[name] = {contender: round(rate, 2) for contender, rate in rates.items()}
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()
