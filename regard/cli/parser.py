@@ -290,7 +290,7 @@ def add_look_options(p: argparse.ArgumentParser) -> None:
     )
     add_at_option(p)
     add_dtype_option(p)
-    p.add_argument("--view", metavar="NAME", help="the view; a wrong name lists them")
+    p.add_argument("--view", metavar="NAME", help="the view, or film; a wrong name lists them")
     p.add_argument("--layer", **INTEGER, help="the layer, from 0 (default: the last)")
     p.add_argument("--head", **INTEGER, help="the head, from 0 (default: the mean of all)")
     p.add_argument("--part", metavar="NAME", help="cross, encoder or decoder, of an encoder-decoder")

@@ -4,9 +4,11 @@
 and no state of the optimizer: a run is resumed from its checkpoints, never from its film.
 """
 
+import math
 import os
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 from regard.files import atomic
@@ -30,14 +32,18 @@ def film_steps(folder: Path) -> list[int]:
 
 
 def film_losses(folder: Path) -> list[tuple[int, float | None]]:
-    """The steps of a film, each with the training loss that was last logged by then."""
+    """The steps of a film, each with its loss."""
     steps = film_steps(folder)
-    if not steps:
-        return []
+    return list(zip(steps, logged_losses(folder, steps), strict=True)) if steps else []
+
+
+def logged_losses(folder: Path, steps: Sequence[int]) -> list[float | None]:
+    """The training loss of a run that was last logged at each step."""
     rows = [row for row in read_log(folder / LOG) if isinstance(row.get("loss"), float)]
+    rows = [row for row in rows if math.isfinite(row["loss"])]
     logged = [row["step"] for row in rows]
     before = [bisect_right(logged, step) for step in steps]
-    return [(step, rows[i - 1]["loss"] if i else None) for step, i in zip(steps, before, strict=True)]
+    return [rows[i - 1]["loss"] if i else None for i in before]
 
 
 def drop_later(folder: Path, step: int) -> None:

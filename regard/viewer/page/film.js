@@ -15,7 +15,7 @@ const isBusy = () => Boolean(document.getElementById("main")?.hasAttribute("aria
 const button = (id, words, onclick) => h("button", { type: "button", id, onclick }, words);
 
 /** @param {number} rate */
-const rateName = (rate) => `× ${formatNumber(rate)}`;
+const rateName = (rate) => `× ${rate}`;
 
 /** The bar of one page. It stays while views come and go. */
 class FilmBar {

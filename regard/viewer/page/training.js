@@ -227,7 +227,8 @@ export const training = {
     markStep(app.manifest.step);
     const cell = (/** @type {number | undefined} */ loss) => (loss === undefined ? "" : formatNumber(loss));
     const head = ["step", "training loss", "validation loss"];
-    const rows = () => log.map(({ step, loss, valid_loss: valid }) => [step, cell(loss), cell(valid)]);
+    const rows = () => log.filter(({ notice }) => !notice)
+      .map(({ step, loss, valid_loss: valid }) => [step, cell(loss), cell(valid)]);
     app.current = {
       name: "training",
       svg,
