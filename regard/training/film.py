@@ -87,7 +87,7 @@ def thin(steps: list[int], most: int) -> list[int]:
     """The steps to remove, so that at most so many stay, as far apart from each other as possible."""
     stay, gone = sorted(steps), []
     while len(stay) > most:
-        inner = range(1, max(2, len(stay) - NEWEST + 1))
+        inner = range(1, max(2, len(stay) - NEWEST))
         i = min(inner, key=lambda i: stay[min(i + 1, len(stay) - 1)] - stay[i - 1])
         gone.append(stay.pop(i))
     return gone

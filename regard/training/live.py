@@ -72,18 +72,21 @@ class LivePage:
     def receive(self, trainer: "Trainer") -> None:
         """Read what the child process writes, in a thread."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            message = json.loads(line)
-            if "url" in message:
-                self.url = message["url"]
-                trainer.reporter.notice(f"watch it learn: {self.url}")
-                if sys.stderr.isatty():
-                    webbrowser.open(message["url"])
-            elif "problem" in message:
-                trainer.reporter.notice(f"the page can't be shown: {message['problem']}")
-            else:
-                self.requests.put(message)
+        with self.process.stdout as lines:
+            for line in lines:
+                self.hear(json.loads(line), trainer)
         self.requests.put({"pause": False})  # nobody is left who could go on
+
+    def hear(self, message: Message, trainer: "Trainer") -> None:
+        if "url" in message:
+            self.url = message["url"]
+            trainer.reporter.notice(f"watch it learn: {self.url}")
+            if sys.stderr.isatty():
+                webbrowser.open(message["url"])
+        elif "problem" in message:
+            trainer.reporter.notice(f"the page can't be shown: {message['problem']}")
+        else:
+            self.requests.put(message)
 
     def tell(self, trainer: "Trainer", ended: bool = False) -> None:
         """Tell the page what the training does."""
