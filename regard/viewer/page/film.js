@@ -25,6 +25,8 @@ class FilmBar {
   /** @type {number | null} the frame that this bar asked for last */
   asked = null;
   waiting = false;
+  /** @type {number | undefined} until the next frame of a film that plays */
+  timer;
   polling = false;
   problem = "";
 
@@ -88,6 +90,8 @@ class FilmBar {
     document.body.classList.toggle("playing", this.playing || this.following);
     if (this.following && this.frames.length) this.want(last(this.frames)[0]);
     if (manifest.training && !this.polling) this.poll();
+    clearTimeout(this.timer);
+    if (this.playing) this.timer = setTimeout(() => this.tick(), PLAY); // a frame was drawn: the next one
   }
 
   showFrame() {
@@ -162,20 +166,16 @@ class FilmBar {
     const ended = step === null || this.index >= this.frames.length - 1;
     this.leave();
     this.playing = playing;
-    if (playing) {
-      if (ended) this.want(this.frames[0][0]);
-      setTimeout(() => this.tick(), PLAY);
-    }
+    if (playing && ended) this.want(this.frames[0][0]);
     this.update();
   }
 
   tick() {
     if (!this.playing) return;
     if (isBusy() || this.wanted !== null) {
-      setTimeout(() => this.tick(), SOON);
+      this.timer = setTimeout(() => this.tick(), SOON);
     } else if (this.index < this.frames.length - 1) {
       this.want(this.frames[this.index + 1][0]);
-      setTimeout(() => this.tick(), PLAY);
     } else if (this.app.manifest.training) {
       this.setFollowing(true);
     } else {
