@@ -120,10 +120,7 @@ class LivePage:
                 rate = request.get("rate", trainer.state.rate)
                 if rate != trainer.state.rate:
                     trainer.state.rate = rate
-                    trainer.log_notice(
-                        f"the learning rate is {rate:g} times the schedule's after step {trainer.step}, "
-                        "as asked on the page"
-                    )
+                    trainer.log_rate()
         self.tell(trainer)
 
     def pause(self, trainer: "Trainer") -> None:
@@ -162,6 +159,8 @@ class LivePage:
 
 def open_page(look: bool | str) -> LivePage | None:
     """The page that was asked for: with a text, it shows that; else the task's example."""
+    if look and distributed.RANK:
+        raise SystemExit(2)  # the first process says why
     return LivePage(look if isinstance(look, str) else None) if look else None
 
 

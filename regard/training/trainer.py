@@ -127,7 +127,7 @@ class Trainer:
             if isinstance(self.samples, StreamWindows):
                 self.samples.restore(state.stream)
             if state.rate != 1.0:
-                self.reporter.notice(f"the learning rate is {state.rate:g} times the schedule's, as before")
+                self.log_rate()
         if distributed.RANK == 0:
             drop_later(self.folder, self.step)
 
@@ -357,6 +357,12 @@ class Trainer:
 
     def log_notice(self, line: str) -> None:
         self.reporter.notice(line, logged_at=self.step)
+
+    def log_rate(self) -> None:
+        """Say by what the learning rate is multiplied from the next step on, and log it as a part of that
+        step: if that one is trained again, it is logged again, with what holds then."""
+        line = f"the learning rate is {self.state.rate:g} times the schedule's after step {self.step}"
+        self.reporter.notice(f"{line}, as asked on the page", logged_at=self.step + 1)
 
     # torch.compile
 
