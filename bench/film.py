@@ -4,16 +4,15 @@
 
 The same training alone, with its page and film (`look`), and with somebody who follows the newest frame on
 the page (`followed`): a client that asks for the progress every second, and for a trace of each new frame. In
-turns; the figures are medians. `seconds` are those from the first step to the last, by the run's log.
-`processor` is the processor time of the training's process, with its film and without the process that serves
-the page: on a machine that does other work, too, it says more. Ends with one JSON line with the ratios.
+turns; the figures are the best of all rounds, because other work only adds to them. `seconds` are those from
+the first step to the last, by the run's log; `processor` is the processor time of the training's process with
+its film and without the process that serves the page. Ends with one JSON line with the ratios.
 """
 
 import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -93,15 +92,13 @@ def main() -> None:
         for way in WAYS[n % 3 :] + WAYS[: n % 3]:
             runs[way].append(train(way, folder / f"{way}-{n}", o))
             print(way, json.dumps(runs[way][-1]), flush=True)
-    middle = {
-        way: {key: statistics.median(run[key] for run in runs[way]) for key in runs[way][0]} for way in WAYS
-    }
+    best = {way: {key: min(run[key] for run in runs[way]) for key in runs[way][0]} for way in WAYS}
     ratios = {
-        f"{way}_{key}": middle[way][key] / middle["alone"][key]
+        f"{way}_{key}": best[way][key] / best["alone"][key]
         for way in WAYS[1:]
         for key in ("seconds", "processor")
     }
-    print(json.dumps({**ratios, "frames": middle["look"]["frames"], "steps": o.steps}))
+    print(json.dumps({**ratios, "frames": best["look"]["frames"], "steps": o.steps}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from helpers.commands import PICO, train_model
 from helpers.errors import user_error
 from helpers.runs import before, notices, rows, same, stopped, tiny
 from regard.runs.film import film_steps
@@ -177,6 +178,12 @@ def post(url: str, body: dict[str, Any]) -> None:
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200
+
+
+def test_the_command(text: str, tmp_path: Path, silent_page: list[Any]) -> None:
+    train_model(tmp_path / "out", "write", text, "--look", "--steps", "2", *PICO)  # and prints its folder
+    assert film_steps(tmp_path / "out")[0] == 0
+    assert len(silent_page) == 1
 
 
 def test_it_stays_open_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
