@@ -115,7 +115,7 @@ def live_app(
     def build() -> Router:
         model = newest_model(folder, training)
         make_cancellable(model.model)
-        first = Session(model, input if input is not None else model.task.example_input())
+        first = Session(model, model.task.example_input() if input is None else model.open_input(input))
         return Router(LiveRoutes(training, model, first, limits.timeout).routes())
 
     page = LazyPage(build, limits.timeout)
