@@ -34,7 +34,7 @@ from regard.serve.registry import ServerLimits
 from regard.serve.server import PORT, bind_socket, uvicorn_config
 from regard.viewer.session import Session
 
-NICE = 10  # training goes first, where both want the same core
+NICE = 19  # training goes first, where both want the same core
 MAX_RATE = 100.0  # times the schedule's learning rate
 FIRST_FRAME = 600.0  # seconds that the page waits for the run's first frame
 

@@ -63,7 +63,8 @@ class LivePage:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment | {"CUDA_VISIBLE_DEVICES": ""},
-            start_new_session=True,  # Ctrl-C stops the training, not the page
+            process_group=0,  # Ctrl-C stops the training, not the page; in a session of its own, its low
+            # priority would count for nothing next to this one where Linux groups processes by sessions
         )
         _pages.append(self)
         threading.Thread(target=self.receive, args=(trainer,), name="page", daemon=True).start()
