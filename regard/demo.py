@@ -9,19 +9,22 @@ from regard.draw.terminal import heat
 from regard.runs.model import Model
 from regard.training.build import train
 from regard.training.job import free_folder
+from regard.training.live import stay_open
 
 QUESTION = "Hi how are you"
 STEPS = 400
 
 
-def demo(out: str | None = None) -> Model:
-    """Train, ask and draw; print what to try next to standard error."""
+def demo(out: str | None = None, look: bool = False) -> Model:
+    """Train, ask and draw; print what to try next to standard error. `look`: with the page open."""
     folder = Path(out) if out else free_folder(Path("runs/demo"))
-    model = train("chat", out=folder, steps=STEPS)
+    model = train("chat", out=folder, steps=STEPS, look=QUESTION if look else False)
     answer = model.ask(QUESTION)
     print(f"\n> {QUESTION}\n{answer}\n", flush=True)
     print(draw_attention(model, QUESTION, answer), flush=True)
     print(next_steps(folder), file=sys.stderr)
+    if look:
+        stay_open()
     return model
 
 
@@ -39,6 +42,7 @@ def next_steps(folder: Path) -> str:
     commands = {
         f"ask {folder}": "chat with it; Ctrl-D ends",
         f'ask {folder} "What is your name?"': "one answer",
+        "demo --look": "the same again: watch it learn, on a page in the browser",
         "train chat my.tsv": "your own chatbot: lines of question TAB reply",
         "train translate": "English to German, on built-in data",
         "train translate train.en train.de": "your own translator, from two parallel files",

@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from helpers.commands import call
 from helpers.paraphrases import PARAPHRASES, normal, sensible
 from regard import demo
 from regard.runs.load import load
@@ -43,6 +45,7 @@ def test_it_is_fine(shown: tuple[Path, str, str]) -> None:
 def test_it_says_what_to_try_next(shown: tuple[Path, str, str]) -> None:
     folder, _, advice = shown
     assert "regard ask runs/demo" in advice
+    assert "regard demo --look" in advice
     assert (folder / "runs/demo/model.safetensors").is_file()
 
 
@@ -59,3 +62,16 @@ def test_its_attention_is_that_of_the_model(shown: tuple[Path, str, str]) -> Non
     weights, rows, columns = model.task.cross_attention(model.model, demo.QUESTION, model.ask(demo.QUESTION))
     assert weights.shape == (len(rows), len(columns))
     assert weights.sum(-1).tolist() == pytest.approx([1.0] * len(rows), abs=1e-5)
+
+
+@pytest.mark.parametrize("words", [["demo"], ["demo", "--look"]])
+def test_the_page_shows_the_question(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def train(*_: Any, **options: Any) -> None:
+        asked.append(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "train", train)
+    assert call(*words) == 130
+    assert asked[0]["look"] == (demo.QUESTION if "--look" in words else False)

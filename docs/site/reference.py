@@ -128,6 +128,7 @@ def files_page() -> str:
         layout.CARD: "a description with the scores",
         layout.TENSORBOARD: "events for TensorBoard, with `--log tensorboard`",
         layout.CHECKPOINTS: "`step-N/`: what `--resume` needs, with a manifest of hashes",
+        layout.FILM: "`step-N.safetensors`: the weights at some steps, to look at, if trained with `--look`",
     }
     lines = ["# Files", "", "A run is a folder. Nothing in it is a pickle.", "", "| file | |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in about.items()]

@@ -76,10 +76,14 @@ def train(options: argparse.Namespace) -> None:
         return
     from regard.training.build import train
 
-    more = {"out": options.out, "resume": options.resume}
+    more = {"out": options.out, "resume": options.resume, "look": options.look}
     model = train(options.recipe, *options.data, **asked, set=changes, **more)
     if int(os.environ.get("RANK", 0)) == 0:
-        print(model.folder)
+        print(model.folder, flush=True)
+    if options.look:
+        from regard.training.live import stay_open
+
+        stay_open()
 
 
 def settings(options: argparse.Namespace) -> None:
@@ -136,7 +140,7 @@ def export(options: argparse.Namespace) -> None:
 def demo(options: argparse.Namespace) -> None:
     from regard.demo import demo
 
-    demo(options.out)
+    demo(options.out, options.look)
 
 
 def bench(options: argparse.Namespace) -> None:

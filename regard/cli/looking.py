@@ -31,8 +31,25 @@ def look(options: argparse.Namespace) -> None:
         texts = list(check_inputs(options.input))
         look(load_at(options), texts, options.view, **settings).save(options.save)
         print(options.save)
+    elif ending.endswith(".gif"):
+        save_film(options)
     else:
-        raise UserError(f"--save {options.save}: unknown format; use .svg, .png, .html or .safetensors")
+        raise UserError(f"--save {options.save}: unknown format; use .svg, .png, .gif, .html or .safetensors")
+
+
+def save_film(options: argparse.Namespace) -> None:
+    """Save a view of the model at the steps of its training, as a picture that moves."""
+    if options.at is not None:
+        raise UserError(f"--at {options.at}: a film shows all steps that the run has kept; leave it out")
+    if len(options.input) != 1:
+        raise UserError(f"a film is of one INPUT, not {len(options.input)}; save one film for each")
+    from regard.viewer.film import save_gif
+    from regard.viewer.views import Choice
+
+    settings = {name: getattr(options, name) for name in ("layer", "head", "part", "patch", "answer")}
+    (text,) = check_inputs(options.input)
+    save_gif(options.save, load_at(options), text, options.view, Choice(**settings))
+    print(options.save)
 
 
 def compare_word(options: argparse.Namespace) -> None:

@@ -137,6 +137,7 @@ def build_parser() -> Parser:
 
     p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
     p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/demo)")
+    p.add_argument("--look", action="store_true", help="watch it learn on a page in the browser")
 
     p = add("bench", "measure the speed of training, writing and serving here, next to other libraries")
     p.add_argument("rows", nargs="*", metavar="ROW", help="what to measure, such as writing (default: all)")
@@ -211,6 +212,8 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--steps", **INTEGER, help="train for N steps")
     p.add_argument("--epochs", **NUMBER, help="train for X passes over the data")
     p.add_argument("--minutes", type=float, metavar="M", help="train for at most M minutes (default: 5)")
+    look = "open a page in the browser that shows the model while it learns"
+    p.add_argument("--look", action="store_true", help=look)
     p.add_argument("--dry-run", action="store_true", help="print the plan, and train nothing")
     machine = (
         "print the plan for another machine: h200, a100, cpu2, ...; for several: 256xh200, or 64 of this one"
@@ -281,13 +284,14 @@ def add_answer_options(p: argparse.ArgumentParser) -> None:
 def add_look_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL")
     p.add_argument("input", nargs="*", metavar="INPUT", help="a text or an image; several with --save .svg")
-    p.add_argument("--save", metavar="FILE", help=".svg, .png, .html (the page), .safetensors (all tensors)")
+    formats = ".svg, .png, .gif (the film of its training), .html (the page), .safetensors (all tensors)"
+    p.add_argument("--save", metavar="FILE", help=formats)
     p.add_argument(
         "--with-model", action="store_true", help="in the .html, too: it runs offline; as without INPUT"
     )
     add_at_option(p)
     add_dtype_option(p)
-    p.add_argument("--view", metavar="NAME", help="the view; a wrong name lists them")
+    p.add_argument("--view", metavar="NAME", help="the view, or film; a wrong name lists them")
     p.add_argument("--layer", **INTEGER, help="the layer, from 0 (default: the last)")
     p.add_argument("--head", **INTEGER, help="the head, from 0 (default: the mean of all)")
     p.add_argument("--part", metavar="NAME", help="cross, encoder or decoder, of an encoder-decoder")

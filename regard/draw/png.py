@@ -18,6 +18,11 @@ FONTS = "DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.tt
 
 
 def png(scene: Scene) -> bytes:
+    return encode_png(draw_scene(scene))
+
+
+def draw_scene(scene: Scene) -> "Canvas":
+    """The scene as pixels."""
     import PIL.Image
     from PIL import ImageDraw
 
@@ -38,7 +43,7 @@ def png(scene: Scene) -> bytes:
             canvas.paste(pixels, (round(shape.x * SCALE), round(shape.y * SCALE)))
         elif isinstance(shape, Text):
             draw_text(canvas, shape)
-    return encode_png(canvas)
+    return canvas
 
 
 def light(colour: str) -> str:

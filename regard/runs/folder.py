@@ -22,6 +22,7 @@ from regard.runs.layout import (
     CHECKPOINTS,
     CONFIG,
     CURVE,
+    FILM,
     FOLDS,
     GENERATION,
     LOG,
@@ -90,7 +91,7 @@ def discard_unsaved(folder: Path) -> None:
     if not atomic.is_missing(published(folder)) or steps(folder / CHECKPOINTS) or any(folder.glob(ANSWERS)):
         return
     written = (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, FOLDS, TENSORBOARD, WANDB)
-    for name in (*written, TEMPLATE, TOKENIZER_CONFIG, BASE, ADAPTER_CONFIG):
+    for name in (*written, TEMPLATE, TOKENIZER_CONFIG, BASE, ADAPTER_CONFIG, FILM):
         atomic.remove(folder / name)
     atomic.remove_empty([folder / CHECKPOINTS])
 

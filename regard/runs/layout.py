@@ -25,6 +25,7 @@ CARD = "README.md"
 FOLDS = "folds.json"  # of a run with train.folds: how each part was scored by a model trained on the others
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 CHECKPOINTS = "checkpoints"
+FILM = "film"  # see regard.runs.film
 ANSWERS = "answers-*.jsonl"  # of teachers, a file for each process
 STATE = "state.json"  # of a checkpoint
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")  # the name of a checkpoint

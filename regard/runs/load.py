@@ -30,6 +30,7 @@ from regard.quantize.model import (
 from regard.quantize.weights import SmallWeight
 from regard.runs import lora, recipe
 from regard.runs.checkpoints import open_part, steps
+from regard.runs.film import film_steps, frame_path
 from regard.runs.folder import load_tokenizers, read_settings
 from regard.runs.layout import (
     BASE,
@@ -200,23 +201,34 @@ def check_config(folder: Path, module: nn.Module, task: Task, kind: str) -> None
     with_generation(module, task, folder, kind)
 
 
+def load_frame(folder: Path, step: int) -> Model:
+    """The model at a step of a run that has a frame, on the CPU; the run need not have other weights yet."""
+    kind, settings, section = read_config(folder)
+    module, config = load_module(folder, kind, settings, section, frame_path(folder, step))
+    task = load_task(folder, TASKS[section["name"]][0], config, module.config)
+    model = with_generation(module.eval(), task, folder, kind)
+    model.step = step
+    return model
+
+
 def load_module(
-    folder: Path, kind: str, settings: dict[str, Any], section: dict[str, Any]
+    folder: Path, kind: str, settings: dict[str, Any], section: dict[str, Any], file: Path | None = None
 ) -> tuple[nn.Module, Any]:
-    """The module with its weights, and the config of its task."""
+    """The module with its weights, from another file if one is given, and the config of its task."""
     model_class, model_config, _ = MODELS[kind]
     task_class, task_config = TASKS[section["name"]]
-    weights = read_tensors(folder / WEIGHTS)
+    file = file or folder / WEIGHTS
+    weights = read_tensors(file)
     try:
         sizes = recipe.fill("model", settings, model_config)
         config = recipe.fill("task", section, task_config)
         if any((getattr(sizes, name, 0) or 0) > len(weights) for name in ("depth", "decoder_depth")):
-            raise ValueError(f"it has more layers than {WEIGHTS} has tensors")
+            raise ValueError(f"it has more layers than {file.name} has tensors")
         module = build_empty(lambda: task_class.add_head(model_class(sizes), config), weights)
     except (ValueError, TypeError, RuntimeError, OverflowError) as e:
         raise UserError(f"{folder / CONFIG}: {str(e).splitlines()[0]}") from None
     weights = join_parts(module, weights)
-    check_weights(module, weights, folder / WEIGHTS)
+    check_weights(module, weights, file)
     weights = {
         name: t if isinstance(t := weights.pop(name), SmallWeight) else t.to(own.dtype)
         for name, own in module.state_dict().items()
@@ -258,35 +270,48 @@ def check_weights(
 
 
 def steps_of(model: Model) -> list[int]:
-    """The steps of a model's run that have a checkpoint, oldest first."""
-    return [] if model.folder is None else steps(model.folder / CHECKPOINTS)
+    """The steps of a model's run that have a checkpoint or a frame of its film, oldest first."""
+    if model.folder is None:
+        return []
+    return sorted({*steps(model.folder / CHECKPOINTS), *film_steps(model.folder)})
 
 
 def at_step(model: Model, step: int) -> Model:
-    """The model as it was at a step of its run that has a checkpoint."""
+    """The model as it was at a step of its run that has a checkpoint, or a frame of its film."""
     known = steps_of(model)
     if step not in known:
         which = f"there are {', '.join(map(str, known))}" if known else "there are no checkpoints"
-        raise UserError(f"step {step}: {which} in {model.folder}; train.save and train.keep make more")
+        more = "train.save and train.keep make more, as does train --look"
+        raise UserError(f"step {step}: {which} in {model.folder}; {more}")
     assert model.folder is not None
-    path = model.folder / CHECKPOINTS / f"step-{step}" / WEIGHTS
     if is_quantized(model.model):
         earlier = at_step(load_model(model.folder, "cpu"), step)
         set_precision(earlier, model.dtype)
         return earlier
-    module, weights = copy.deepcopy(model.model), open_part(path.parent, "model").read_all()
-    if (model.folder / BASE).is_file():  # the checkpoint has what was trained, and the base the rest
-        module = load_base(model.folder, {}).to(next(module.parameters()).device)
-        weights = dict(module.state_dict()) | weights
-    ranks = {t.shape[0] for name, t in weights.items() if name.endswith("lora_A")}
-    if ranks:
-        adapted = copy.deepcopy(module)
-        section = recipe.read_file(model.folder / RECIPE)["train"]
-        alpha = recipe.fit("train.lora_alpha", section.get("lora_alpha", "missing"), float)
-        lora.add(adapted, ranks.pop(), alpha)
-        weights = lora.merge(adapted, weights)
+    module, path = copy.deepcopy(model.model), frame_path(model.folder, step)
+    if step in film_steps(model.folder):
+        weights = read_tensors(path)
+    else:
+        path = model.folder / CHECKPOINTS / f"step-{step}" / WEIGHTS
+        module, weights = read_checkpoint(model.folder, module, path.parent)
     check_weights(module, weights, path)
     module.load_state_dict(weights)
     earlier = Model(module, model.task, model.generation, model.folder, model.kind)
     earlier.step = step
     return earlier
+
+
+def read_checkpoint(folder: Path, module: nn.Module, path: Path) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """A module of the run, and the weights of a checkpoint for it, with low-rank updates merged into them."""
+    weights = open_part(path, "model").read_all()
+    if (folder / BASE).is_file():  # the checkpoint has what was trained, and the base the rest
+        module = load_base(folder, {}).to(next(module.parameters()).device)
+        weights = dict(module.state_dict()) | weights
+    ranks = {t.shape[0] for name, t in weights.items() if name.endswith("lora_A")}
+    if ranks:
+        adapted = copy.deepcopy(module)
+        section = recipe.read_file(folder / RECIPE)["train"]
+        alpha = recipe.fit("train.lora_alpha", section.get("lora_alpha", "missing"), float)
+        lora.add(adapted, ranks.pop(), alpha)
+        weights = lora.merge(adapted, weights)
+    return module, weights

@@ -216,7 +216,8 @@ class PageRoutes:
         session = await self.exclusive.run(lambda: self.open_session(body))
         self.sessions.add(session)
         chosen = 0 if body.other is None else body.other + 1
-        return JSONResponse(session.manifest | session.progress() | {"models": self.names, "chosen": chosen})
+        models = {"models": self.names, "chosen": chosen}
+        return JSONResponse(session.manifest | self.describe_progress(session) | models)
 
     def open_session(self, request: TraceRequest) -> Session:
         base = self.open_base(request)
@@ -394,7 +395,11 @@ class PageRoutes:
         return JSONResponse(self.session_or_first(request).log())
 
     def progress(self, request: Request) -> Response:
-        return JSONResponse(self.session_or_first(request).progress())
+        return JSONResponse(self.describe_progress(self.session_or_first(request)))
+
+    def describe_progress(self, session: Session) -> Json:
+        """What may change while the run is trained."""
+        return session.progress()
 
     async def read_object(self, request: Request) -> Json:
         """The JSON of a body; a large one is parsed in a thread."""
@@ -474,12 +479,18 @@ def page_app(
     copies = [copy_modules(each) for each in models]  # whose modules have no hooks, whatever hangs later
     for each in models:
         make_cancellable(each.model)
-    app = Starlette(exception_handlers={HTTPException: handle_error})
-    app.router.default = LazyPage(
+    page = LazyPage(
         lambda: build_routes(copies, limits.timeout, first.input, first.fixed_answer, first.layers),
         limits.timeout,
         Router(PageRoutes(model, first, compared_models, limits.timeout).routes()),
     )
+    return protect_page(page, limits)
+
+
+def protect_page(page: LazyPage, limits: ServerLimits) -> ASGIApp:
+    """The application of a page: for requests of this machine and this page only, and not too many."""
+    app = Starlette(exception_handlers={HTTPException: handle_error})
+    app.router.default = page
     app.router.redirect_slashes = False
     admitted = AdmissionMiddleware(CancellationMiddleware(app), limits, lambda method, path: "page")
     return SecurityMiddleware(admitted, SecurityConfig())

@@ -39,6 +39,7 @@ from regard.training.config import limit_warmup
 from regard.training.folds import describe_folds, remove_folds, use_folds
 from regard.training.gather import gather_pairs
 from regard.training.job import Job, check_folder, exclusive_folder, get_preset, make_job
+from regard.training.live import LivePage, open_page
 from regard.training.machine import choose_device, explain_limits
 from regard.training.plan.follow import follow_plan, plan_job
 from regard.training.plan.plan import Plan
@@ -60,19 +61,22 @@ def train(
     minutes: float | None = None,
     set: Mapping[str, Any] | None = None,
     resume: bool = False,
+    look: bool | str = False,
 ) -> Model:
     """Train by the recipe called `name`, or in a .toml file; `base` is a model to start from, and `teacher`
     one or several whose answers are learned. Data are paths, or rows: texts, tuples, dictionaries, data
-    frames, iterators (see `regard.data.memory`)."""
+    frames, iterators (see `regard.data.memory`). With `look`, a page shows the model while it learns, and
+    until this process ends; a text is what the page shows it at work on."""
     data, valid = tuple(map(name_data, data)), name_several(valid)
     job = make_job(name, data, valid, out, base, teacher, steps, epochs, minutes, set, resume)
+    live = open_page(look)
     if not job.resumes:
         check_folder(job.folder)
-    return load(job.folder, run_job(job))
+    return load(job.folder, run_job(job, live))
 
 
-def run_job(job: Job) -> torch.device:
-    """Train what the job says; return the device that was chosen."""
+def run_job(job: Job, live: LivePage | None = None) -> torch.device:
+    """Train what the job says, perhaps on a page; return the device that was chosen."""
     config, reading = check_sections(job)
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(job.folder), exclusive_folder(job):
@@ -85,6 +89,7 @@ def run_job(job: Job) -> torch.device:
             sheet=reading.sheet,
         ):
             trainer = assemble(job, config, device)
+        trainer.live = live
         remove_folds(job)
         trainer.run()
         distributed.barrier()  # every process has what it needs of the folder

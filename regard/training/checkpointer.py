@@ -45,6 +45,7 @@ class TrainState:
     best: dict[str, float] | None = None  # the best evaluation
     worse: int = 0  # evaluations since the best one
     guard: GuardState = field(default_factory=GuardState)
+    rate: float = 1.0  # what the learning rate of the schedule is multiplied by
     stream: list[list[int]] = field(default_factory=list)  # where each part of a stream is, if data are one
 
 
@@ -278,9 +279,11 @@ class Checkpointer:
             "seed": lambda v: is_count(v) and v == self.config.seed,
             "data": lambda v: isinstance(v, list | dict),
             "stream": is_place_of_stream,
+            "rate": lambda v: is_number(v) and 0 < v < math.inf,
             "guard": lambda _: guard is not None and max(guard.good, guard.saved, guard.back_to) <= limit,
         }
-        about = {"guard": {}, "stream": []} | about
+        earlier: dict[str, Any] = {"guard": {}, "stream": [], "rate": 1.0}  # what earlier versions lack
+        about = earlier | about
         for key, is_valid in checks.items():
             if key not in about or not is_valid(about[key]):
                 text = f"is {str(about[key])[:80]!r}" if key in about else "is missing"

@@ -24,6 +24,7 @@ from regard.decode.prompts import attend_quickly
 from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.runs import layout as run_folder
+from regard.runs.film import drop_later
 from regard.tasks import Batch, idle
 from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, TrainState, no_first_model
@@ -34,6 +35,7 @@ from regard.training.evaluation import Evaluation
 from regard.training.graphs import Graphs, set_value
 from regard.training.guard import Guard, Mend, first_batches
 from regard.training.joint import join_products
+from regard.training.live import LivePage
 from regard.training.machine import OUT_OF_MEMORY, catch_signals
 from regard.training.objective import Objective
 from regard.training.optimizers import lr_factor, make_optimizers
@@ -108,6 +110,7 @@ class Trainer:
         self.norm = torch.zeros((), device=device)  # of the gradient of the last step
         self.norm_of_graphs = torch.zeros((), device=device)
         self.signal: int | None = None  # that asks to save and stop
+        self.live: LivePage | None = None  # on which people watch, if they asked to
 
     @property
     def step(self) -> int:
@@ -123,13 +126,21 @@ class Trainer:
             self.guard.state = state.guard
             if isinstance(self.samples, StreamWindows):
                 self.samples.restore(state.stream)
+            if state.rate != 1.0:
+                self.log_rate()
+        if distributed.RANK == 0:
+            drop_later(self.folder, self.step)
 
     # The loop
 
     def run(self) -> None:
         """Train until the budget is used up, patience runs out, or a signal asks to stop."""
         self.started = time.monotonic()
-        with self.reporter.open(self.state), catch_signals(self), contextlib.closing(self.checkpointer):
+        with self.reporter.open(self.state), catch_signals(self), contextlib.ExitStack() as stack:
+            stack.callback(self.checkpointer.close)
+            if self.live is not None:
+                self.live.start(self)
+                stack.callback(self.live.close)
             finished = self.finished()
             if not finished and self.evaluation_due():  # interrupted between a step and its evaluation
                 self.evaluate()
@@ -137,6 +148,8 @@ class Trainer:
                 self.evaluate()
             self.pace.start()
             while not finished:
+                if self.live is not None:
+                    self.live.between_steps(self)
                 result = self.train_step()
                 problem = self.checkpointer.data.problem()
                 interrupted, used_up, wrong_data, is_writing = distributed.all_max(
@@ -181,6 +194,8 @@ class Trainer:
         if self.checkpointer.saved_step != self.step:
             self.save()
         self.report_saved(self.checkpointer.wait())
+        if self.live is not None:
+            self.live.finish(self)
         if distributed.RANK == 0:
             self.task.finish(self.folder, read_tensors(run_folder.published(self.folder)))
             self.reporter.finish(self.state, self.elapsed(), finished)
@@ -319,7 +334,7 @@ class Trainer:
         c = self.config
         longest = 0.0 if c.steps else WARMUP_SHARE
         factor = lr_factor(c.schedule, self.budget_used(), self.step + 1, c.warmup, longest)
-        return c.lr * factor * self.guard.factor(self.step)
+        return c.lr * factor * self.guard.factor(self.step) * self.state.rate
 
     # What goes wrong
 
@@ -332,12 +347,22 @@ class Trainer:
         """Go on from an earlier step, as the guard says. The best weights so far stay published."""
         self.checkpointer.go_back(self.state, mend.to, self.make_first_model)
         self.averaged_step = None
+        if self.live is not None:
+            self.live.film.go_back()
+        if distributed.RANK == 0:
+            drop_later(self.folder, self.step)
         self.reporter.go_back(self.state)
         self.reporter.notice(mend.line, logged_at=self.step + 1)  # one of the steps that are trained again
         self.pace.start()
 
     def log_notice(self, line: str) -> None:
         self.reporter.notice(line, logged_at=self.step)
+
+    def log_rate(self) -> None:
+        """Say by what the learning rate is multiplied from the next step on, and log it as a part of that
+        step: if that one is trained again, it is logged again, with what holds then."""
+        line = f"the learning rate is {self.state.rate:g} times the schedule's after step {self.step}"
+        self.reporter.notice(f"{line}, as asked on the page", logged_at=self.step + 1)
 
     # torch.compile
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.files.locks import is_locked
+from regard.runs.film import film_losses
 from regard.runs.layout import LOG
 from regard.runs.load import steps_of
 from regard.runs.model import Model
@@ -98,11 +99,12 @@ def build_manifest(data: TraceData) -> Manifest:
 
 
 def describe_progress(model: Model) -> Manifest:
-    """How far the model's run is: its checkpoints, and whether it is being trained."""
+    """How far the model's run is: its checkpoints, its film, and whether it is being trained."""
     return {
         "logged": model.folder is not None and (model.folder / LOG).is_file(),
         "step": model.step,
         "steps": steps_of(model),
+        "film": [] if model.folder is None else film_losses(model.folder),
         "training": model.folder is not None and is_locked(model.folder),
     }
 

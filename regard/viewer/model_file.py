@@ -23,6 +23,7 @@ LATER: dict[str, Any] = {
     "logged": False,
     "step": None,
     "steps": [],
+    "film": [],
     "maps": [],
     "searches": False,
     "layers": None,

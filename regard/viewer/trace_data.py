@@ -24,6 +24,7 @@ from regard.viewer.tree import Tree, path, search
 from regard.viewer.whatif import WhatIf
 
 MAX_LOG_ROWS = 4000
+MAX_NOTICES, MAX_NOTICE = 50, 300  # of the log; letters of one
 MAX_SCORES = 2**26  # attention weights of a run; the scores need twice as many numbers again
 
 
@@ -249,17 +250,24 @@ class TraceData:
         return WhatIf(self)
 
     def log(self) -> list[dict[str, Any]]:
-        """Losses of the training, thinned out if there are many."""
+        """Losses of the training, thinned out if there are many; and its latest notices."""
         if self.model.folder is None:
             return []
         names = ("step", "loss", "valid_loss")
-        logged = [row for row in read_log(self.model.folder / LOG) if "notice" not in row]
+        everything = read_log(self.model.folder / LOG)
+        logged = [row for row in everything if "notice" not in row]
+        notices = [
+            {"step": row["step"], "notice": str(row["notice"])[:MAX_NOTICE]}
+            for row in everything
+            if "notice" in row
+        ]
         rows = [{k: row[k] for k in names if k in row} for row in logged]
         rows = [
             row for row in rows if all(isinstance(v, int | float) and math.isfinite(v) for v in row.values())
         ]
         every = max(1, len(rows) // MAX_LOG_ROWS)
-        return [row for i, row in enumerate(rows) if i % every == 0 or "valid_loss" in row]
+        losses = [row for i, row in enumerate(rows) if i % every == 0 or "valid_loss" in row]
+        return [*losses, *notices[-MAX_NOTICES:]]
 
 
 def max_pool(x: np.ndarray, max_side: int | None) -> np.ndarray:

@@ -284,9 +284,8 @@ def settings_of(case: str, more: dict[str, Any]) -> dict[str, Any]:
 
 def tiny(data: str, out: Path, case: str = "write", **more: Any) -> Any:
     """Train one of RUNS."""
-    options = {
-        k: more.pop(k) for k in ("valid", "base", "teacher", "steps", "minutes", "resume") if k in more
-    }
+    names = ("valid", "base", "teacher", "steps", "minutes", "resume", "look")
+    options = {k: more.pop(k) for k in names if k in more}
     return train(RUNS[case][0], data, out=out, set=settings_of(case, more), **options)
 
 

@@ -1,12 +1,17 @@
 """Fixtures for the tests of training."""
 
+import io
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from helpers.runs import tiny, write_text
+from regard.training import live
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +33,18 @@ def exact() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def silent_page(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Start no process that serves the page of a training, but something that only listens; return these."""
+    started: list[Any] = []
+
+    def start(command: list[str], **_: Any) -> Any:
+        started.append(SimpleNamespace(command=command, stdin=io.BytesIO(), stdout=io.BytesIO()))
+        return started[-1]
+
+    names = {"Popen": start, "PIPE": subprocess.PIPE, "DEVNULL": subprocess.DEVNULL}
+    monkeypatch.setattr(live, "subprocess", SimpleNamespace(**names))
+    monkeypatch.setattr(live, "_pages", [])
+    return started

@@ -54,7 +54,8 @@ def assert_restores(run: Any) -> None:
     state, _ = run.restore()
     about = json.loads((path / "state.json").read_text())
     guard = asdict(GuardState()) | about.get("guard", {})  # earlier versions have none
-    saved = {name: about.get(name, []) for name in vars(state) if name != "guard"}  # earlier: no `stream`
+    earlier = {"stream": [], "rate": 1.0} | about  # earlier versions lack them
+    saved = {name: earlier[name] for name in vars(state) if name != "guard"}
     assert asdict(state) == saved | {"guard": guard}
     assert digest(run.weights()) == digest(read_tensors(path / "model.safetensors"))
     assert digest(run.optimizer_state()) == digest(read_tensors(path / "optimizer.safetensors"))

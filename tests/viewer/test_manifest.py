@@ -59,7 +59,13 @@ def test_only_rotary_models_speak_of_a_rotation():
 
 def test_whether_a_run_is_being_trained(tmp_path):
     session = Session(load(trained(tmp_path / "run")), WORDS)
-    assert session.progress() == {"logged": True, "step": None, "steps": [3, 7], "training": False}
+    assert session.progress() == {
+        "logged": True,
+        "step": None,
+        "steps": [3, 7],
+        "film": [],
+        "training": False,
+    }
     with lock_folder(tmp_path / "run", "OUT"):
         assert session.progress()["training"]
     assert not Session(reader("write", "gpt"), WORDS).progress()["training"]

@@ -184,6 +184,7 @@ async function show() {
     showStrip(byId("strip"), app, side, selectedToken(app, side));
     replaceView(main, root, moved);
     showTour(byId("tour"), app);
+    if (source.live && app.manifest.film?.length) (await import("./film.js")).showFilm(byId("film"), app);
     document.title = `${titleOf(chosen)} · Regard`;
   } catch (error) {
     if (mine !== turn) return;

@@ -141,7 +141,7 @@ export class Server {
 
   /**
    * How far the run is.
-   * @returns {Promise<Pick<Manifest, "logged" | "step" | "steps" | "training">>}
+   * @returns {Promise<Pick<Manifest, "logged" | "step" | "steps" | "film" | "training" | "control">>}
    */
   async progress() {
     return (await request(`/api/progress?trace=${this.manifest.id}`)).json();

@@ -81,6 +81,10 @@ function replay({ manifest, source, go }, markStep) {
     if (step === null) return "";
     return h("p", { class: "pale" }, `These are the weights of step ${formatCount(step)}.`);
   }
+  if (manifest.film?.length) {
+    return h("p", { class: "pale" },
+      `The bar above plays the film of this training, ${manifest.film.length} frames, in all views.`);
+  }
   if (!steps.length) {
     return h("p", { class: "pale" }, "This run has no checkpoints to replay. Train with --set train.save=50 "
       + "--set train.keep=40 to keep the model of every 50th step.");
@@ -104,6 +108,64 @@ function replay({ manifest, source, go }, markStep) {
     + "train.save sets after how many steps one is saved, train.keep how many are kept.";
   return h("div", { class: "replay" }, h("label", { for: "replay" }, "Replay", output), slider,
     h("p", { class: "pale" }, remark));
+}
+
+const SAMPLES = 8; // frames whose answers are listed
+/** @type {Map<string, string>} answers by input and step: the weights of a step never change */
+const answered = new Map();
+
+/**
+ * Frames of a film at about equal distances; of those near by, one that is known.
+ * @type {(film: number[], isKnown: (step: number) => boolean) => number[]}
+ */
+function pickFrames(film, isKnown) {
+  const count = Math.min(SAMPLES, film.length);
+  const apart = (last(film) - film[0]) / Math.max(1, count - 1);
+  const picked = Array.from({ length: count }, (_, i) => {
+    const target = film[0] + i * apart;
+    const far = (/** @type {number} */ step) =>
+      Math.abs(step - target) + (isKnown(step) ? 0 : apart / 3);
+    return film.reduce((a, b) => (far(b) < far(a) ? b : a));
+  });
+  return [...new Set(picked)];
+}
+
+/**
+ * What the model answers at some frames of its film, asked one after the other.
+ * @param {App} app
+ */
+function answers({ manifest, source, state }) {
+  const film = (manifest.film ?? []).map(([step]) => step);
+  if (!source.live || !film.length || manifest.model.sees || manifest.input === null) return "";
+  const key = (/** @type {number} */ step) => JSON.stringify([manifest.input, step, state.model]);
+  const steps = pickFrames(film, (step) => answered.has(key(step)));
+  const cells = steps.map((step) => h("td", {}, answered.get(key(step)) ?? "…"));
+  const table = h("table", { class: "answers" },
+    h("thead", {}, h("tr", {}, h("th", {}, "step"), h("th", {}, "answer"))),
+    h("tbody", {}, steps.map((step, i) => h("tr", {}, h("th", {}, formatCount(step)), cells[i]))));
+  const fill = async () => {
+    for (const [i, step] of steps.entries()) {
+      if (!answered.has(key(step))) {
+        const { output } = await source.send("ask", { input: manifest.input, checkpoint: step });
+        answered.set(key(step), output);
+        if (!table.isConnected) return;
+      }
+      cells[i].textContent = answered.get(key(step)) ?? "";
+    }
+  };
+  setTimeout(() => fill().catch((error) => table.after(alertBox(messageOf(error)))));
+  return h("div", {}, h("h3", {}, "Answers while it learned"), table);
+}
+
+/**
+ * What happened: a learning rate that was changed, a pause, what the training noticed.
+ * @param {LogRow[]} log
+ */
+function notices(log) {
+  const rows = log.filter(({ notice }) => notice);
+  if (!rows.length) return "";
+  return h("div", {}, h("h3", {}, "Notices"), h("ul", { class: "notices" },
+    rows.map(({ step, notice }) => h("li", {}, `step ${formatCount(step)}: ${notice}`))));
 }
 
 /** @param {Line} line */
@@ -165,7 +227,8 @@ export const training = {
     markStep(app.manifest.step);
     const cell = (/** @type {number | undefined} */ loss) => (loss === undefined ? "" : formatNumber(loss));
     const head = ["step", "training loss", "validation loss"];
-    const rows = () => log.map(({ step, loss, valid_loss: valid }) => [step, cell(loss), cell(valid)]);
+    const rows = () => log.filter(({ notice }) => !notice)
+      .map(({ step, loss, valid_loss: valid }) => [step, cell(loss), cell(valid)]);
     app.current = {
       name: "training",
       svg,
@@ -177,7 +240,7 @@ export const training = {
     root.append(heading("Loss", remark),
       h("figure", {}, h("div", { class: "scroll" }, svg),
         h("figcaption", {}, h("p", { class: "scale" }, lines.map(summary)), lowerNote(lines))),
-      replay(app, markStep),
+      replay(app, markStep), answers(app), notices(log),
       tableTwin("Loss by step", () => ({ head, rows: rows().slice(-TABLE_ROWS) })));
   },
 };

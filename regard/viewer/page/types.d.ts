@@ -159,6 +159,13 @@ interface Tour {
   steps: [address: string, words: string][];
 }
 
+/** What a training that is watched does; `rate` is what its learning rate is multiplied by. */
+interface TrainingControl {
+  paused: boolean;
+  rate: number;
+  ended: boolean;
+}
+
 interface Manifest {
   id: string;
   model: ModelInfo;
@@ -188,6 +195,10 @@ interface Manifest {
   logged: boolean;
   step: number | null;
   steps: number[];
+  /** Frames of its training, each with the loss that was last logged by then. */
+  film?: [step: number, loss: number | null][];
+  /** The training that started this page. */
+  control?: TrainingControl;
   /** Whether the run is being trained. */
   training: boolean;
   /** All models of the page, and the number of this one; a saved page has one. */
@@ -235,6 +246,8 @@ interface LogRow {
   step: number;
   loss?: number;
   valid_loss?: number;
+  /** What was noticed, or asked for on the page. */
+  notice?: string;
 }
 
 type Point = [number, number];

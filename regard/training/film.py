@@ -1,0 +1,93 @@
+"""Write the film of a run while it is trained: few frames, in a thread of its own, in little of the time."""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from torch import nn
+
+from regard.errors import UserError, os_reason
+from regard.files import atomic
+from regard.files.tensors import Tensors, write_tensors
+from regard.runs import lora
+from regard.runs.film import film_steps, frame_path
+
+MAX_FRAMES = 60
+MAX_BYTES = 2 * 2**30  # of all frames together
+SECONDS = 0.5  # between two frames, at least
+SHARE = 0.02  # of the time, at most, that goes into frames
+NEWEST = 3  # frames that are not thinned yet: somebody may be looking at them
+
+
+class Film:
+    """The frames of one run. The first and the newest ones stay; others go where they are closest."""
+
+    def __init__(self, folder: Path, model: nn.Module):
+        self.folder, self.model = folder, model
+        self.nbytes = max(1, sum(t.nbytes for t in model.state_dict().values()))
+        self.most = min(MAX_FRAMES, MAX_BYTES // self.nbytes)
+        if self.most < NEWEST:
+            size, limit = self.nbytes / 2**30, MAX_BYTES / 2**30
+            raise UserError(
+                f"--look: weights of {size:.1f} GiB make no film of {limit:.0f} GiB; leave it out"
+            )
+        self.thread = ThreadPoolExecutor(1, "film")
+        self.writing: Future[None] | None = None
+        self.step: int | None = None  # of the newest frame
+        self.next_at = 0.0  # when another frame may be written, on the monotonic clock
+
+    def is_due(self) -> bool:
+        return (self.writing is None or self.writing.done()) and time.monotonic() >= self.next_at
+
+    def add(self, step: int) -> str | None:
+        """Copy the weights and begin to write them as the frame of a step. Return what went wrong with the
+        frame before, if anything did: the film is no reason to stop training."""
+        problem = self.wait()
+        if step == self.step:
+            return problem
+        began, self.step = time.monotonic(), step
+        weights = lora.merge(self.model)
+        copies = {name: t.detach().to("cpu", copy=True) for name, t in weights.items()}
+        self.writing = self.thread.submit(self.write, step, copies, time.monotonic() - began)
+        return problem
+
+    def write(self, step: int, weights: Tensors, copied: float) -> None:
+        """Write a frame, of which copying took so many seconds. The next one waits until both are a small
+        share of the time; of writing, what the processor does counts, and not that the disk is slow."""
+        began = time.thread_time()
+        try:
+            atomic.make_folders(frame_path(self.folder, step).parent)
+            for other in thin(film_steps(self.folder), self.most - 1):
+                atomic.remove(frame_path(self.folder, other))
+            write_tensors(frame_path(self.folder, step), weights)
+        finally:
+            spent = copied + time.thread_time() - began
+            self.next_at = time.monotonic() + max(SECONDS, spent / SHARE)
+
+    def wait(self) -> str | None:
+        """Wait until the last frame is written. Return what went wrong, if anything did."""
+        writing, self.writing = self.writing, None
+        error = None if writing is None else writing.exception()
+        if isinstance(error, OSError):
+            return f"the film has no frame of step {self.step}: {os_reason(error)}"
+        if error is not None:
+            raise error
+        return None
+
+    def go_back(self) -> None:
+        """Forget the newest frame: the run goes on from an earlier step."""
+        self.wait()
+        self.step = None
+
+    def close(self) -> None:
+        self.thread.shutdown()
+
+
+def thin(steps: list[int], most: int) -> list[int]:
+    """The steps to remove, so that at most so many stay, as far apart from each other as possible."""
+    stay, gone = sorted(steps), []
+    while len(stay) > most:
+        inner = range(1, max(2, len(stay) - NEWEST))
+        i = min(inner, key=lambda i: stay[min(i + 1, len(stay) - 1)] - stay[i - 1])
+        gone.append(stay.pop(i))
+    return gone

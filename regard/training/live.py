@@ -1,0 +1,172 @@
+"""Watch a run while it is trained: the page is served by a child process, which reads the run's folder.
+
+The child process is started with low priority. It gets JSON lines on its standard input (what the training
+does), and writes some to its standard output (its address, and what was asked for on the page). It ends when
+its standard input ends, which is when this process does, however that ends.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import webbrowser
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import regard
+from regard.errors import UserError
+from regard.training import distributed
+from regard.training.film import Film
+
+if TYPE_CHECKING:
+    from regard.training.trainer import Trainer
+
+SERVER = "regard.serve.live"  # the child's module, which is above this package and imported in the child only
+WAKE = 0.05  # seconds between two looks at whether a paused training goes on
+
+Message = dict[str, Any]  # as JSON
+_pages: list["LivePage"] = []  # all that were opened: they are served until this process ends
+
+
+class LivePage:
+    """The page of one run: its film, and what is asked for on it."""
+
+    film: Film
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, input: str | None = None):
+        if distributed.WORLD > 1:
+            raise UserError(
+                f"--look works with one process, not {distributed.WORLD}; leave it out, and open the page "
+                "beside the run: regard look RUN INPUT"
+            )
+        self.input = input  # what the page shows; by default, the task's example
+        self.paused = False
+        self.requests: SimpleQueue[Message] = SimpleQueue()
+        self.url: str | None = None
+
+    def start(self, trainer: "Trainer") -> None:
+        """Write the first frame, and start the process that serves the page."""
+        self.film = Film(trainer.folder, trainer.model)
+        self.show_frame(trainer)
+        home = str(Path(regard.__file__).parents[1])
+        paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-P", "-m", SERVER, str(trainer.folder)]
+        self.process = subprocess.Popen(
+            command if self.input is None else [*command, self.input],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+            process_group=0,  # Ctrl-C stops the training, not the page; in a session of its own, its low
+            # priority would count for nothing next to this one where Linux groups processes by sessions
+        )
+        _pages.append(self)
+        threading.Thread(target=self.receive, args=(trainer,), name="page", daemon=True).start()
+        self.tell(trainer)
+
+    def receive(self, trainer: "Trainer") -> None:
+        """Read what the child process writes, in a thread."""
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.hear(json.loads(line), trainer)
+        self.requests.put({"pause": False})  # nobody is left who could go on
+
+    def hear(self, message: Message, trainer: "Trainer") -> None:
+        if "url" in message:
+            self.url = message["url"]
+            trainer.reporter.notice(f"watch it learn: {self.url}")
+            if sys.stderr.isatty():
+                webbrowser.open(message["url"])
+        elif "problem" in message:
+            trainer.reporter.notice(f"the page can't be shown: {message['problem']}")
+        else:
+            self.requests.put(message)
+
+    def tell(self, trainer: "Trainer", ended: bool = False) -> None:
+        """Tell the page what the training does."""
+        state = {"paused": self.paused, "rate": trainer.state.rate, "ended": ended}
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the page is gone, and training goes on
+            self.process.stdin.write(json.dumps(state).encode() + b"\n")
+            self.process.stdin.flush()
+
+    # Between two steps
+
+    def between_steps(self, trainer: "Trainer") -> None:
+        """Write a frame if it is time to, and do what was asked for on the page."""
+        if self.film.is_due():
+            self.show_frame(trainer)
+        if not self.requests.empty():
+            self.answer(trainer)
+        if self.paused:
+            self.pause(trainer)
+
+    def show_frame(self, trainer: "Trainer") -> None:
+        if (problem := self.film.add(trainer.step)) is not None:
+            trainer.reporter.notice(problem)
+
+    def answer(self, trainer: "Trainer") -> None:
+        """Do what was asked for, in order."""
+        with contextlib.suppress(Empty):
+            while True:
+                request = self.requests.get_nowait()
+                self.paused = bool(request.get("pause", self.paused))
+                rate = request.get("rate", trainer.state.rate)
+                if rate != trainer.state.rate:
+                    trainer.state.rate = rate
+                    trainer.log_rate()
+        self.tell(trainer)
+
+    def pause(self, trainer: "Trainer") -> None:
+        """Wait until the page says to go on, or a signal says to stop. This time counts for no budget."""
+        began = time.monotonic()
+        trainer.reporter.notice(f"paused at step {trainer.step}, as asked on the page")
+        self.show_frame(trainer)
+        while self.paused and trainer.signal is None:
+            time.sleep(WAKE)
+            if not self.requests.empty():
+                self.answer(trainer)
+        self.paused = False
+        waited = time.monotonic() - began
+        trainer.started += waited
+        trainer.log_notice(f"paused at step {trainer.step} for {waited:.1f} s, as asked on the page")
+        trainer.pace.start()
+        self.tell(trainer)
+
+    # The end
+
+    def finish(self, trainer: "Trainer") -> None:
+        """Write the last frame. The page stays: it shows the final model from now on."""
+        self.show_frame(trainer)
+        if (problem := self.film.wait()) is not None:
+            trainer.reporter.notice(problem)
+        self.tell(trainer, ended=True)
+
+    def close(self) -> None:
+        self.film.close()
+
+    def stay(self) -> None:
+        """Wait until the page's process ends, or Ctrl-C."""
+        print("the page stays open; Ctrl-C ends it", file=sys.stderr)
+        self.process.wait()
+
+
+def open_page(look: bool | str) -> LivePage | None:
+    """The page that was asked for: with a text, it shows that; else the task's example."""
+    if look and distributed.RANK:
+        raise SystemExit(2)  # the first process says why
+    return LivePage(look if isinstance(look, str) else None) if look else None
+
+
+def stay_open() -> None:
+    """On a terminal, keep the pages of this process open until Ctrl-C; elsewhere nobody would end them."""
+    if sys.stdin.isatty():
+        for page in _pages:
+            page.stay()

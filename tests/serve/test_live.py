@@ -1,0 +1,99 @@
+"""The page of a training: its film, its controls, and who may use them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.browsing import WORDS, trained
+from helpers.errors import user_error
+from helpers.serving import Server, serve_session
+from regard.files.tensors import write_tensors
+from regard.runs.film import frame_path
+from regard.runs.layout import FILM, WEIGHTS
+from regard.runs.load import at_step, load
+from regard.serve.live import Training, live_app, newest_model
+from regard.serve.server import run_in_thread
+from regard.tracing import trace
+from regard.viewer.session import Session
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filmed(trained(tmp_path_factory.mktemp("live") / "run"))
+
+
+def filmed(folder: Path) -> Path:
+    """The run with frames at the steps 0, 4 and 9, which have different weights."""
+    (folder / FILM).mkdir()
+    for step in (0, 4, 9):
+        weights = {name: t * (step + 1) / 7 for name, t in load(folder, "cpu").model.state_dict().items()}
+        write_tensors(frame_path(folder, step), weights)
+    return folder
+
+
+def test_the_page_shows_the_newest_frame_and_at_the_end_the_final_model(folder: Path) -> None:
+    training = Training(lambda message: None)
+    with run_in_thread(live_app(folder, WORDS, training)) as port:
+        server = Server(port)
+        manifest = json.loads(server.ask("/api/trace", {})[2])
+        assert (manifest["step"], manifest["steps"]) == (9, [0, 3, 4, 7, 9])
+        assert manifest["film"] == [[0, None], [4, 3.0 - 4 / 5], [9, 3.0 - 9 / 5]]  # as log.jsonl has it
+        assert manifest["control"] == {"paused": False, "rate": 1.0, "ended": False}
+        early = json.loads(server.ask("/api/trace", {"checkpoint": 4})[2])
+        _, _, data = server.ask("/api/tensor", trace=early["id"], name="logits")
+        shown = torch.frombuffer(bytearray(data), dtype=torch.float32)
+        model = load(folder, "cpu")
+        torch.testing.assert_close(shown, trace(at_step(model, 4), WORDS)["logits"].flatten())
+        training.follow([b'{"paused": false, "rate": 0.5, "ended": true}\n'])  # type: ignore[arg-type]
+        progress = json.loads(server.ask("/api/progress", trace=early["id"])[2])
+        assert progress["control"] == {"paused": False, "rate": 0.5, "ended": True}
+        server.check_error(409, "has ended", "/api/training", {"pause": True})
+        final = json.loads(server.ask("/api/trace", {})[2])
+        assert final["step"] is None
+        _, _, data = server.ask("/api/tensor", trace=final["id"], name="logits")
+        shown = torch.frombuffer(bytearray(data), dtype=torch.float32)
+        torch.testing.assert_close(shown, trace(model, WORDS)["logits"].flatten())
+
+
+def test_only_this_page_controls_the_training(folder: Path) -> None:
+    asked: list[Any] = []
+    with run_in_thread(live_app(folder, WORDS, Training(asked.append))) as port:
+        server = Server(port)
+        for body in ({"pause": True}, {"rate": 2}, {"pause": False, "rate": 0.5}):
+            assert server.ask("/api/training", body)[0] == 200
+        assert asked == [{"pause": True}, {"rate": 2.0}, {"pause": False, "rate": 0.5}]
+        for wrong in (0, -1, 101, True, "2", [1], {}):
+            server.check_error(400, "rate", "/api/training", {"rate": wrong})
+        server.check_error(400, "rate", "/api/training", b'{"rate": 1e400}')
+        for wrong in (1, "yes", [True]):
+            server.check_error(400, "pause", "/api/training", {"pause": wrong})
+        server.check_error(400, "give pause or rate", "/api/training", {"path": "/etc/passwd"})
+        assert server.ask("/api/training")[0] == 405  # a link or an image can't do it
+        pause = {"pause": True}
+        server.check_error(421, "only", "/api/training", pause, {"Host": "evil.example"})
+        server.check_error(403, "other pages", "/api/training", pause, {"Origin": "http://evil.example"})
+        server.check_error(403, "other pages", "/api/training", pause, {"Sec-Fetch-Site": "cross-site"})
+        assert len(asked) == 3
+
+
+def test_a_page_that_no_training_started_controls_none(folder: Path) -> None:
+    with serve_session(Session(load(folder, "cpu"), WORDS)) as server:
+        assert server.ask("/api/training", {"pause": True})[0] == 404
+        progress = json.loads(server.ask("/api/progress")[2])
+        assert [step for step, _ in progress["film"]] == [0, 4, 9]
+        assert "control" not in progress
+
+
+def test_a_run_without_weights_is_shown_from_its_film(tmp_path: Path) -> None:
+    run = filmed(trained(tmp_path / "run"))
+    (run / WEIGHTS).unlink()
+    training = Training(lambda message: None)
+    assert newest_model(run, training).step == 9
+    training.state["ended"] = True
+    assert newest_model(run, training).step == 9
+    for step in (0, 4, 9):
+        frame_path(run, step).unlink()
+    user_error(lambda: newest_model(run, training, 0.0), run, "no frame")

@@ -1,0 +1,196 @@
+"""A training that is watched: the same to the last bit, and steered from its page."""
+
+import json
+import signal
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.commands import PICO, train_model
+from helpers.errors import user_error
+from helpers.runs import before, notices, rows, same, stopped, tiny
+from regard.runs.film import film_steps
+from regard.training import distributed, live
+from regard.training.film import Film
+from regard.training.live import LivePage
+from regard.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("quick")
+SETTINGS = {"train__save": 4, "train__evaluate": 4}
+
+
+def asking(step: int, *requests: dict[str, Any]) -> Any:
+    """Ask for something on the page at a step."""
+
+    def ask(page: LivePage, trainer: Trainer) -> None:
+        if trainer.step == step:
+            for request in requests:
+                page.requests.put(request)
+
+    return before(LivePage, "between_steps", ask)
+
+
+def told(page: Any) -> list[dict[str, Any]]:
+    """What the page was told of the training."""
+    return [json.loads(line) for line in page.stdin.getvalue().splitlines()]
+
+
+def test_training_is_the_same_to_the_last_bit(
+    text: str, tmp_path: Path, silent_page: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Film, "is_due", lambda self: True)
+    for name, look in (("plain", False), ("watched", "the fox")):
+        tiny(text, tmp_path / name, steps=8, look=look, **SETTINGS, model__dropout=0.1)
+    same(tmp_path / "plain", tmp_path / "watched")
+    assert notices(tmp_path / "watched") == []
+    assert film_steps(tmp_path / "watched") == list(range(9))
+    (page,) = silent_page
+    assert page.command[-2:] == [str(tmp_path / "watched"), "the fox"]
+    assert told(page)[-1] == {"paused": False, "rate": 1.0, "ended": True}
+
+
+def test_the_learning_rate_changes_from_a_step_on_and_is_logged(
+    text: str, tmp_path: Path, silent_page: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny(text, tmp_path / "plain", steps=6, **SETTINGS)
+    with asking(3, {"rate": 0.25}):
+        tiny(text, tmp_path / "out", steps=6, look=True, **SETTINGS)
+    plain, steered = (
+        [row["lr"] for row in rows(tmp_path / name) if "lr" in row] for name in ("plain", "out")
+    )
+    ratios = [new / old if old else None for new, old in zip(steered, plain, strict=True)]
+    assert ratios == pytest.approx([1, 1, 1, 0.25, 0.25, 0.25])
+    (line,) = notices(tmp_path / "out")
+    assert "0.25 times" in line
+    assert line in capsys.readouterr().err
+    assert list(dict.fromkeys(state["rate"] for state in told(silent_page[0]))) == [1.0, 0.25]
+
+
+@pytest.mark.usefixtures("silent_page")
+def test_a_pause_takes_no_time_of_the_budget(text: str, tmp_path: Path) -> None:
+    waited: list[float] = []
+
+    def go_on(seconds: float) -> None:
+        waited.append(seconds)
+        time.sleep(0.001)
+        if len(waited) == 5:
+            pages[0].requests.put({"pause": False})
+
+    pages: list[LivePage] = []
+    with pytest.MonkeyPatch.context() as patch, before(LivePage, "start", lambda page, _: pages.append(page)):
+        clock = iter(range(0, 10**9, 100))  # every look at it takes 100 s
+        times = {"sleep": go_on, "monotonic": lambda: next(clock)}
+        patch.setattr(live, "time", type("time", (), {k: staticmethod(v) for k, v in times.items()}))
+        with asking(2, {"pause": True}):
+            tiny(text, tmp_path / "out", steps=4, look=True, **SETTINGS)
+    assert len(waited) == 5
+    (line,) = notices(tmp_path / "out")
+    assert "paused at step 2 for 100.0 s" in line
+    log = [json.loads(row) for row in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in log if "loss" in row] == [1, 2, 3, 4]
+    assert max(row["elapsed"] for row in log if "loss" in row) < 60
+
+
+@pytest.mark.usefixtures("silent_page")
+def test_a_paused_training_still_saves_at_a_signal(text: str, tmp_path: Path) -> None:
+    with asking(5, {"pause": True}), stopped(live.time, "sleep", lambda _: True, signal.SIGTERM):
+        tiny(text, tmp_path / "out", steps=9, look=True, **SETTINGS)
+    assert rows(tmp_path / "out")[-1]["step"] == 5
+
+
+@pytest.mark.usefixtures("silent_page")
+def test_a_resumed_run_keeps_its_rate_and_a_true_log(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at step 7, after a checkpoint at 4 and a change of the rate after it, which is forgotten."""
+    monkeypatch.setattr(Film, "is_due", lambda self: True)
+    with asking(2, {"rate": 0.5}):
+        tiny(text, tmp_path / "whole", steps=9, look=True, **SETTINGS)
+    with (
+        asking(2, {"rate": 0.5}),
+        asking(4, {"rate": 3.0}),
+        before(Trainer, "train_step", lambda trainer: 1 / (trainer.step - 7)),
+        pytest.raises(ZeroDivisionError),
+    ):
+        tiny(text, tmp_path / "cut", steps=9, look=True, **SETTINGS)
+    assert film_steps(tmp_path / "cut")[-1] > 4
+    seen: list[list[int]] = []
+    with before(Trainer, "run", lambda trainer: seen.append(film_steps(trainer.folder))):
+        tiny(text, tmp_path / "cut", steps=9, resume=True, **SETTINGS)  # nobody watches any more
+    assert seen == [[0, 1, 2, 3, 4]]
+    assert [row["lr"] for row in rows(tmp_path / "cut") if "lr" in row] == [
+        row["lr"] for row in rows(tmp_path / "whole") if "lr" in row
+    ]
+    early, restored = notices(tmp_path / "cut")
+    assert [early] == notices(tmp_path / "whole")
+    assert "0.5 times the schedule's after step 4" in restored
+    same(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_several_processes_are_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "WORLD", 4)
+    user_error(lambda: tiny(text, tmp_path / "out", steps=2, look=True), "--look", "not 4", "regard look RUN")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_page_of_a_training(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The process itself: it shows the run, pauses it, and ends with its standard input."""
+    steered: list[str] = []
+    pages: list[LivePage] = []
+
+    def steer(page: LivePage, trainer: Trainer) -> None:
+        if trainer.step != 3 or steered:
+            return
+        deadline = time.monotonic() + 120
+        while page.url is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert page.url is not None
+        steered.append(page.url.partition("#")[0])
+        post(steered[0] + "api/training", {"rate": 0.5, "pause": True})
+        while page.requests.empty():
+            time.sleep(0.01)
+
+    with (
+        before(LivePage, "pause", lambda *_: post(steered[0] + "api/training", {"pause": False})),
+        before(LivePage, "between_steps", steer),
+        before(LivePage, "start", lambda page, _: pages.append(page)),
+    ):
+        tiny(text, tmp_path / "out", steps=5, look=True, **SETTINGS)
+    assert [line.split()[0] for line in notices(tmp_path / "out")] == ["the", "paused"]
+    assert f"watch it learn: {steered[0]}#follow=1" in capsys.readouterr().err
+    (page,) = pages
+    with urllib.request.urlopen(steered[0] + "api/log", timeout=60) as answer:
+        shown = json.load(answer)
+    logged = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    figures = ("step", "loss", "valid_loss", "notice")
+    wanted = [{k: row[k] for k in figures if k in row} for row in logged]
+    assert sorted(shown, key=str) == sorted(wanted, key=str)
+    assert page.process.stdin is not None
+    page.process.stdin.close()
+    assert page.process.wait(60) == 0
+    live._pages.clear()
+
+
+def post(url: str, body: dict[str, Any]) -> None:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.status == 200
+
+
+def test_the_command(text: str, tmp_path: Path, silent_page: list[Any]) -> None:
+    train_model(tmp_path / "out", "write", text, "--look", "--steps", "2", *PICO)  # and prints its folder
+    assert film_steps(tmp_path / "out")[0] == 0
+    assert len(silent_page) == 1
+
+
+def test_it_stays_open_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    stayed: list[Any] = []
+    page = type("Page", (), {"stay": lambda self: stayed.append(self)})()
+    monkeypatch.setattr(live, "_pages", [page])
+    for is_terminal in (False, True):
+        monkeypatch.setattr(live.sys, "stdin", type("Stream", (), {"isatty": lambda _, t=is_terminal: t})())
+        live.stay_open()
+        assert len(stayed) == is_terminal
