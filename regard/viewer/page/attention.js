@@ -46,7 +46,8 @@ export const attention = {
     const choice = readChoice(app, selected, head);
     root.append(displayControls(app, selected, head, choice));
     const shown = await readDisplay(app, selected, choice);
-    const title = `${PART_TITLES[part]} attention, layer ${layer}, head ${head}`;
+    const heads = choice.heads.length > 1 ? `heads ${choice.heads.join(", ")}` : `head ${head}`;
+    const title = `${PART_TITLES[part]} attention, layer ${layer}, ${heads}`;
     const remark = isPlain(choice) ? describeHead(selected.kinds[head]) : describeChoice(choice, shown);
     root.append(heading(title, remark));
     if (form === "arcs") {

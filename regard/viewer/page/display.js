@@ -164,7 +164,7 @@ export function describeChoice({ sink, words, root, heads }, { data, shape: [T, 
     sum + (w > 0 ? w * Math.log2(w) : 0), 0));
   const mean = bits.reduce((sum, x) => sum + x, 0) / T;
   return [
-    `${mean.toFixed(1)} bits`, heads.length > 1 ? `mean of heads ${heads.join(", ")}` : "",
+    `${mean.toFixed(1)} bits`, heads.length > 1 ? "numbers are their mean" : "",
     root ? "scores not divided by √d" : "", sink ? "without the first token: rows add up to 1 again" : "",
     words ? "sub-words merged to words" : ""].filter(Boolean).join(" · ");
 }
@@ -190,7 +190,10 @@ export function colourOptions({ scale, heads, mean }, shown) {
   return { ...options, note, numbers: false, image: blendHeads(shown, share), ends: ["", ""] };
 }
 
-/** @type {(shown: Display, share: (w: number) => number) => HTMLCanvasElement} */
+/**
+ * Each cell has the colours of its heads, mixed as their weights are; the largest weight makes it strong.
+ * @type {(shown: Display, share: (w: number) => number) => HTMLCanvasElement}
+ */
 function blendHeads({ shape: [T, S], each, why }, share) {
   const image = new ImageData(S, T);
   const pixels = new Uint32Array(image.data.buffer);
@@ -199,8 +202,12 @@ function blendHeads({ shape: [T, S], each, why }, share) {
   for (let i = 0; i < pixels.length; i++) {
     if (why?.blank[i]) pixels[i] = opaque(grey, grey, grey);
     else {
-      const [r, g, b] = [0, 1, 2].map((channel) => Math.round(Math.min(255, Math.max(0, each.reduce(
-        (x, one, n) => x + share(one[i]) * (COLOURS[n][channel] - ground), ground)))));
+      const shares = each.map((one) => share(one[i]));
+      const [total, most] = [shares.reduce((sum, x) => sum + x, 1e-30), Math.min(1, Math.max(...shares))];
+      const [r, g, b] = [0, 1, 2].map((channel) => {
+        const mixed = shares.reduce((sum, x, n) => sum + (x / total) * COLOURS[n][channel], 0);
+        return Math.round(ground + most * (mixed - ground));
+      });
       pixels[i] = opaque(r, g, b);
     }
   }

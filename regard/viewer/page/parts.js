@@ -29,7 +29,8 @@ export async function showParts(root, app, row, [ids, words]) {
   const said = ids.find((id) => id === Number(app.state.said)) ?? ids[0];
   const word = words[ids.indexOf(said)];
   const menu = ids.map((id, i) => /** @type {[number, string]} */ ([id, `“${label(words[i])}”`]));
-  root.append(h("div", { class: "controls" }, stepMenu("who said", "said", menu, said,
+  const kind = outputs?.kind === "classes" ? "class" : "token";
+  root.append(h("div", { class: "controls" }, stepMenu(kind, "said", menu, said,
     (to) => app.go({ said: to }, { replace: true }))));
   /** @type {Attribution} */
   let found;
