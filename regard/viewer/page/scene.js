@@ -39,6 +39,8 @@ const depthOf = ({ state }) =>
 function moveDepth(app, by) {
   const to = DEPTHS[DEPTHS.indexOf(depthOf(app)) + by];
   if (!to || (by > 0 && !lastScene?.attention && to !== "block") || to === "number") return;
+  const scores = app.manifest.sums[`${lastScene?.attention?.name}.scores`];
+  if (by > 0 && to === "product" && scores?.does !== "dot") return;
   app.go({ depth: to === "model" ? null : to, cell: null });
 }
 

@@ -101,7 +101,7 @@ export function answerPanel(app, plan) {
 
 /**
  * The picture that the model sees, with what the selected token looks at in colour.
- * @type {(app: App, plan: Plan) => HTMLElement}
+ * @type {(app: App, plan: Pick<Plan, "scene" | "picture">) => HTMLElement}
  */
 export function drawPicture(app, plan) {
   const { scene, picture } = plan;
@@ -127,6 +127,20 @@ export function drawPicture(app, plan) {
   }
   rove(root);
   return place(root, { x, y, width, height });
+}
+
+/**
+ * Colour what a token looks at: patches by their share of the largest weight.
+ * @type {(root: HTMLElement, scene: Scene, query: number) => void}
+ */
+export function lightKeys(root, scene, query) {
+  const weights = scene.weightsOf(query);
+  const peak = weights ? Math.max(...weights.subarray(scene.keys.before), 1e-30) : 1;
+  for (const chip of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("[data-key]"))) {
+    const weight = weights?.[Number(chip.dataset.key)] ?? 0;
+    const isPatch = chip.classList.contains("patch");
+    chip.style.setProperty("--weight", String(isPatch ? weight / peak : weight));
+  }
 }
 
 /**
