@@ -61,7 +61,7 @@ def test_without_the_first_token(tab):
 
 
 def test_several_heads_in_colours_and_their_mean(tab):
-    it = tab("gpt", "#view=attention&layer=1&head=0&with=2")
+    it = tab("gpt", "#view=attention&layer=1&head=0&also=2")
     weights = shown("gpt").trace[f"{NAME}.weights"]
     it.wait("h2", "heads 0, 2")
     check(it, weights[[0, 2]].mean(0))
@@ -74,11 +74,11 @@ def test_several_heads_in_colours_and_their_mean(tab):
     it.page.click("#blend-mean")
     it.page.wait_for_selector("#blend-mean[aria-selected=true]")
     assert colours(it) != coloured
-    it.page.click("#with-all")
+    it.page.click("#also-all")
     it.wait("h2", "heads 0, 1, 2")
     check(it, weights.mean(0))
-    it.page.click("#with-1")
-    it.page.click("#with-2")
+    it.page.click("#also-1")
+    it.page.click("#also-2")
     it.wait("h2", "layer 1, head 0")
     assert it.page.query_selector("#blend-mean") is None
 
@@ -127,6 +127,6 @@ def test_arcs_show_the_same_numbers(tab):
 
 
 def test_in_one_file(tab, tmp_path):
-    shown("gpt").save(tmp_path / "a.html", {"view": "attention", "layer": "1", "head": "0", "with": "1"})
+    shown("gpt").save(tmp_path / "a.html", {"view": "attention", "layer": "1", "head": "0", "also": "1"})
     it = tab(f"file://{tmp_path / 'a.html'}")
     check(it, shown("gpt").trace[f"{NAME}.weights"][[0, 1]].mean(0))

@@ -33,8 +33,8 @@ const COLOURS = [
 
 /** @type {(app: App, attention: AttentionInfo, head: number) => Choice} */
 export function readChoice({ manifest, state }, attention, head) {
-  const named = (state.with ?? "").split(",").filter(Boolean);
-  const others = state.with === "all" ? range(attention.heads)
+  const named = (state.also ?? "").split(",").filter(Boolean);
+  const others = state.also === "all" ? range(attention.heads)
     : named.map((text) => clampIndex(text, attention.heads, head));
   const long = sideTokens(manifest, attention).some((tokens) => tokens.length > MOST);
   return {
@@ -248,14 +248,14 @@ function headToggles({ heads: count }, head, { heads, mean }, go) {
     ? h("i", { class: "swatch", style: { background: colour(n) } }) : null);
   const group = h("span", { class: "with", role: "group", "aria-label": "Heads shown together" },
     h("span", { class: "pale" }, "together with head"), range(count).map((n) => h("button", {
-      type: "button", id: `with-${n}`, "aria-pressed": String(heads.includes(n)), disabled: n === head,
+      type: "button", id: `also-${n}`, "aria-pressed": String(heads.includes(n)), disabled: n === head,
       onclick: () => {
         const next = heads.includes(n) ? heads.filter((one) => one !== n) : [...heads, n];
-        go({ with: next.filter((one) => one !== head).join(",") || null });
+        go({ also: next.filter((one) => one !== head).join(",") || null });
       },
     }, n, swatch(n))),
-    toggleButton("all", heads.length === count, () => go({ with: heads.length === count ? null : "all" }),
-      { id: "with-all" }));
+    toggleButton("all", heads.length === count, () => go({ also: heads.length === count ? null : "all" }),
+      { id: "also-all" }));
   if (heads.length > 1 && heads.length <= MOST_COLOURS) {
     group.append(tabs("blend", [["colours", "In colours"], ["mean", "Their mean"]], mean ? "mean" : "colours",
       (to) => go({ blend: to === "mean" ? to : null })));

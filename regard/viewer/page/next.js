@@ -56,8 +56,11 @@ function applySampling(logits, { temperature, k, p }) {
   return { order, removedBy, shares, count: left.length };
 }
 
-/** @type {(app: App) => { outputs: Outputs, tokens: string[] | null, at: number }} */
-function selectRow(app) {
+/**
+ * The row of the logits that the address selects.
+ * @type {(app: App) => { outputs: Outputs, tokens: string[] | null, at: number }}
+ */
+export function selectRow(app) {
   const { manifest, state } = app;
   const outputs = /** @type {Outputs} */ (manifest.outputs);
   const tokens = outputs.rows ? manifest.tokens[outputs.rows] : null;

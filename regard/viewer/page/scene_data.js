@@ -17,7 +17,7 @@ const ANSWERS = 5;
  */
 
 /** @typedef {{ side: string, tokens: string[], grid: [number, number] | null, before: number }} SceneSide */
-/** @typedef {{ word: string, p: number }} Answer */
+/** @typedef {{ word: string, p: number, id: number }} Answer */
 
 /**
  * @typedef {object} Scene
@@ -129,7 +129,7 @@ async function readAnswers({ manifest, source }, side, token) {
     const at = row === null ? "" : `“${label(tokens[outputs.rows ?? ""][row])}”`;
     const where = outputs.kind === "next" ? "After" : "At";
     const title = outputs.kind === "classes" ? "The answer" : `${where} ${at}`;
-    return { title, row, list: ids.map((id, i) => ({ word: words[i], p: exact[id] })) };
+    return { title, row, list: ids.map((id, i) => ({ word: words[i], p: exact[id], id })) };
   } catch {
     return null; // a saved file may not hold them
   }
