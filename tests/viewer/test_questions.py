@@ -39,9 +39,7 @@ def test_which_word_decided_this(visitor):
     by.it.page.wait_for_selector(".parts .tick.right")
     words = shown("gpt").attribution(4, None)["words"]["text"]
     best = max(range(5), key=lambda i: abs(words[i]))
-    bars = by.it.page.eval_on_selector_all(
-        ".parts .bars:last-of-type .word", "all => all.map(e => e.textContent)"
-    )
+    bars = by.it.page.eval_on_selector_all("#read-from .word", "all => all.map(e => e.textContent)")
     assert bars[0] == f"{best} {WORDS.split()[best]}"
 
 

@@ -90,7 +90,9 @@ function describe(moments, word) {
     formatCount(start.rank)}), at ${named(last(moments))} ${formatPercent(last(moments).p)}.`;
   if (since >= moments.length) return `${before} It does not put it first.`;
   if (since === 0) return `It puts “${word}” first at all ${moments.length} checkpoints. ${before}`;
-  return `It puts “${word}” first from ${named(moments[since])} on. ${before}`;
+  const when = since === moments.length - 1 ? `only at ${named(moments[since])}`
+    : `from ${named(moments[since])} on`;
+  return `It puts “${word}” first ${when}. ${before}`;
 }
 
 /** @type {(moments: Moment[], title: string) => SVGSVGElement} */
@@ -106,6 +108,6 @@ function drawChart(moments, title) {
     limits: [0, high],
     xTicks: moments.filter((_, i) => i % Math.ceil(moments.length / 8) === 0 || i === moments.length - 1)
       .map(({ step }) => [step ?? most, step === null ? "final" : formatCount(step)]),
-    yTicks: [0, high / 2, high].map((p) => [p, formatPercent(p)]),
+    yTicks: [0, high / 2, high].map((p) => [p, p ? formatPercent(p) : "0 %"]),
   }).svg;
 }

@@ -49,9 +49,10 @@ export async function showParts(root, app, row, [ids, words]) {
   const python = (/** @type {string} */ input) =>
     [`regard.attribute(model, ${input}, token=${said}, row=${row})["parts"]`];
   app.current = { name: "parts", csv, python, svg: () => drawBars(title, bars) };
-  root.append(h("div", { class: "parts" }, h("h2", {}, title, h("small", { class: "pale" },
-    "what each part adds to its logit; what it does by way of later parts counts as theirs")),
-  barGrid(app, shorten(bars)), totalLine(app, found), ...wordBars(app, found), tableTwin(title, csv)));
+  const remark = "what each part adds to its logit; what it does by way of later parts counts as theirs";
+  root.append(h("div", { class: "parts panels" },
+    h("div", {}, h("h2", {}, title, h("small", { class: "pale" }, remark)),
+      barGrid(app, shorten(bars)), totalLine(app, found), tableTwin(title, csv)), wordBars(app, found)));
 }
 
 /** @param {string} words */
@@ -110,7 +111,7 @@ function totalLine({ manifest }, { parts, logit }) {
 
 /**
  * The words from which heads read what they added.
- * @type {(app: App, found: Attribution) => HTMLElement[]}
+ * @type {(app: App, found: Attribution) => HTMLElement | null}
  */
 function wordBars(app, { words }) {
   const { manifest } = app;
@@ -118,11 +119,11 @@ function wordBars(app, { words }) {
     words: manifest.grid && side !== "target" ? `patch ${i}` : `${i} ${label(manifest.tokens[side][i])}`,
     id: `word-${side}-${i}`, value, go: null,
   })));
-  if (bars.length < 2) return [];
+  if (bars.length < 2) return null;
   const best = bars.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, WORDS);
   const rest = bars.length > WORDS ? `the ${WORDS} that matter most` : "by size";
-  return [h("h2", {}, "Which token it was read from", h("small", { class: "pale" },
-    `what all heads together read there; ${rest}`)), barGrid(app, best)];
+  return h("div", { id: "read-from" }, h("h2", {}, "Which token it was read from",
+    h("small", { class: "pale" }, `what all heads together read there; ${rest}`)), barGrid(app, best));
 }
 
 /** @type {(title: string, bars: Bar[]) => SVGSVGElement} */

@@ -186,10 +186,11 @@ export const training = {
         `[json.loads(line) for line in (model.folder / "log.jsonl").read_text().splitlines()]`],
     };
     const remark = `from the run's log.jsonl${app.manifest.training ? "; it is being trained" : ""}`;
-    root.append(heading("Loss", remark),
+    const when = await learned(app);
+    root.append(...(app.state.learned ? [when] : []), heading("Loss", remark),
       h("figure", {}, h("div", { class: "scroll" }, svg),
         h("figcaption", {}, h("p", { class: "scale" }, lines.map(summary)), lowerNote(lines))),
-      replay(app, markStep), await learned(app),
+      replay(app, markStep), ...(app.state.learned ? [] : [when]),
       tableTwin("Loss by step", () => ({ head, rows: rows().slice(-TABLE_ROWS) })));
   },
 };
