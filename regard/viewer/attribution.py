@@ -130,9 +130,11 @@ def attribute_logit(
         g, at = follow(trace, weights, part, g, row)
         for head, value in enumerate(head_values(trace, ops, weights, part, g, at, words)):
             values[part.name.rpartition(".")[0], head] = value
-        if part.heads is None:
+        x = weights[part.name] if part.name.startswith("@") else trace[part.name]
+        if part.heads is None and (x.ndim == 1 or 0 <= at < len(x)):  # it may have no such row
             name = "bias" if part.name.endswith("bias") else part.name
-            values[name, None] = values.get((name, None), 0.0) + plain_value(trace, weights, part, g, at)
+            vector = x if x.ndim == 1 else x[at]
+            values[name, None] = values.get((name, None), 0.0) + float(vector.double() @ g)
     listed: list[Contribution] = [{"name": n, "head": h, "value": v} for (n, h), v in values.items()]
     return {
         "token": token,
@@ -163,14 +165,6 @@ def follow(
                 g = g * weights[step["W"]].double() / (centred.square().mean() + eps).sqrt()
                 g = g if step.get("rms") else g - g.mean()
     return g, row
-
-
-def plain_value(trace: Trace, weights: Mapping[str, Tensor], part: Part, g: Tensor, row: int) -> float:
-    """What a part adds that is no attention; at rows that it does not have, nothing."""
-    x = weights[part.name] if part.name.startswith("@") else trace[part.name]
-    if x.ndim == 1:
-        return float(x.double() @ g)
-    return float(x[row].double() @ g) if 0 <= row < len(x) else 0.0
 
 
 def head_values(

@@ -132,3 +132,17 @@ def test_models_offer_the_questions_that_they_can_answer(tab, kind):
     )
     it.press("Escape")
     it.page.wait_for_selector(".questions > div", state="hidden")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(tab, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs: axe-playwright-python")
+    it = tab("gpt", "#view=look", color_scheme=scheme)
+    it.page.click("#questions")
+    it.page.wait_for_selector("#ask-why")
+    for state in ("", "#view=next&words=parts", "#view=attention&also=1", "#tours=1"):
+        if state:
+            it.open(state)
+        it.page.wait_for_function("() => getComputedStyle(document.getElementById('main')).opacity === '1'")
+        found = axe.Axe().run(it.page)
+        assert found.violations_count == 0, found.generate_report()

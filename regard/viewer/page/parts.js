@@ -4,6 +4,8 @@ import { themeColour } from "./colour.js";
 import {
   formatNumber, formatWeight, h, label, messageOf, range, s, stepMenu, svgRoot, tableTwin,
 } from "./dom.js";
+import { sideOf } from "./scene_data.js";
+import { chipWords } from "./scene_layout.js";
 import { attentionParts } from "./selection.js";
 
 const SHOWN = 20; // bars; the rest is added up
@@ -116,7 +118,8 @@ function totalLine({ manifest }, { parts, logit }) {
 function wordBars(app, { words }) {
   const { manifest } = app;
   const bars = Object.entries(words).flatMap(([side, values]) => values.map((value, i) => ({
-    words: manifest.grid && side !== "target" ? `patch ${i}` : `${i} ${label(manifest.tokens[side][i])}`,
+    words: manifest.grid && side !== "target" ? chipWords(sideOf(manifest, side), i)
+      : `${i} ${label(manifest.tokens[side][i])}`,
     id: `word-${side}-${i}`, value, go: null,
   })));
   if (bars.length < 2) return null;

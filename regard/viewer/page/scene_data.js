@@ -60,7 +60,7 @@ const stringify = (changes) =>
   Object.fromEntries(Object.entries(changes).map(([name, value]) => [name, String(value)]));
 
 /** @type {(manifest: Manifest, side: string) => SceneSide} */
-function sideOf({ tokens, grid }, side) {
+export function sideOf({ tokens, grid }, side) {
   const words = tokens[side] ?? [];
   const patches = grid ? grid[0] * grid[1] : Infinity;
   const isPicture = grid !== null && words.length >= patches && (side === "source" || side === "text");
