@@ -14,6 +14,7 @@ _HOMES = {
     "Model": "runs.model",
     "look": "viewer",
     "page": "viewer.session",
+    "attribute": "viewer.attribution",
     "trace": "tracing",
     "Trace": "tracing",
     "watch": "describe.watch",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from regard.tracing.jacobians import jacobian_norms
     from regard.training.build import train
     from regard.viewer import look
+    from regard.viewer.attribution import attribute
     from regard.viewer.session import page
 
 __all__ = [
@@ -111,6 +113,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "at_step",
+    "attribute",
     "change",
     "effects",
     "generate",

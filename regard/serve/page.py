@@ -159,6 +159,7 @@ class PageRoutes:
             Route("/api/words", self.words),
             Route("/api/tree", self.tree),
             Route("/api/lens", self.lens),
+            Route("/api/attribution", self.attribution),
             Route("/api/models", self.models),
             Route("/api/space", self.space),
             Route("/api/near", self.near),
@@ -349,6 +350,10 @@ class PageRoutes:
 
     def lens(self, request: Request) -> Response:
         return JSONResponse(self.session(request).lens(query_int(request, "row") or 0))
+
+    def attribution(self, request: Request) -> Response:
+        session, row, token = self.session(request), query_int(request, "row"), query_int(request, "token")
+        return JSONResponse(self.run_heavy(lambda: session.attribution(row or 0, token)))
 
     def models(self, request: Request) -> Response:
         return JSONResponse(self.names[1:])

@@ -47,6 +47,7 @@ def page_data(data: TraceData, manifest: Manifest, state: dict[str, str]) -> dic
         "state": state,
         "trees": {beams: tree.to_json() for beams, tree in data.trees.items()},
         "lenses": data.lenses,
+        "attributions": data.attributions,
         "space": data.space.pack_for_file(),
     }
     room = (MAX_FILE_BYTES - SCRIPT_BYTES - len(json.dumps(content))) * 3 // 4  # base64 needs a third more
@@ -57,6 +58,8 @@ def pick_words(data: TraceData) -> tuple[int | None, dict[int, str]]:
     """The most likely words by id; and if the vocabulary is so large that only one row of the logits fits,
     the number of that row."""
     outputs = data.outputs()
+    if outputs and outputs.get("parts"):
+        data.attribution(data.default_row if outputs["rows"] else 0, None)
     if not outputs or outputs["kind"] == "classes":
         return None, {}
     logits = data.trace["logits"]

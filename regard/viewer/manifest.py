@@ -33,7 +33,9 @@ from regard.viewer.tree import searches
 
 SCORE_TENSORS = ("scores", "scaled", "mask", "reason", "weights")  # of an attention: queries by keys
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # of a token that is a part of a character
+SPECIAL = re.compile(r"<(?!0x)[^>]+>|\[[^\]]+\]")  # such as <s> and [CLS]
 BYTES = re.compile(rf"(?:{BYTE.pattern})+")
+WORD_MARKS = ("▁", "Ġ", "Ċ", " ", "\n")  # what a token begins with that begins a word
 PARTS = "cross", "self", "masked", "encoder", "decoder"
 
 
@@ -78,6 +80,7 @@ def build_manifest(data: TraceData) -> Manifest:
         "answer": data.answer,
         "tokens": {side: spell_bytes(t) if side in trace.ids else t for side, t in trace.tokens.items()},
         "ids": trace.ids,
+        "words": word_sides(data),
         "unread": trace.about.get("unread", 0),
         "context": getattr(model.model.config, "context", None),
         "grid": trace.about.get("grid"),
@@ -120,6 +123,31 @@ def spell_bytes(tokens: list[str]) -> list[str]:
             decoder.reset()
         labels.append(token if not text or "\ufffd" in text else text)
     return labels
+
+
+def word_sides(data: TraceData) -> dict[str, list[int]]:
+    """The number of the word that each token belongs to, of the sides that have sub-words."""
+    sides: dict[str, list[int]] = {}
+    for side, ids in data.trace.ids.items():
+        tokenizer = data.model.task.tokenizer if side in ("text", "source") else data.writer
+        if tokenizer is not None and side in data.trace.tokens:
+            numbers = number_words([tokenizer.inner.id_to_token(id) or "" for id in ids])
+            sides |= {side: numbers} if numbers is not None else {}
+    return sides
+
+
+def number_words(pieces: list[str]) -> list[int] | None:
+    """Which word each token belongs to; None if all are words, or nothing says where words begin."""
+    wordpiece = any(piece.startswith("##") for piece in pieces)
+    marked = [piece.startswith(WORD_MARKS) for piece in pieces]
+    if not wordpiece and not any(marked):
+        return None
+    numbers: list[int] = []
+    for i, piece in enumerate(pieces):
+        alone = SPECIAL.fullmatch(piece) or (i > 0 and SPECIAL.fullmatch(pieces[i - 1]))
+        begins = not piece.startswith("##") if wordpiece else bool(marked[i] or alone)
+        numbers.append(numbers[-1] + begins if numbers else 0)
+    return numbers if numbers and numbers[-1] + 1 < len(pieces) else None
 
 
 def describe_model(data: TraceData) -> dict[str, Any]:

@@ -11,15 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.describe.texts import Op
 from regard.errors import UserError
 from regard.runs.layout import LOG, read_log
 from regard.runs.model import Model
 from regard.tracing import Trace, trace_input
 from regard.tracing.names import layer_index, trace_names
 from regard.tracing.reading import is_ids
+from regard.viewer.attribution import Attribution, attribute_logit, list_parts
 from regard.viewer.lens import layers, lens, output_head
 from regard.viewer.space import Space
-from regard.viewer.sums import weights
+from regard.viewer.sums import describe_trace, weights
 from regard.viewer.tree import Tree, path, search
 from regard.viewer.whatif import WhatIf
 
@@ -35,6 +37,8 @@ class Outputs(TypedDict):
     rows: str | None
     goes_on: NotRequired[bool]  # the model continues its input
     lens: NotRequired[bool]
+    parts: NotRequired[bool]  # the logits can be split into what each part adds
+    unsplit: NotRequired[str | None]  # why not
 
 
 class TraceData:
@@ -52,6 +56,7 @@ class TraceData:
         computed: Trace | None = None,
     ):
         self.trees, self.lenses = dict[int, Tree](), dict[int, dict[str, Any]]()
+        self.attributions: dict[str, Attribution] = {}  # by row and token
         self.model, self.input, self.fixed_answer = model, input, answer
         self.full_input = input if answer is None else (input, answer)
         self.depth = 1 + max((layer_index(name) or 0 for name, _ in trace_names(model.model)), default=0)
@@ -193,7 +198,8 @@ class TraceData:
             return None
         logits = self.trace["logits"]
         if "label" in self.trace.tokens:
-            return {"kind": "classes", "rows": self.side("logits") if logits.ndim == 2 else None}
+            rows = self.side("logits") if logits.ndim == 2 else None
+            return {"kind": "classes", "rows": rows, "parts": self.unsplit is None}
         if logits.ndim != 2 or self.writer is None:
             return None
         return {
@@ -201,6 +207,8 @@ class TraceData:
             "rows": self.side("logits"),
             "goes_on": self.model.task.generates and not self.model.task.has_source,
             "lens": self.has_lens,
+            "parts": self.unsplit is None,
+            "unsplit": self.unsplit,
         }
 
     @property
@@ -240,6 +248,33 @@ class TraceData:
             by_layer = [{"words": self.words(one.pop("ids")), **one} for one in predictions]
             self.lenses[row] = {"final": self.words([final])[0], "layers": by_layer}
         return self.lenses[row]
+
+    @cached_property
+    def unsplit(self) -> str | None:
+        """Why the logits are no sum of what the parts of the model add; None if they are."""
+        try:
+            list_parts(self.sums)
+        except UserError as error:
+            return str(error)
+        return None
+
+    @cached_property
+    def sums(self) -> dict[str, Op]:
+        """The operation that made each tensor."""
+        return describe_trace(self.model, self.trace)[0]
+
+    def attribution(self, row: int, token: int | None) -> Attribution:
+        """What each part adds to the logit of a token, by default the most likely one, at a row."""
+        logits = np.atleast_2d(self.trace["logits"].float().cpu().numpy())
+        if not 0 <= row < len(logits):
+            raise UserError(f"row={row}: there are 0 to {len(logits) - 1}")
+        token = int(logits[row].argmax()) if token is None else token
+        if not 0 <= token < logits.shape[1]:
+            raise UserError(f"token={token}: there are 0 to {logits.shape[1] - 1}")
+        key = f"{row},{token}"
+        if key not in self.attributions:
+            self.attributions[key] = attribute_logit(self.trace, self.sums, self.weights, row, token)
+        return self.attributions[key]
 
     @cached_property
     def space(self) -> Space:

@@ -213,6 +213,9 @@ def make(page: str, name: str, word: str) -> None:
         if not Path(run).exists():
             make(page, name, run)
         assert call("export", run, word) == 0
+    elif word.endswith(".toml") and name == "look":  # a tour that the page quotes
+        tours = re.findall(r"^```toml\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+        Path(word).write_text(tours[0])
     else:
         document_data.make(page, word)
 

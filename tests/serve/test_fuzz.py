@@ -165,6 +165,7 @@ QUERIES = {
     "/api/words": ("trace", "ids"),
     "/api/tree": ("trace", "beams"),
     "/api/lens": ("trace", "row"),
+    "/api/attribution": ("trace", "row", "token"),
     "/api/models": (),
     "/api/space": ("trace", "name"),
     "/api/near": ("trace", "name", "row", "text", "distance"),

@@ -77,7 +77,7 @@ def test_the_same_input_is_not_computed_again(tab):
 
 def test_abandoned_traces_stop(tab, slow):
     server, block, waiting, cancelled = slow
-    it = tab(server.url)
+    it = tab(server.url, "#view=attention")
     block.set()
     it.page.fill("#input", "lazy dog")
     assert waiting.wait(60)  # the model runs

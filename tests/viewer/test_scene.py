@@ -62,6 +62,41 @@ def test_the_scene_fills_the_window(tab, size):
         assert it.page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
+@pytest.mark.parametrize("kind", ["gpt", "vit", "captioner", "lstm"])
+def test_other_models_fill_the_window_and_no_chip_is_cut_off(tab, kind):
+    it = tab(kind, viewport={"width": 1440, "height": 900})
+    it.page.wait_for_selector(".queries .chip")
+    assert it.page.evaluate(SHARE) >= 0.6
+    widths = "all => all.map(b => [b.scrollWidth, b.clientWidth])"
+    assert all(full <= room for full, room in it.page.eval_on_selector_all(".chip bdi", widths))
+
+
+@pytest.mark.parametrize("kind", ["vit", "captioner"])
+def test_the_picture_shows_what_a_token_looks_at(tab, kind):
+    """In colour, as shares of the largest weight; in the model and in the head."""
+    _, _, weights = opening(kind)
+    before = weights.shape[1] - 9
+    for depth in ("", "&depth=head"):
+        it = tab(kind, f"#view=look{depth}")
+        it.page.wait_for_selector(".picture-in .patch")
+        row = weights[int(state(it)["token"])][before:]
+        lit = it.page.eval_on_selector_all(
+            ".patch", "all => all.map(b => Number(b.style.getPropertyValue('--weight')))"
+        )
+        assert lit == pytest.approx((row / row.max()).tolist(), abs=1e-5)
+        picture = it.page.evaluate(
+            "() => { const b = document.querySelector('.picture-in').getBoundingClientRect();"
+            " return [b.left >= 0, b.right <= innerWidth, b.width] }"
+        )
+        assert picture[:2] == [True, True]
+        assert picture[2] > 120
+    if kind == "vit":
+        it.open()
+        it.page.click("#keys-5")
+        it.page.wait_for_selector("#keys-5[aria-pressed=true]")
+        assert "row 2, column 2" in it.text("#sentence")
+
+
 @pytest.mark.parametrize("kind", ["gpt", "transformer", "vit"])
 def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     """By keyboard, through every depth; each has an address that reload and back open again."""

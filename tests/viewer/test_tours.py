@@ -1,8 +1,10 @@
 """Guided tours of the page: those that it has, and those that somebody wrote."""
 
 import json
+import math
 
 import pytest
+import torch
 
 from helpers.browsing import close, shown
 from helpers.serving import serve_session
@@ -49,16 +51,81 @@ def test_a_tour_goes_from_step_to_step(tab):
     it.page.wait_for_selector("#tour", state="hidden")
 
 
-@pytest.mark.parametrize("kind", ["bert", "gru", "vit", "plain"])
+OFFERED = {
+    "gpt": {"attention": 8, "answer": 7, "root": 7, "mask": 7, "heads": 5},
+    "transformer": {"attention": 8, "answer": 6, "root": 7, "mask": 6, "heads": 6},
+    "bert": {"attention": 8, "answer": 6, "root": 6, "heads": 5},
+    "vit": {"attention": 8, "answer": 6, "root": 6, "heads": 5},
+    "gru": {"attention": 7, "answer": 5},
+    "plain": {"answer": 5},
+}
+DRAWN = """() => document.querySelectorAll(
+  "main canvas, main .card-box, main .chip, main .patch, main .cell .total, main .bars .word, main #lens, "
+  + "main .bars button, main .versus").length > 0"""
+
+
+@pytest.mark.parametrize("kind", OFFERED)
 def test_every_step_can_be_seen(tab, kind):
-    it = tab(kind)
-    for tour, count in {"attention": 8, "answer": 6}.items():
-        if kind == "plain" and tour == "attention":
-            continue
+    """Tours are offered where they apply, and each of their steps shows something."""
+    it = tab(kind, "#tours=1")
+    it.page.wait_for_selector("#tour-answer")
+    buttons = it.page.eval_on_selector_all("#tour button", "all => all.map(b => b.id.slice(5))")
+    assert buttons == [*OFFERED[kind], "end"]
+    for tour, count in OFFERED[kind].items():
+        it.open(f"#tour={tour}&stop=1")
+        seen = []
         for stop in range(1, count + 1):
-            it.open(f"#tour={tour}&stop={stop}")
             it.wait("#tour", f"{stop} of {count}")
+            it.page.wait_for_selector("main:not([aria-busy])")
+            it.page.wait_for_function(DRAWN)
             assert it.page.query_selector("main .wrong") is None
+            assert "{" not in it.text("#tour p")
+            seen.append(it.page.url)
+            it.press("n")
+        assert len(set(seen)) == count
+
+
+def test_a_step_opens_by_its_link_alone(tab):
+    """Also one that changes the model, which is changed back when it is left."""
+    it = tab("gpt", "#tour=heads&stop=5")
+    it.wait("#tour", "5 of 5")
+    opening = shown("gpt").manifest["opening"]
+    it.wait(".changes", f"head {opening['head']}")
+    it.page.wait_for_selector("#changes-note")
+    it.press("p")
+    it.page.wait_for_selector("#atlas")
+    it.page.wait_for_selector("#changes-note", state="detached")
+    it.press("n")
+    it.page.wait_for_selector("#changes-note")
+    it.page.click("#tour-end")
+    it.page.wait_for_selector("#changes-note", state="detached")
+
+
+def test_the_tour_of_the_root_shows_the_softmax_of_undivided_scores(tab):
+    it = tab("gpt", "#tour=root&stop=6")
+    it.wait("h2", "not divided")
+    opening, trace = shown("gpt").manifest["opening"], shown("gpt").trace
+    name, head = f"blocks.{opening['layer']}.attn", opening["head"]
+    scores = trace[f"{name}.scores"][head].masked_fill(trace[f"{name}.reason"] > 0, -torch.inf)
+    weights = scores.softmax(-1)
+    bits = -(torch.xlogy(weights, weights).sum(-1) / math.log(2)).mean()
+    assert f"{bits:.1f} bits" in it.text("h2 small")
+    assert float(bits) < shown("gpt").manifest["attentions"]["masked"][-1]["kinds"][head]["entropy"]
+    for row, want in zip(it.table(), weights, strict=True):
+        assert all(cell == "masked" or close(cell, float(w)) for cell, w in zip(row, want, strict=True))
+
+
+def test_the_tour_of_heads_finds_the_heads(tab):
+    it = tab("bert")
+    for stop, pattern in {2: "first", 3: "previous"}.items():
+        it.open(f"#tour=heads&stop={stop}")
+        it.wait("#tour", f"{stop} of 5")
+        best = max(
+            (weight, attention["layer"], head)
+            for attention in shown("bert").manifest["attentions"]["self"]
+            for head, weight in enumerate(attention["patterns"][pattern]["weights"])
+        )
+        assert f"layer={best[1]}&head={best[2]}" in it.page.url
 
 
 def test_a_tour_that_somebody_wrote(tab, tmp_path):

@@ -10,7 +10,6 @@ import {
 } from "./selection.js";
 import { openSource, StatusError } from "./source.js";
 import { showStrip } from "./strip.js";
-import { enterTour, showTour, tourKey } from "./tours.js";
 
 const OUTPUT_TITLES = { next: "Next token", fill: "Words", classes: "Classes" };
 
@@ -163,8 +162,9 @@ async function show() {
   const main = byId("main");
   try {
     if (!await traceInput(mine)) return;
+    if (app.state.tour) await (await import("./tours.js")).enterTour(app);
+    if (!await traceInput(mine)) return; // a step may change the model
     showCheckpoints();
-    await enterTour(app);
     const views = VIEWS.filter((view) => view.applies(app));
     const usual = OF_ATTENTION.some((name) => name in app.state) && hasAttention(app) ? "attention" : "look";
     const named = app.state.view ?? usual;
@@ -183,7 +183,8 @@ async function show() {
     const side = hasAttention(app) ? selectHead(app).attention.rows : app.manifest.outputs?.rows ?? null;
     showStrip(byId("strip"), app, side, selectedToken(app, side));
     replaceView(main, root, moved);
-    showTour(byId("tour"), app);
+    byId("tour").hidden = !app.state.tour && !app.state.tours;
+    if (!byId("tour").hidden) (await import("./tours.js")).showTour(byId("tour"), app);
     if (source.live && app.manifest.film?.length) (await import("./film.js")).showFilm(byId("film"), app);
     document.title = `${titleOf(chosen)} · Regard`;
   } catch (error) {
@@ -378,6 +379,16 @@ function openView(which) {
   links[which(links.findIndex((link) => link.hasAttribute("aria-current")), links.length)]?.click();
 }
 
+/**
+ * The keys of a tour; returns whether one was used.
+ * @type {(key: string) => boolean}
+ */
+function tourKey(key) {
+  const by = { n: 1, p: -1 }[key];
+  if (by && app.state.tour) import("./tours.js").then(({ moveTour }) => moveTour(app, by));
+  return Boolean(by && app.state.tour);
+}
+
 document.addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && app.state.cell !== undefined) {
@@ -393,7 +404,7 @@ document.addEventListener("keydown", (event) => {
   else if (/^\d$/.test(event.key)) openView(() => (Number(event.key) || 10) - 1);
   else if (event.key === "v") openView((at, count) => (at + 1) % count);
   else if (event.key === "V") openView((at, count) => (at + count - 1) % count);
-  else if (!tourKey(app, event.key) && !app.view?.key?.(event.key, app)) return;
+  else if (!tourKey(event.key) && !app.view?.key?.(event.key, app)) return;
   event.preventDefault();
 });
 byId("skip").addEventListener("click", (event) => {

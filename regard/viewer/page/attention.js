@@ -1,11 +1,13 @@
 /* Where each token looks: one head as a heat map or as arcs, or all heads of all layers as an atlas. */
 
+import {
+  colourOptions, describeChoice, displayControls, isPlain, readChoice, readDisplay,
+} from "./display.js";
 import { formatWeight, h, numberMenu, stepMenu, tabs } from "./dom.js";
 import { editButtons } from "./edits.js";
 import { Heatmap } from "./heatmap.js";
 import {
-  MOST, PART_TITLES, attentionParts, heading, layerMenu, maskReasons, parsePlace, selectHead, selectedToken,
-  sideTokens,
+  PART_TITLES, attentionParts, heading, layerMenu, parsePlace, selectHead, selectedToken,
 } from "./selection.js";
 
 /** @type {[string, string][]} */
@@ -32,7 +34,7 @@ export const attention = {
   },
 
   async show(root, app) {
-    const { manifest, state, source } = app;
+    const { manifest, state } = app;
     const { part, layers, layer, attention: selected, head } = selectHead(app);
     const form = FORMS.find(([name]) => name === state.form)?.[0] ?? "map";
     root.append(controls(app, form));
@@ -41,17 +43,18 @@ export const attention = {
       const { showAtlas } = await import("./atlas.js");
       return showAtlas(root, app, part, layers);
     }
-    const weightsName = `${selected.name}.weights`;
-    const [weights, why] = await Promise.all(
-      [source.tensor(weightsName, { head, most: MOST }), maskReasons(app, selected)]);
-    const title = `${PART_TITLES[part]} attention, layer ${layer}, head ${head}`;
-    root.append(heading(title, describeHead(selected.kinds[head])));
-    const [rows, columns] = sideTokens(manifest, selected);
+    const choice = readChoice(app, selected, head);
+    root.append(displayControls(app, selected, head, choice));
+    const shown = await readDisplay(app, selected, choice);
+    const heads = choice.heads.length > 1 ? `heads ${choice.heads.join(", ")}` : `head ${head}`;
+    const title = `${PART_TITLES[part]} attention, layer ${layer}, ${heads}`;
+    const remark = isPlain(choice) ? describeHead(selected.kinds[head]) : describeChoice(choice, shown);
+    root.append(heading(title, remark));
     if (form === "arcs") {
       const { showArcs } = await import("./arcs.js");
-      return showArcs(root, app, title, [rows, columns], weights, why);
+      return showArcs(root, app, title, [shown.rows, shown.columns], shown, shown.why);
     }
-    return showMap(root, app, { ...weights, rows, columns, title, why }, [weightsName, head]);
+    return showMap(root, app, { ...shown, title, ...colourOptions(choice, shown) }, choice);
   },
 };
 
@@ -60,25 +63,28 @@ export const attention = {
  * @param {HTMLElement} root
  * @param {App} app
  * @param {import("./heatmap.js").HeatmapOptions} options
- * @param {[name: string, head: number]} tensor
+ * @param {import("./display.js").Choice} choice
  */
-async function showMap(root, app, options, [name, head]) {
+async function showMap(root, app, options, choice) {
   const { state, go } = app;
-  const { part, layer, attention: selected } = selectHead(app);
-  const edits = editButtons(app, selected, head);
+  const { part, layer, attention: selected, head } = selectHead(app);
+  const name = `${selected.name}.weights`;
+  const edits = choice.words ? { root: null, update: () => {} } : editButtons(app, selected, head);
   const map = new Heatmap({
     ...options,
     square: true,
     names: ["query", "key"],
-    at: parsePlace(state.at, options.shape) ?? tokenPlace(app, options),
+    at: parsePlace(state.at, options.shape) ?? (choice.words ? null : tokenPlace(app, options)),
     format: formatWeight,
     move: (r, c) => {
       go({ at: `${r},${c}` }, { quiet: true });
       edits.update();
     },
-    open: (r, c) => go({ at: `${r},${c}`, cell: `${name}:${head},${r},${c}` }, { replace: true }),
+    open: (r, c) => (isPlain(choice)
+      ? go({ at: `${r},${c}`, cell: `${name}:${head},${r},${c}` }, { replace: true }) : null),
   });
-  app.current = { name: `attention-${part}-${layer}-${head}`, tensor: [name, head], ...map.output };
+  const tensor = isPlain(choice) ? { tensor: /** @type {[string, number]} */ ([name, head]) } : {};
+  app.current = { name: `attention-${part}-${layer}-${head}`, ...tensor, ...map.output };
   const cell = state.cell ? await (await import("./cell.js")).openCell(app, state.cell) : null;
   if (edits.root) root.append(edits.root);
   root.append(h("div", { class: "beside" }, map.root, cell));

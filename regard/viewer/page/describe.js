@@ -101,11 +101,25 @@ export function describeAnswer({ answers }) {
 export function describeRole({ attention, head }) {
   const role = attention?.roles?.[head];
   const words = roleWords(role);
-  if (!attention || !role || !words) return "";
+  if (!attention) return "";
+  if (!role || !words) return describeMixed(attention, head);
   const { weights, chance } = attention.patterns[role];
   const article = /^[aeiou]/.test(words[0]) ? "an" : "a";
   return `It is ${article} ${words[0]}: ${formatWeight(weights[head])} of its attention ${words[1]} (${
     formatWeight(chance)} if spread evenly).`;
+}
+
+/**
+ * What a head does that has no name: where the largest part goes, compared with an even spread.
+ * @type {(attention: AttentionInfo, head: number) => string}
+ */
+function describeMixed({ patterns }, head) {
+  const [best] = Object.entries(patterns).map(([name, { weights, chance }]) =>
+    ({ words: roleWords(name)?.[1] ?? name, weight: weights[head], chance }))
+    .sort((a, b) => b.weight - b.chance - a.weight + a.chance);
+  if (!best) return "";
+  return `It does no one thing: ${formatWeight(best.weight)} of its attention ${best.words} (${
+    formatWeight(best.chance)} if spread evenly).`;
 }
 
 /**

@@ -32,6 +32,10 @@ const TABLE = 64; // rows and columns of the table, around the chosen cell
  * @property {OnCell} [move] another cell is chosen
  * @property {OnCell} [open] a cell is opened
  * @property {(x: number) => string} [format]
+ * @property {Numbers} [shades] of the colours, from 0 to 1; without them, as the numbers
+ * @property {[low: string, high: string]} [ends] what the first and the last colour stand for
+ * @property {HTMLCanvasElement} [image] the cells, painted already
+ * @property {(x: number, r: number, c: number) => string} [note] what is said about a number
  */
 
 /**
@@ -53,7 +57,9 @@ export class Heatmap {
     this.at = options.at ?? null;
     this.limits = colourLimits(options);
     const masked = isDark() ? opaque(38, 43, 50) : opaque(228, 231, 235);
-    this.image = paintMatrix(options, this.limits, this.options.signed, this.why?.blank ?? null, masked);
+    const [cells, limits] = this.shades();
+    this.image = options.image ?? paintMatrix({ shape: options.shape, data: cells }, limits,
+      this.options.signed, this.why?.blank ?? null, masked);
     /** @type {Canvas<HeatmapLayout, Place>} */
     this.view = new Canvas({
       id: options.id ?? "matrix",
@@ -77,6 +83,15 @@ export class Heatmap {
     this.output = {
       canvas: this.view.canvas, svg: () => this.svg(), csv: () => this.numbers(Infinity),
     };
+  }
+
+  /**
+   * The numbers that colours are chosen by, and those of the first and the last colour.
+   * @returns {[Numbers, [number, number]]}
+   */
+  shades() {
+    const { shades, data } = this.options;
+    return shades ? [shades, [0, 1]] : [data, this.limits];
   }
 
   /** @returns {KeyHandlers} */
@@ -174,12 +189,12 @@ export class Heatmap {
    */
   digits() {
     const { data, signed } = this.options;
-    const [low, high] = this.limits;
+    const [cells, [low, high]] = this.shades();
     const pale = themeColour("--pale");
     return range(this.tall * this.wide).map((i) => {
       const [r, c, x] = [Math.floor(i / this.wide), i % this.wide, data[i]];
       if (!(x > -Infinity) || this.why?.blank[i]) return [r, c, "·", pale];
-      return [r, c, shortNumber(x), textColour(signed, high > low ? (x - low) / (high - low) : 0)];
+      return [r, c, shortNumber(x), textColour(signed, high > low ? (cells[i] - low) / (high - low) : 0)];
     });
   }
 
@@ -212,9 +227,9 @@ export class Heatmap {
 
   /** @type {(r: number, c: number) => string} */
   describe(r, c) {
-    const { names, rows, columns, data, format = formatNumber } = this.options;
+    const { names, rows, columns, data, format = formatNumber, note = format } = this.options;
     const x = data[r * this.wide + c];
-    const value = x === undefined ? "" : `${this.exact ? "" : "at most "}${format(x)}`;
+    const value = x === undefined ? "" : `${this.exact ? "" : "at most "}${note(x, r, c)}`;
     const [row, column] = [groupLabel(rows, r, this.tall), groupLabel(columns, c, this.wide)];
     return `${names[0]} ${row}, ${names[1]} ${column}, ${this.why?.(r, c) ?? value}`;
   }
@@ -271,10 +286,10 @@ export class Heatmap {
 
   /** What the colours mean. */
   scale() {
-    const { rows, columns, signed, why } = this.options;
-    const [low, high] = this.limits;
+    const { rows, columns, signed, why, image } = this.options;
+    const [low, high] = this.options.ends ?? this.limits.map(formatNumber);
     const [tall, wide] = [Math.ceil(rows.length / this.tall), Math.ceil(columns.length / this.wide)];
-    return h("p", { class: "scale" }, formatNumber(low), colourBar(signed), formatNumber(high),
+    return h("p", { class: "scale" }, low, image ? null : colourBar(signed), high,
       why ? h("span", { class: "masked" }, "masked") : null,
       this.exact ? null : h("span", { class: "pale" }, `each the largest of ${tall} × ${wide} neighbours`));
   }

@@ -168,6 +168,11 @@ export class Local {
     return lensLayers(this.model, this.#made().run, row);
   }
 
+  /** @type {(row: number, token: number) => Promise<Attribution>} */
+  async attribution(row, token) {
+    return this.get("attribution", { row, token });
+  }
+
   /**
    * @param {string} what
    * @param {Record<string, string | number>} [query]

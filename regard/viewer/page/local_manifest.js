@@ -111,6 +111,7 @@ export function describeRun(model, template, made, id) {
   return {
     ...template,
     ...sides,
+    words: {}, // the file does not say where words begin
     id,
     input: made.input,
     exact: made.exact,

@@ -56,8 +56,11 @@ function applySampling(logits, { temperature, k, p }) {
   return { order, removedBy, shares, count: left.length };
 }
 
-/** @type {(app: App) => { outputs: Outputs, tokens: string[] | null, at: number }} */
-function selectRow(app) {
+/**
+ * The row of the logits that the address selects.
+ * @type {(app: App) => { outputs: Outputs, tokens: string[] | null, at: number }}
+ */
+export function selectRow(app) {
   const { manifest, state } = app;
   const outputs = /** @type {Outputs} */ (manifest.outputs);
   const tokens = outputs.rows ? manifest.tokens[outputs.rows] : null;
@@ -81,12 +84,16 @@ export const next = {
   async show(root, app) {
     const { state } = app;
     const { outputs, tokens, at } = selectRow(app);
-    const byLayer = Boolean(outputs.lens && state.words === "layers");
-    const bar = controls(app, byLayer);
+    const tab = wordTabs(outputs).find(([name]) => name === state.words)?.[0] ?? "all";
+    const bar = controls(app, tab);
     if (bar.children.length) root.append(bar);
     const where = tokens ? `${outputs.kind === "next" ? "after" : "at"} “${label(tokens[at])}”` : "";
-    if (byLayer) return showLens(root, app, at, where);
+    if (tab === "layers") return showLens(root, app, at, where);
     const prediction = await predict(app, where);
+    if (tab === "parts") {
+      const { showParts } = await import("./parts.js");
+      return showParts(root, app, at, [prediction.ids, prediction.words]);
+    }
     const { exact, ids, logits, words, sampling, title } = prediction;
     const what = outputs.kind === "classes" ? "classes" : "tokens";
     root.append(heading(title, `softmax over ${formatCount(logits.length)} ${what}`));
@@ -123,8 +130,14 @@ async function showLens(root, app, at, where) {
   root.append(heading(`What each layer would predict ${where}`, remark), figure);
 }
 
-/** @type {(app: App, byLayer: boolean) => HTMLElement} */
-function controls(app, byLayer) {
+/** @type {(outputs: Outputs) => [string, string][]} */
+const wordTabs = ({ kind, lens, parts }) => [
+  ["all", kind === "classes" ? "All classes" : "Whole vocabulary"],
+  ...(lens ? /** @type {[string, string][]} */ ([["layers", "Layer by layer"]]) : []),
+  ...(lens || parts ? /** @type {[string, string][]} */ ([["parts", "Which part said this?"]]) : [])];
+
+/** @type {(app: App, tab: string) => HTMLElement} */
+function controls(app, tab) {
   const { go } = app;
   const { outputs, tokens, at } = selectRow(app);
   const bar = h("div", { class: "controls" });
@@ -132,9 +145,10 @@ function controls(app, byLayer) {
     bar.append(stepMenu(outputs.kind === "next" ? "after" : "token", "row", numberTokens(tokens), at,
       (row) => go({ row }, { replace: true })));
   }
-  if (outputs.lens) {
-    bar.append(tabs("words", [["all", "Whole vocabulary"], ["layers", "Layer by layer"]],
-      byLayer ? "layers" : "all", (to) => go({ words: to === "all" ? null : to }, { replace: true })));
+  const choices = wordTabs(outputs);
+  if (choices.length > 1) {
+    bar.append(tabs("words", choices, tab,
+      (to) => go({ words: to === "all" ? null : to }, { replace: true })));
   }
   return bar;
 }

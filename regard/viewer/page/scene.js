@@ -39,6 +39,8 @@ const depthOf = ({ state }) =>
 function moveDepth(app, by) {
   const to = DEPTHS[DEPTHS.indexOf(depthOf(app)) + by];
   if (!to || (by > 0 && !lastScene?.attention && to !== "block") || to === "number") return;
+  const scores = app.manifest.sums[`${lastScene?.attention?.name}.scores`];
+  if (by > 0 && to === "product" && scores?.does !== "dot") return;
   app.go({ depth: to === "model" ? null : to, cell: null });
 }
 
@@ -105,7 +107,8 @@ export const look = {
     const table = scene.attention ? tableTwin(title, () => weightTable(scene))
       : tableTwin("The parts of this model", () => partTable(scene));
     root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
-      h("div", { class: "above" }, crumbs(app, scene, name), tourButton(app)), sentence,
+      h("div", { class: "above" }, crumbs(app, scene, name),
+        h("span", { class: "row" }, questionMenu(app, scene), tourButton(app))), sentence,
       stage, h("div", { class: "below" }, evidence(scene), table));
   },
 };
@@ -169,6 +172,23 @@ function crumbs(app, scene, name) {
 function tourButton({ state, go }) {
   const onclick = () => go({ tours: state.tours ? null : "1" }, { replace: true });
   return state.tour ? null : h("button", { type: "button", id: "tours", onclick }, "Guided tours");
+}
+
+/** Questions about what is shown. @type {(app: App, scene: Scene) => HTMLElement} */
+function questionMenu(app, scene) {
+  const menu = h("details", { class: "questions" }, h("summary", { id: "questions" }, "Questions"));
+  menu.addEventListener("toggle", async () => {
+    if (menu.children.length > 1) return;
+    const { listQuestions } = await import("./questions.js");
+    menu.append(h("div", { role: "group", "aria-label": "Questions" }, listQuestions(app, scene)));
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    event.stopPropagation();
+    menu.open = false;
+    menu.querySelector("summary")?.focus();
+  });
+  return menu;
 }
 
 /** What the name of a head rests on. @type {(scene: Scene) => HTMLElement | null} */

@@ -17,7 +17,7 @@ const ANSWERS = 5;
  */
 
 /** @typedef {{ side: string, tokens: string[], grid: [number, number] | null, before: number }} SceneSide */
-/** @typedef {{ word: string, p: number }} Answer */
+/** @typedef {{ word: string, p: number, id: number }} Answer */
 
 /**
  * @typedef {object} Scene
@@ -60,7 +60,7 @@ const stringify = (changes) =>
   Object.fromEntries(Object.entries(changes).map(([name, value]) => [name, String(value)]));
 
 /** @type {(manifest: Manifest, side: string) => SceneSide} */
-function sideOf({ tokens, grid }, side) {
+export function sideOf({ tokens, grid }, side) {
   const words = tokens[side] ?? [];
   const patches = grid ? grid[0] * grid[1] : Infinity;
   const isPicture = grid !== null && words.length >= patches && (side === "source" || side === "text");
@@ -129,7 +129,7 @@ async function readAnswers({ manifest, source }, side, token) {
     const at = row === null ? "" : `“${label(tokens[outputs.rows ?? ""][row])}”`;
     const where = outputs.kind === "next" ? "After" : "At";
     const title = outputs.kind === "classes" ? "The answer" : `${where} ${at}`;
-    return { title, row, list: ids.map((id, i) => ({ word: words[i], p: exact[id] })) };
+    return { title, row, list: ids.map((id, i) => ({ word: words[i], p: exact[id], id })) };
   } catch {
     return null; // a saved file may not hold them
   }

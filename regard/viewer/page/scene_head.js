@@ -4,6 +4,7 @@ import { formatWeight, h, s } from "./dom.js";
 import { describeLook, describeRole } from "./describe.js";
 import { largestWeights, tensorOrNull } from "./scene_data.js";
 import { place } from "./scene_layout.js";
+import { drawPicture, lightKeys } from "./scene_parts.js";
 import { asMatrix, drawMatrix, labelWidth } from "./scene_paint.js";
 import { maskReasons } from "./selection.js";
 
@@ -11,6 +12,7 @@ import { maskReasons } from "./selection.js";
 /** @typedef {import("./scene_layout.js").Box} Box */
 
 const SIDE = 512; // numbers each way
+const NARROW = 720; // pixels, below which matrices stand below each other
 const NAMES = ["q", "k", "v", "scores", "weights", "heads"];
 
 /** @type {(app: App, scene: Scene) => Promise<import("./scene.js").Depth>} */
@@ -48,17 +50,23 @@ function draw(root, app, scene, [q, k, v, scores, weights, out], blank, width, h
   const best = largestWeights(scene.weightsOf(token), 1)[0]?.[0] ?? null;
   const exact = (/** @type {Tensor | null} */ t) => t && t.shape[0] === queries.tokens.length
     && t.shape[1] === keys.tokens.length;
-  const places = width < 720 ? stack(width, height, scene) : spread(width, height, scene);
-  const rowsOf = { rows: queries.grid ? undefined : queries.tokens, row: token };
-  const keyRows = { rows: keys.grid ? undefined : keys.tokens, row: best };
+  const narrow = width < NARROW;
+  const places = narrow ? stack(width, height, scene) : spread(width, height, scene);
+  const rowsOf = { rows: queries.grid || narrow ? undefined : queries.tokens, row: token };
+  const keyRows = { rows: keys.grid || narrow ? undefined : keys.tokens, row: best };
   const square = exact(weights) ? { row: token, column: best, blank } : {};
-  const labels = { rows: rowsOf.rows, columns: keys.grid ? undefined : keys.tokens };
+  const labels = {
+    rows: queries.grid ? undefined : queries.tokens, columns: keys.grid ? undefined : keys.tokens,
+  };
+  const isProduct = app.manifest.sums[`${scene.attention?.name}.scores`]?.does === "dot";
   /** @type {[string, import("./scene_paint.js").Matrix | null][]} */
   const all = [
-    ["q", q && { title: "Q: what each token asks for", tensor: q, ...rowsOf }],
-    ["k", k && { title: "K: what each has to offer", tensor: k, ...keyRows }],
-    ["v", v && { title: "V: what each hands on", tensor: v, ...keyRows }],
-    ["scores", scores && { title: "Q · Kᵀ", note: "who fits whom", tensor: scores, ...square, ...labels }],
+    ["q", q && { title: narrow ? "Q" : "Q: what each token asks for", tensor: q, ...rowsOf }],
+    ["k", k && { title: narrow ? "K" : "K: what each has to offer", tensor: k, ...keyRows }],
+    ["v", v && { title: narrow ? "V" : "V: what each hands on", tensor: v, ...keyRows }],
+    ["scores", scores && {
+      title: isProduct ? "Q · Kᵀ" : "scores", note: "who fits whom", tensor: scores, ...square, ...labels,
+    }],
     ["weights", weights && {
       title: "softmax", note: "who looks (row) at whom (column)", tensor: weights, signed: false,
       ...square, ...labels,
@@ -73,6 +81,12 @@ function draw(root, app, scene, [q, k, v, scores, weights, out], blank, width, h
     root.append(...drawMatrix(matrix, box));
     root.append(place(openButton(app, scene, name), box));
   }
+  const { picture } = places.boxes;
+  if (!picture) return () => {};
+  root.append(drawPicture(app, { scene, picture }));
+  const light = (/** @type {number} */ query) => lightKeys(root, scene, query);
+  light(token);
+  return light;
 }
 
 /** @type {(app: App, scene: Scene, name: string) => HTMLElement} */
@@ -92,12 +106,15 @@ function openButton(app, { attention }, name) {
 
 /** @typedef {{ boxes: Record<string, Box>, arrows: string[], height: number }} Places */
 
+/** @type {(...sides: import("./scene_data.js").SceneSide[]) => number} pixels of tokens beside a matrix */
+const sideWidth = (...sides) => labelWidth(sides.flatMap(({ grid, tokens }) => (grid ? [] : tokens)));
+
 /**
  * Side by side: Q, K and V, then the scores, the softmax, and what comes out.
  * @type {(width: number, height: number, scene: Scene) => Places}
  */
 function spread(width, height, { keys, queries }) {
-  const left = 24 + (keys.grid ? 0 : labelWidth([...keys.tokens, ...queries.tokens]));
+  const left = 24 + sideWidth(keys, queries);
   const low = keys.grid ? 40 : labelWidth(keys.tokens) + 24;
   const third = (height - 110) / 3;
   const narrow = Math.min(230, width * 0.15);
@@ -110,13 +127,18 @@ function spread(width, height, { keys, queries }) {
   const small = (/** @type {number} */ n) =>
     ({ x: x0, y: 44 + n * (third + 30), width: narrow, height: third - 12 });
   const middle = top + square / 2;
+  const last = Math.min(narrow, width - x3 - 16);
+  const seen = keys.grid ? Math.max(0, Math.min(last, square - 130)) : 0; // the picture, below what comes out
+  const tall = seen ? square - seen - 44 : square;
+  const start = `M${x0 + narrow + 4},${44 + 2.5 * third + 60} C${x1},${height - 8}`; // of the values
   return {
     height,
     boxes: {
+      ...(seen ? { picture: { x: x3, y: top + tall + 44, width: seen, height: seen } } : {}),
       q: small(0), k: small(1), v: small(2),
       scores: { x: x1, y: top, width: square, height: square },
       weights: { x: x2, y: top, width: square, height: square },
-      heads: { x: x3, y: top, width: Math.min(narrow, width - x3 - 16), height: square },
+      heads: { x: x3, y: top, width: last, height: tall },
     },
     arrows: [
       `M${x0 + narrow + 4},${44 + third / 2} C${x1 - left},${44 + third / 2} ${x1 - left - 20},${middle} ${
@@ -124,9 +146,10 @@ function spread(width, height, { keys, queries }) {
       `M${x0 + narrow + 4},${44 + third * 1.5 + 30} C${x1 - left},${44 + third * 1.5 + 30} ${
         x1 - left - 20},${middle} ${x1 - left},${middle}`,
       `M${x1 + square + 8},${middle} H${x2 - left} m-6,-4 l6,4 l-6,4`,
-      `M${x2 + square + 8},${middle} H${x3 - 8} m-6,-4 l6,4 l-6,4`,
-      `M${x0 + narrow + 4},${44 + 2.5 * third + 60} C${x1},${height - 8} ${x3 - 60},${height - 8} ${
-        x3 + narrow / 2},${top + square + 12} m-8,1 l8,-1 l1,8`,
+      `M${x2 + square + 8},${top + tall / 2} H${x3 - 8} m-6,-4 l6,4 l-6,4`,
+      seen ? `${start} ${x2},${height - 8} ${x2 + square},${height - 8} Q${x3 - 24},${height - 8} ${
+        x3 - 24},${top + square} V${top + tall - 8} m-4,8 l4,-8 l4,8`
+        : `${start} ${x3 - 60},${height - 8} ${x3 + narrow / 2},${top + square + 12} m-8,1 l8,-1 l1,8`,
     ],
   };
 }
@@ -136,9 +159,10 @@ function spread(width, height, { keys, queries }) {
  * @type {(width: number, height: number, scene: Scene) => Places}
  */
 function stack(width, height, { keys, queries }) {
-  const left = 10 + (keys.grid ? 0 : labelWidth([...keys.tokens, ...queries.tokens]));
+  const left = 10 + sideWidth(keys, queries);
   const low = keys.grid ? 30 : labelWidth(keys.tokens);
   const third = (width - 20 - 24) / 3;
+  const seen = keys.grid ? width - 2 * left : 0;
   const square = width - left - 14;
   const tall = Math.min(120, height / 4);
   const y1 = 44 + tall + 40;
@@ -147,9 +171,10 @@ function stack(width, height, { keys, queries }) {
   const small = (/** @type {number} */ n) =>
     ({ x: 10 + n * (third + 12), y: 44, width: third, height: tall });
   return {
-    height: y3 + tall + 20,
+    height: y3 + tall + 20 + (seen ? seen + 54 : 0),
     arrows: [],
     boxes: {
+      ...(seen ? { picture: { x: left, y: y3 + tall + 54, width: seen, height: seen } } : {}),
       q: small(0), k: small(1), v: small(2),
       scores: { x: left, y: y1, width: square, height: square },
       weights: { x: left, y: y2, width: square, height: square },

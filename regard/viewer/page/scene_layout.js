@@ -1,7 +1,7 @@
 /* Where everything stands in the picture of the whole model. */
 
 import { penOf } from "./colour.js";
-import { label, range } from "./dom.js";
+import { FONT_FAMILY, label, range } from "./dom.js";
 import { largestWeights } from "./scene_data.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
@@ -17,7 +17,7 @@ import { largestWeights } from "./scene_data.js";
 export const SLAB = 32;
 export const GAP = 9;
 const MARGIN = 20;
-const [LEAST_ROW, MOST_ROW] = [22, 54];
+const [LEAST_ROW, MOST_ROW] = [22, 80];
 const NARROW = 720; // pixels, below which the answer is under the tokens
 const TOP = 112; // of the first row
 
@@ -75,7 +75,7 @@ function pickTokens(count, most, chosen, weights) {
 /** @type {(words: string[]) => number} */
 function chipWidth(words) {
   const pen = penOf(document.createElement("canvas"));
-  pen.font = "14px system-ui";
+  pen.font = `600 14px ${FONT_FAMILY}`;
   return Math.ceil(Math.max(0, ...words.map((word) => pen.measureText(word).width))) + 22;
 }
 
@@ -102,9 +102,11 @@ export function planScene(scene, width, height) {
   const widthOf = (/** @type {SceneSide} */ side, /** @type {number[]} */ shown) =>
     Math.max(52, Math.min(longest, chipWidth(shown.map((i) => chipWords(side, i)))));
   const keyX = narrow ? 14 : MARGIN;
-  const room = bottom - TOP - 20;
+  const above = keys.before ? 34 : 0; // for the class token
+  const room = bottom - TOP - 20 - above;
   const side = Math.min(narrow ? width * 0.56 : width * 0.34, room);
-  const picture = keys.grid ? { x: keyX, y: TOP + (room - side) / 2 + 6, width: side, height: side } : null;
+  const middle = TOP + above + room / 2;
+  const picture = keys.grid ? { x: keyX, y: middle - side / 2, width: side, height: side } : null;
   const keyWidth = picture ? side : widthOf(keys, keyShown);
   const beforeX = keyX + keyWidth + (narrow ? 0 : 22);
   const cardX = beforeX + before.length * (SLAB + GAP);

@@ -5,7 +5,7 @@ import { formatWeight, h, range, s } from "./dom.js";
 import { nameToken, roleWords } from "./describe.js";
 import { largestWeights } from "./scene_data.js";
 import { chipWords, place, planScene } from "./scene_layout.js";
-import { answerPanel, drawPicture, rail, slabs } from "./scene_parts.js";
+import { answerPanel, drawPicture, lightKeys, rail, slabs } from "./scene_parts.js";
 import { rove, tokenChanges } from "./strip.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
@@ -47,13 +47,7 @@ export function drawModel(root, scene, app, width, height) {
   /** @type {(query: number) => void} */
   const light = (query) => {
     strong.replaceChildren(...drawRibbons(plan, query));
-    const weights = scene.weightsOf(query);
-    const peak = weights ? Math.max(...weights.subarray(scene.keys.before), 1e-30) : 1;
-    for (const chip of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("[data-key]"))) {
-      const weight = weights?.[Number(chip.dataset.key)] ?? 0;
-      const isPatch = chip.classList.contains("patch");
-      chip.style.setProperty("--weight", String(isPatch ? weight / peak : weight));
-    }
+    lightKeys(root, scene, query);
     for (const chip of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("[data-query]"))) {
       chip.classList.toggle("pointed", Number(chip.dataset.query) === query);
     }
@@ -186,7 +180,8 @@ function captionList({ scene, keyX, keyWidth, queryX, queryWidth, top, keyRows, 
   const hidden = scene.keys.tokens.length - keyRows.shown.length;
   const many = hidden > 0 ? ` (${keyRows.shown.length} of ${scene.keys.tokens.length})` : "";
   const same = scene.keys.side === scene.queries.side;
-  const words = scene.keys.grid ? "the picture" : `${same ? "tokens" : "it reads"}${many}`;
+  const seen = "the more orange, the more it is looked at";
+  const words = scene.keys.grid ? seen : `${same ? "tokens" : "it reads"}${many}`;
   const y = picture ? picture.y + picture.height + 4 : top - 24;
   const width = Math.max(keyWidth, 110);
   const list = [place(h("span", { class: "caption" }, words), { x: keyX, y, width })];

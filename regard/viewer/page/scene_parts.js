@@ -2,7 +2,7 @@
 
 import { penOf } from "./colour.js";
 import { formatPercent, h, label, range } from "./dom.js";
-import { nameToken } from "./describe.js";
+import { nameToken, quote } from "./describe.js";
 import { GAP, SLAB, foldItems, place } from "./scene_layout.js";
 import { rove, tokenChanges } from "./strip.js";
 
@@ -82,12 +82,18 @@ export function rail(app, plan) {
 /** @type {(app: App, plan: Plan) => HTMLElement} */
 export function answerPanel(app, plan) {
   const { scene, answer, queryRows, narrow } = plan;
-  const { title, list } = /** @type {NonNullable<Scene["answers"]>} */ (scene.answers);
+  const { title, list, row: said } = /** @type {NonNullable<Scene["answers"]>} */ (scene.answers);
+  const why = app.manifest.outputs?.parts;
   const peak = list[0].p;
   const panel = h("div", { class: "leaves" },
     h("button", { type: "button", id: "answers", onclick: () => app.go({ view: "next" }) }, h("b", {}, title),
       h("span", { "aria-hidden": "true" }, " ⤢")),
-    list.map(({ word, p }, i) => h("div", { class: i ? "leaf" : "leaf best", "data-p": String(p) },
+    list.map(({ word, p, id }, i) => h(why ? "button" : "div", {
+      class: i ? "leaf" : "leaf best", "data-p": String(p), ...(why ? {
+        type: "button", id: `leaf-${i}`, title: `Why ${quote(word)}?`,
+        onclick: () => app.go({ view: "next", words: "parts", row: said, said: id }),
+      } : {}),
+    },
       h("bdi", {}, label(word, 16)),
       h("span", { class: "share" }, h("i", { style: { width: `${(100 * p) / peak}%` } })),
       h("span", { class: "num" }, formatPercent(p)))));
@@ -101,7 +107,7 @@ export function answerPanel(app, plan) {
 
 /**
  * The picture that the model sees, with what the selected token looks at in colour.
- * @type {(app: App, plan: Plan) => HTMLElement}
+ * @type {(app: App, plan: Pick<Plan, "scene" | "picture">) => HTMLElement}
  */
 export function drawPicture(app, plan) {
   const { scene, picture } = plan;
@@ -127,6 +133,20 @@ export function drawPicture(app, plan) {
   }
   rove(root);
   return place(root, { x, y, width, height });
+}
+
+/**
+ * Colour what a token looks at: patches by their share of the largest weight.
+ * @type {(root: HTMLElement, scene: Scene, query: number) => void}
+ */
+export function lightKeys(root, scene, query) {
+  const weights = scene.weightsOf(query);
+  const peak = weights ? Math.max(...weights.subarray(scene.keys.before), 1e-30) : 1;
+  for (const chip of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("[data-key]"))) {
+    const weight = weights?.[Number(chip.dataset.key)] ?? 0;
+    const isPatch = chip.classList.contains("patch");
+    chip.style.setProperty("--weight", String(isPatch ? weight / peak : weight));
+  }
 }
 
 /**

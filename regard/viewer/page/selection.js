@@ -161,10 +161,11 @@ const past = [];
  * Change what the model computes, in all views.
  * @param {App} app
  * @param {Change[]} changes
+ * @param {StateChanges} [more] of the address
  */
-export function setChanges({ state, go }, changes) {
+export function setChanges({ state, go }, changes, more) {
   past.push(state.changes);
-  go({ changes: changes.length ? JSON.stringify(changes) : null }, { replace: true });
+  go({ changes: changes.length ? JSON.stringify(changes) : null, ...more }, { replace: !more });
 }
 
 export const canUndo = () => past.length > 0;

@@ -111,6 +111,16 @@ export class Server {
   }
 
   /**
+   * What each part adds to the logit of a token.
+   * @param {number} row
+   * @param {number} token
+   * @returns {Promise<Attribution>}
+   */
+  attribution(row, token) {
+    return this.get("attribution", { row, token });
+  }
+
+  /**
    * GET /api/what, for this run.
    * @param {string} what
    * @param {Record<string, string | number>} [query]
@@ -262,6 +272,13 @@ export class Saved {
   async lens(row) {
     if (!this.saved.lenses[row]) throw new Error(ABSENT);
     return this.saved.lenses[row];
+  }
+
+  /** @type {(row: number, token: number) => Promise<Attribution>} */
+  async attribution(row, token) {
+    const found = this.saved.attributions[`${row},${token}`];
+    if (!found) throw new Error(ABSENT);
+    return found;
   }
 
   async log() {

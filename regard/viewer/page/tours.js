@@ -2,86 +2,70 @@
 
 import { h } from "./dom.js";
 import { completeState, largestWeights, readScene } from "./scene_data.js";
-
-/** A value of an address that the model at hand decides: the number where the selected token looks most. */
-const TELLING = "telling";
-
-/** @type {Record<string, Tour>} */
-const TOURS = {
-  attention: {
-    title: "Attention in eight steps",
-    steps: [
-      ["view=look",
-        "Every token looks at the others and takes from them what it needs. The ribbons show how "
-        + "much: the wider, the more. Point at another token to see where it looks."],
-      ["view=look&depth=block",
-        "The model is a stack of blocks like this one. Each lets the tokens look at each other, then "
-        + "works on every token alone, and adds both to what the token carries."],
-      ["view=look&depth=head",
-        "One head. Each token has a query (what it asks for), a key (what it offers) and a value "
-        + "(what it hands on): three rows of numbers."],
-      ["view=look&depth=product",
-        "A query times a key is one number: how well the two fit. Press Play to see the products add "
-        + "up."],
-      [`view=look&depth=product&cell=${TELLING}:scores`,
-        "Here is that number with all its terms, added up again by the page and ticked off against "
-        + "the model's own."],
-      [`view=look&depth=product&cell=${TELLING}:weights`,
-        "The softmax turns the scores of a token into weights that add up to 1. What is masked gets "
-        + "none."],
-      ["view=look&depth=product&of=heads",
-        "The weights times the values: each token takes a little of every other, as much as it looked"
-        + " there."],
-      ["view=attention&form=atlas",
-        "Every layer has several heads, and each looks for something else. A click opens one; the "
-        + "scene names those that do one thing."],
-    ],
-  },
-  answer: {
-    title: "From embedding to answer",
-    steps: [
-      ["view=walk",
-        "A token enters as a row of numbers, its embedding: the same row wherever the token stands."],
-      ["view=space",
-        "Tokens that are used alike have embeddings that lie near each other."],
-      ["view=look",
-        "The rows flow through the blocks. In each block tokens look at each other."],
-      ["view=look&depth=block",
-        "Nothing is replaced: every part adds its numbers to those that came in, so that the first "
-        + "ones can still be read at the end."],
-      ["view=next&words=layers",
-        "What would the model say after each layer? Where the answer can be read off early, the later"
-        + " layers only make it surer."],
-      ["view=next",
-        "At the end every token of the vocabulary gets a score, and the softmax makes probabilities "
-        + "of them. Temperature and top-k change which one is drawn."],
-    ],
-  },
-};
-
-/**
- * All tours by name: those of a lecturer first.
- * @param {Manifest} manifest
- * @returns {Record<string, Tour>}
- */
-const allTours = ({ tours, attentions }) => ({
-  ...tours, ...(Object.keys(attentions).length ? TOURS : { answer: TOURS.answer }),
-});
+import { readChanges, selectHead } from "./selection.js";
+import { TELLING, allTours, findHead } from "./tour_steps.js";
 
 /** Everything that a step of a tour may set: what it does not name is as if the page were opened anew. */
 const CLEARED = {
   depth: null, cell: null, of: null, at: null, form: null, step: null, words: null, by: null, row: null,
+  root: null, temperature: null,
 };
+
+/** @type {(state: State, changes: StateChanges) => State} */
+const changeState = (state, changes) => Object.fromEntries(Object.entries({ ...state, ...changes })
+  .filter(([, value]) => value !== null && value !== undefined)
+  .map(([name, value]) => [name, String(value)]));
 
 /**
  * Go to a step of a tour.
  * @type {(app: App, name: string, stop: number, how?: { quiet?: boolean }) => Promise<void>}
  */
 async function goTo(app, name, stop, how) {
-  const { steps } = allTours(app.manifest)[name];
-  const [address] = steps[stop - 1];
-  const { cell, ...changes } = Object.fromEntries(new URLSearchParams(address));
-  app.go({ ...CLEARED, ...changes, cell: await resolveCell(app, cell), tour: name, stop }, how);
+  const [address] = allTours(app.manifest)[name].steps[stop - 1];
+  const left = leaveStep(app);
+  const changes = await resolveAddress({ ...app, state: changeState(app.state, left) }, address);
+  app.go({ ...CLEARED, ...left, ...changes, tour: name, stop }, how);
+}
+
+/**
+ * What a step changed in the model is changed back when it is left.
+ * @param {App} app
+ * @returns {StateChanges}
+ */
+function leaveStep({ state }) {
+  if (!state.toured) return {};
+  const rest = readChanges(state).slice(0, -1);
+  return { changes: rest.length ? JSON.stringify(rest) : null, toured: null };
+}
+
+/**
+ * An address of a tour as one of the page: what the model at hand decides is filled in.
+ * @type {(app: App, address: string) => Promise<StateChanges>}
+ */
+async function resolveAddress(app, address) {
+  const { cell, step, find, do: deed, ...changes } = Object.fromEntries(new URLSearchParams(address));
+  const found = find ? findHead(app.manifest, find) : null;
+  const token = app.state.part === found?.part ? app.state.token : null;
+  const place = found ? { ...found, token } : {};
+  const there = { ...app, state: changeState(app.state, place) };
+  const named = step?.startsWith(`${TELLING}:`)
+    ? `${selectHead(there).attention.name}.${step.slice(TELLING.length + 1)}` : step ?? null;
+  const changed = deed ? await changeModel(there, deed) : {};
+  return { ...changes, ...place, cell: await resolveCell(there, cell), step: named, ...changed };
+}
+
+/**
+ * What a step changes in the model: its head is silenced, or the token that is looked at most is hidden.
+ * @type {(app: App, deed: string) => Promise<StateChanges>}
+ */
+async function changeModel(app, deed) {
+  const { attention, head } = selectHead(app);
+  const scene = await readScene(app);
+  const [best] = largestWeights(scene.weightsOf(scene.token), 1);
+  /** @type {Change} */
+  const change = deed === "hide" ? { kind: "hide", token: best?.[0] ?? 0 }
+    : { kind: "silence", part: attention.name, head };
+  return { changes: JSON.stringify([...readChanges(app.state), change]), toured: 1 };
 }
 
 /**
@@ -116,7 +100,7 @@ async function resolveCell(app, cell) {
 export function showTour(root, app) {
   const tours = allTours(app.manifest);
   const { tour, stop, tours: listed } = app.state;
-  root.hidden = !tour && !listed;
+  root.hidden = !listed && !tours[tour ?? ""];
   if (!tour || !tours[tour]) {
     root.replaceChildren(...(listed ? tourList(app, tours) : []));
     return;
@@ -127,7 +111,7 @@ export function showTour(root, app) {
   const step = (to, id, words) => h("button", {
     type: "button", id, disabled: to < 1 || to > steps.length, onclick: () => goTo(app, tour, to),
   }, words);
-  const end = () => app.go({ tour: null, stop: null });
+  const end = () => app.go({ ...leaveStep(app), tour: null, stop: null });
   const where = h("b", {}, `${title} · ${at} of ${steps.length}`);
   root.replaceChildren(h("p", { role: "status" }, where, " ", steps[at - 1][1]),
     h("div", { class: "row" }, step(at - 1, "tour-back", "‹ Back"), step(at + 1, "tour-next", "Next ›"),
@@ -149,15 +133,11 @@ function tourList(app, tours) {
 }
 
 /**
- * The keys of a tour; returns whether one was used.
- * @type {(app: App, key: string) => boolean}
+ * Go on in a tour, or back.
+ * @type {(app: App, by: number) => void}
  */
-export function tourKey(app, key) {
-  const by = { n: 1, p: -1 }[key];
-  const { tour, stop } = app.state;
-  const steps = tour ? allTours(app.manifest)[tour]?.steps : null;
-  if (!by || !tour || !steps) return false;
+export function moveTour(app, by) {
+  const { tour = "", stop } = app.state;
   const to = (Number(stop) || 1) + by;
-  if (to >= 1 && to <= steps.length) goTo(app, tour, to);
-  return true;
+  if (allTours(app.manifest)[tour]?.steps[to - 1]) goTo(app, tour, to);
 }

@@ -213,6 +213,18 @@ function follow(root, app, rows) {
   }, POLL);
 }
 
+/**
+ * When the model learned what it says now: a button, or the answer if it was asked for.
+ * @param {App} app
+ */
+async function learned(app) {
+  const { manifest, source, state, go } = app;
+  if (!source.live || !manifest.steps.length || !manifest.outputs) return "";
+  if (state.learned) return (await import("./learned.js")).showLearned(app);
+  const onclick = () => go({ learned: 1 }, { replace: true });
+  return h("p", {}, h("button", { type: "button", id: "learned", onclick }, "When did it learn this?"));
+}
+
 /** @type {View} */
 export const training = {
   async show(root, app) {
@@ -237,10 +249,11 @@ export const training = {
         `[json.loads(line) for line in (model.folder / "log.jsonl").read_text().splitlines()]`],
     };
     const remark = `from the run's log.jsonl${app.manifest.training ? "; it is being trained" : ""}`;
-    root.append(heading("Loss", remark),
+    const when = await learned(app);
+    root.append(...(app.state.learned ? [when] : []), heading("Loss", remark),
       h("figure", {}, h("div", { class: "scroll" }, svg),
         h("figcaption", {}, h("p", { class: "scale" }, lines.map(summary)), lowerNote(lines))),
-      replay(app, markStep), answers(app), notices(log),
+      replay(app, markStep), ...(app.state.learned ? [] : [when]), answers(app), notices(log),
       tableTwin("Loss by step", () => ({ head, rows: rows().slice(-TABLE_ROWS) })));
   },
 };

@@ -131,6 +131,10 @@ interface Outputs {
   rows: string | null;
   goes_on?: boolean;
   lens?: boolean;
+  /** Whether logits can be split into what each part adds. */
+  parts?: boolean;
+  /** Why not. */
+  unsplit?: string | null;
 }
 
 interface GraphBox {
@@ -175,6 +179,8 @@ interface Manifest {
   answer: string | null;
   tokens: Record<string, string[]>;
   ids: Record<string, number[]>;
+  /** The number of the word that each token belongs to, of the sides that have sub-words. */
+  words?: Record<string, number[]>;
   /** Tokens of the input that don't fit the context. */
   unread: number;
   context: number | null;
@@ -240,6 +246,23 @@ interface LensLayer {
 interface Lens {
   final: string;
   layers: LensLayer[];
+}
+
+/** What a part adds to a logit. */
+interface Contribution {
+  name: string;
+  head: number | null;
+  value: number;
+}
+
+interface Attribution {
+  token: number;
+  row: number;
+  logit: number;
+  total: number;
+  parts: Contribution[];
+  /** What heads add, by the token that it was read from. */
+  words: Record<string, number[]>;
 }
 
 interface LogRow {
@@ -450,6 +473,7 @@ interface SavedPage {
   state: State;
   trees: Record<number, SearchTree>;
   lenses: Record<number, Lens>;
+  attributions: Record<string, Attribution>;
   space: {
     maps: Record<string, PointMap>;
     near: { tokens: Record<number, Record<string, Omit<Neighbours, "distance">>> };
