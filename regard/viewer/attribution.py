@@ -67,8 +67,8 @@ def list_parts(ops: Mapping[str, Op]) -> list[Part]:
         raise refuse("they are not a linear function of its last layer")
     row = {"does": "same", "x": last["x"], "row": last.get("row")}
     parts = list(walk_back(ops, last["x"], (row,) if isinstance(row["row"], int) else ()))
-    if all(layer_index(part.name) is None for part in parts):
-        raise refuse("it has no residual stream that its layers add to")
+    if all(part.heads is None for part in parts):
+        raise refuse("no residual stream that heads add to leads to them")
     return parts
 
 

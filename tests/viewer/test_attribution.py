@@ -6,8 +6,10 @@ import torch
 import regard
 from helpers.browsing import WORDS, close, number, shown
 from helpers.errors import user_error
+from helpers.families import FAMILIES
 from helpers.looking import noise, reader, seer
 from regard.describe.watch import evaluating
+from regard.viewer.model_file import save_model
 from regard.viewer.session import Session
 
 GPTS = [
@@ -49,9 +51,28 @@ def test_encoder_decoders_and_classifiers_of_pictures():
     found = check(shown("t5"), 3, 4)
     assert {part["name"] for part in found["parts"]} >= {"decoder.0.cross", "decoder.1.attn", "decoder.embed"}
     assert {side: len(values) for side, values in found["words"].items()} == {"target": 8, "source": 6}
-    check(Session(reader("chat", "t5", ffn="geglu"), WORDS), 2, 3)
+    check(Session(reader("chat", "t5", ffn="geglu"), WORDS), 0, 3)
     found = check(Session(seer(), noise(6)), 0, 1)
     assert {"@first.weight", "positions", "bias"} <= {part["name"] for part in found["parts"]}
+
+
+SPLIT = {
+    *("gpt", "gpt2", "alibi", "relative", "waves", "swiglu", "qk-norm", "qk-norm-learned", "gpt-classes"),
+    *("t5", "t5-geglu", "vit", "vit-waves", "vit-larger", "vit-captioner", "hear", "hear-waves"),
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_is_split_exactly_or_refused(kind):
+    it = Session(*FAMILIES[kind]())
+    outputs = it.outputs()
+    if outputs is None:
+        return
+    assert outputs["parts"] == (kind in SPLIT)
+    if kind in SPLIT:
+        check(it, 0, 1)
+    else:
+        assert "can't be split" in user_error(lambda: it.attribution(0, None))
 
 
 def test_a_head_of_the_last_layer_adds_what_is_missing_without_it():
@@ -127,3 +148,15 @@ def test_parts_in_one_file(tab, tmp_path):
     it.page.wait_for_selector(".parts .tick.right")
     it.open("#view=next&words=parts&row=1", wait="main .note")
     assert "regard look" in it.text("main .note")
+
+
+def test_a_saved_model_says_that_it_needs_the_server(tab, tmp_path):
+    """Its attention can be shown in all ways."""
+    save_model(shown("gpt").model, tmp_path / "a.html", WORDS)
+    it = tab(f"file://{tmp_path / 'a.html'}", "#view=next&words=parts")
+    it.page.wait_for_selector("main .note")
+    assert "regard look" in it.text("main .note")
+    it.open("#view=attention&layer=1&head=1&also=all&sink=without")
+    it.wait("h2", "heads 0, 1, 2")
+    it.open("#tour=root&stop=6")
+    it.wait("h2", "not divided")
