@@ -215,7 +215,8 @@ function replaceView(main, root, moved) {
   main.style.minHeight = `${main.offsetHeight}px`; // until the canvases have their size
   main.replaceChildren(root);
   const again = findId(focused?.id ?? "") ?? (inCell ? root.querySelector(".cell") : null) ?? main;
-  if (inside && again instanceof HTMLElement) again.focus({ preventScroll: true });
+  const place = /** @type {HTMLElement | SVGElement} */ (again);
+  if (inside) place.focus({ preventScroll: true });
   window.scrollTo(0, moved ? 0 : top);
   requestAnimationFrame(() => requestAnimationFrame(() => { main.style.minHeight = ""; }));
 }
