@@ -40,6 +40,18 @@ def ctranslate2_folder(run: Path, folder: Path) -> Path:
     return folder
 
 
+def ask_job(run: Path, dtype: str, texts: list[str], new: int, beams: int, options: Options) -> Job:
+    """Ours, as a user asks it; no answer ends before it has all its tokens."""
+    model = regard.load(run, "cpu", dtype=dtype)
+
+    def ask() -> float:
+        answers = model.ask(texts, num_beams=beams, temperature=0, max_new_tokens=new)
+        assert all(len(answer) == new for answer in answers)  # a token is a character
+        return float(len(texts) * new)
+
+    return repeated(ask, options)
+
+
 def write_row(streams: int, options: Options) -> Row:
     """128 new tokens after 32, greedy, GPT-2's size."""
     size, vocab, length, new = options.size(("gpt2", VOCAB, 32, 128), ("pico", 97, 5, 6))
@@ -47,14 +59,7 @@ def write_row(streams: int, options: Options) -> Row:
     prompts = [text[i * 7 : i * 7 + length] for i in range(streams)]
 
     def ours(dtype: str) -> Job:
-        model = regard.load(run, "cpu", dtype=dtype)
-
-        def write() -> float:
-            answers = model.ask(prompts, temperature=0, max_new_tokens=new)
-            assert all(len(answer) == new for answer in answers)
-            return float(streams * new)
-
-        return repeated(write, options)
+        return ask_job(run, dtype, prompts, new, 1, options)
 
     def engine(dtype: str) -> Job:
         ctranslate2 = import_extra("ctranslate2")
@@ -112,13 +117,7 @@ def translate_row(beams: int, options: Options) -> Row:
     texts = [text[i * 16 : i * 16 + 16] for i in range(count)]
 
     def ours(dtype: str) -> Job:
-        model = regard.load(run, "cpu", dtype=dtype)
-
-        def translate() -> float:
-            model.ask(texts, num_beams=beams, temperature=0, max_new_tokens=new)
-            return float(count * new)
-
-        return repeated(translate, options)
+        return ask_job(run, dtype, texts, new, beams, options)
 
     def engine(dtype: str) -> Job:
         ctranslate2 = import_extra("ctranslate2")

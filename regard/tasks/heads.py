@@ -131,8 +131,8 @@ def remark_on_classes(names: Sequence[str], counts: Sequence[float], balanced: b
     few = ", ".join(f"{name!r} ({n:.0f} of {true.sum():.0f} rows)" for name, n in missing[:3])
     more = f" and {len(missing) - 3} more classes" if len(missing) > 3 else ""
     only = f"; every prediction is {names[int(predicted.argmax())]!r}" if (predicted > 0).sum() == 1 else ""
-    todo = "give more such rows" if balanced else "--set task.balanced=true makes each class count alike"
-    return f"never predicted: {few}{more}{only}; {todo}"
+    advice = "give more such rows" if balanced else "--set task.balanced=true makes each class count alike"
+    return f"never predicted: {few}{more}{only}; {advice}"
 
 
 def likeliest_classes(labels: Sequence[str], logits: Tensor, count: int) -> list[Answer]:
