@@ -87,11 +87,12 @@ def test_links_are_followed_to_files(tmp_path: Path, good: Path) -> None:
 
 
 def test_a_regex_without_an_end(tmp_path: Path, good: Path) -> None:
-    """The library has a limit."""
+    """Refused by the time it takes or by the library's own limit, whichever comes first on this processor."""
     folder = copy_folder(good, "llama", tmp_path / "a")
     set_json("tokenizer.json", "normalizer", to=REPLACE | {"pattern": {"Regex": "(a+)+(a+)+$"}})(folder)
     with limit_memory(folder):
-        user_error(lambda: use_model(folder), "the tokenizer fails", "retry-limit")
+        message = user_error(lambda: use_model(folder), "tokenizer.json", "the tokenizer")
+        assert "retry-limit" in message or "(a+)+(a+)+$" in message
 
 
 def test_memory_of_a_good_one(tmp_path: Path) -> None:
