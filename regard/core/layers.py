@@ -145,7 +145,7 @@ class Stack(nn.ModuleList):
         mask: Mask = None, state: State | None = None, **more: Any
     ) -> Tensor:  # fmt: skip
         if state is not None and state.run is not None:
-            return state.run(self, x, positions)
+            return state.run(self, x, pos, positions, mask)
         shared: dict[str, Any] = {"mask": mask} | more
         if pos is not None and positions is not None:
             T, past = x.shape[1], state.length if state else 0

@@ -48,11 +48,11 @@ class Decoders:
             self.idle.put(worker)
         self.close = weakref.finalize(self, stop_workers, workers)
 
-    def decode(self, sources: Sequence[ImageSource], pixels: np.ndarray) -> None:
-        """Decode images into `pixels` (B, C, H, W), whose memory is contiguous."""
-        if self.ask(sources, pixels) is None:
-            for source, image in zip(sources, pixels, strict=True):
-                image[:] = decode_image(source, pixels.shape[1:])
+    def decode(self, sources: Sequence[ImageSource], images: Sequence[np.ndarray]) -> None:
+        """Decode each source into its image (C, H, W), whose memory is contiguous."""
+        if self.ask(sources, images) is None:
+            for source, image in zip(sources, images, strict=True):
+                image[:] = decode_image(source, image.shape)
 
     def sizes(self, sources: Sequence[ImageSource]) -> list[Size]:
         """Read the headers of images."""
@@ -61,14 +61,16 @@ class Decoders:
             return [read_size(source) for source in sources]
         return [(width, height, grey) for width, height, grey in head["sizes"]]
 
-    def ask(self, sources: Sequence[ImageSource], pixels: np.ndarray | None) -> dict[str, Any] | None:
+    def ask(
+        self, sources: Sequence[ImageSource], images: Sequence[np.ndarray] | None
+    ) -> dict[str, Any] | None:
         """Ask the next idle process; None if it is gone, or has not these bytes. Raise the error that it
         found in an image."""
         if any(isinstance(source, FileBytes) for source in sources):
             return None
         worker = self.idle.get()
         try:
-            head = exchange(worker, sources, pixels)
+            head = exchange(worker, sources, images)
         except (OSError, EOFError, json.JSONDecodeError):
             worker.kill()
             return None
@@ -101,17 +103,19 @@ def stop_workers(workers: Sequence[Worker]) -> None:
         worker.wait()
 
 
-def exchange(worker: Worker, sources: Sequence[ImageSource], pixels: np.ndarray | None) -> dict[str, Any]:
+def exchange(
+    worker: Worker, sources: Sequence[ImageSource], images: Sequence[np.ndarray] | None
+) -> dict[str, Any]:
     """Send a request to a worker and return its reply. Pixels are read straight into their place."""
     assert worker.stdin is not None
     output = cast(io.BufferedReader, worker.stdout)
-    shape = None if pixels is None else pixels.shape[1:]
+    shape = None if images is None else images[0].shape
     rows = [dataclasses.astuple(source) for source in sources]
     worker.stdin.write(json.dumps({"shape": shape, "sources": rows}).encode() + b"\n")
     worker.stdin.flush()
     head: dict[str, Any] = json.loads(output.readline())
-    if pixels is not None and "error" not in head:
-        for part in pixels:  # one after the other, so that a buffer of one image is enough
-            if output.readinto(part.data.cast("B")) < part.nbytes:
+    if images is not None and "error" not in head:
+        for image in images:  # one after the other, so that a buffer of one image is enough
+            if output.readinto(image.data.cast("B")) < image.nbytes:
                 raise EOFError
     return head

@@ -90,17 +90,19 @@ class ImageDataset:
         """Return these images as uint8 (B, C, H, W). Several threads may call it."""
         if self.pixels is not None:  # copied row by row; an index would copy byte by byte
             return torch.from_numpy(self.pixels.numpy().take(rows, axis=0))
-        sources = [self.sources[row] for row in rows.tolist()]
-        images = [self.cache.get(source) for source in sources]
-        missing = [i for i, image in enumerate(images) if image is None]
+        pixels = torch.empty(len(rows), *self.shape, dtype=torch.uint8)
+        missing = list[tuple[ImageSource, np.ndarray]]()
+        for row, image in zip(rows.tolist(), pixels.numpy(), strict=True):
+            if (known := self.cache.get(self.sources[row])) is None:
+                missing.append((self.sources[row], image))
+            else:
+                image[:] = known
         pool = decoders() if self.in_processes and len(self) >= MANY else None
-        decoded = decode_images([sources[i] for i in missing], self.shape, decode=self.decode, pool=pool)
-        for i, image in zip(missing, decoded.numpy(), strict=True):
-            self.cache.add(sources[i], image)
-            images[i] = image
-        if len(missing) == len(images):
-            return decoded
-        return torch.from_numpy(np.stack([image for image in images if image is not None]))
+        sources, images = [source for source, _ in missing], [image for _, image in missing]
+        decode_into(images, sources, decode=self.decode, pool=pool)
+        for source, image in missing:
+            self.cache.add(source, image)
+        return pixels
 
     @staticmethod
     def decode(source: ImageSource, shape: Shape) -> np.ndarray:
@@ -192,22 +194,32 @@ def decode_images(
     shape: Shape,
     advance: Callable[[int], None] = lambda n: None,
     decode: Callable[[ImageSource, Shape], np.ndarray] = decode_image,
-    pool: Decoders | None = None,  # instead of `decode`
+    pool: Decoders | None = None,
 ) -> Tensor:
     """Decode images to uint8 (B, C, H, W), in several threads or processes."""
     pixels = torch.empty(len(sources), *shape, dtype=torch.uint8)
-    array = pixels.numpy()
+    decode_into(list(pixels.numpy()), sources, advance, decode, pool)
+    return pixels
+
+
+def decode_into(
+    images: Sequence[np.ndarray],  # (C, H, W) each
+    sources: Sequence[ImageSource],
+    advance: Callable[[int], None] = lambda n: None,
+    decode: Callable[[ImageSource, Shape], np.ndarray] = decode_image,
+    pool: Decoders | None = None,  # instead of `decode`
+) -> None:
+    """Decode each image to its place, in several threads or processes."""
 
     def fill(chunk: slice) -> None:
         if pool is not None:
-            pool.decode(sources[chunk], array[chunk])
+            pool.decode(sources[chunk], images[chunk])
             return
-        for i in range(chunk.start, chunk.stop):
-            array[i] = decode(sources[i], shape)
+        for image, source in zip(images[chunk], sources[chunk], strict=True):
+            image[:] = decode(source, image.shape)
 
     size = 1 if pool is None else max(1, min(CHUNK, len(sources) // (4 * pool.count)))
     run_chunks(len(sources), size, fill, advance)
-    return pixels
 
 
 def read_sizes(sources: Sequence[ImageSource], advance: Callable[[int], None]) -> list[Size]:

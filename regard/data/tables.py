@@ -5,6 +5,7 @@ A new format is a function from a path to a `Table`, and its line in READERS.
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -89,10 +90,16 @@ def _read_tsv(path: str) -> Table:
     return Table(path, None, _without_blanks(read_tsv(path)), f"{display_name(path)}:1")
 
 
+NAMED_DELIMITER = re.compile(r"\ufeff?sep=(.)\s*", re.IGNORECASE)  # a first line for Excel
+
+
 def _read_csv(path: str) -> Table:
     lines = (decode_utf8(line, path, number) for number, line in enumerate(read_lines(path), 1))
     first = list(islice(lines, SAMPLE))
-    rows = _parse_csv(path, chain(first, lines), find_delimiter(first))
+    named = NAMED_DELIMITER.fullmatch(first[0]) if first else None
+    first[:1] = ["\n"] if named else first[:1]  # lines keep their numbers
+    delimiter = named[1] if named else find_delimiter(first)
+    rows = _parse_csv(path, chain(first, lines), delimiter)
     return Table(path, None, _without_blanks(rows), f"{display_name(path)}:1")
 
 

@@ -15,7 +15,8 @@ from regard.runs import recipe
 from regard.runs.layout import RECIPE
 from regard.tasks import Task, targets
 from regard.tasks.loss import IGNORED
-from regard.tasks.metrics import compare, count_confusions
+from regard.tasks.metrics import count_confusions
+from regard.tasks.text_metrics import compare
 
 if TYPE_CHECKING:
     from regard.runs.model import Model

@@ -27,7 +27,7 @@ from regard.decode.sampling import Sampling
 from regard.describe.watch import watch
 from regard.models import Captioner
 from regard.models.captioner import HardAttention
-from regard.tasks import metrics as scoring
+from regard.tasks import text_metrics as scoring
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Shuffled, per_token, ragged, targets
 from regard.tasks.guessing import Guess, guess_targets

@@ -3,7 +3,7 @@
 An encoder-decoder writes the name of the class, or the score: text to text, Raffel et al. 2020. Its names
 compete by how likely the model is to write each.
 
-Shapes: B batch, T tokens, C classes, L tokens of a name.
+Shapes: B batch, T tokens, C classes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +38,6 @@ from regard.tasks.batches import (
     targets,
 )
 from regard.tasks.fill import END, FIRST, SPECIALS
-from regard.tasks.fill import PAD as BERT_PAD
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import (
     add_head,
@@ -53,8 +52,8 @@ from regard.tasks.loss import IGNORED
 from regard.tasks.r_drop import check_r_drop, r_drop, twice
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Prompt, Request
-from regard.tasks.source import PAD
 from regard.tasks.task import Task, widened
+from regard.tasks.written_names import WrittenNames
 
 SCORES = 21  # scores that can be written, from the lowest to the highest
 
@@ -233,41 +232,16 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         return model
 
     @cached_property
-    def names(self) -> Tensor:
-        """What is written for each class, or for each of the scores: ids (C, L), with an end."""
+    def names(self) -> WrittenNames:
+        """What is written for each class, or for each of the scores."""
         low, high = self.bounds
         scores = [f"{low + (high - low) * i / (SCORES - 1):.4g}" for i in range(SCORES)]
-        texts = self.config.labels or scores
-        ids = [tuple(self.tokenizer.encode(text)) for text in texts]
-        for i, row in enumerate(ids):
-            if row in ids[:i]:
-                both = f"{texts[ids.index(row)]!r} and {texts[i]!r}"
-                raise UserError(f"the tokenizer encodes {both} alike; use another: --set data.tokenizer=bpe")
-        names = torch.full((len(ids), 1 + max(map(len, ids))), IGNORED)
-        for name, row in zip(names, ids, strict=True):
-            name[: len(row) + 1] = torch.tensor([*row, self.end or 0])
-        return names
-
-    def likelihoods(
-        self, model: Transformer, ids: Tensor, attention_mask: Tensor, which: Tensor | None = None
-    ) -> Tensor:
-        """log p of writing each name after a text (B, C); or of those with the numbers `which` (B, n)."""
-        names = self.names.to(ids.device)
-        which = torch.arange(len(names), device=ids.device).expand(len(ids), -1) if which is None else which
-        n, written = which.shape[1], names[which.flatten()]  # (B·n, L)
-        pad = (self.tokenizer.id(name) for name in (PAD, BERT_PAD))
-        target = written.clamp(min=0).roll(1, dims=1)
-        target[:, 0] = next((id for id in pad if id is not None), 0)
-        encoded = model.encode(ids, attention_mask).repeat_interleave(n, dim=0)  # (B·n, T, D)
-        state = model.decoder.new_state(None, encoded, attention_mask.repeat_interleave(n, dim=0))
-        logits = widened(model.logits(model.decode(target, state)))  # (B·n, L, V)
-        losses = F.cross_entropy(logits.mT, written, ignore_index=IGNORED, reduction="none")  # (B·n, L)
-        return -losses.sum(1).view(-1, n)
+        return WrittenNames(self.config.labels or scores, self.tokenizer, self.end or 0)
 
     def logits(self, model: ClassifyModel, ids: Tensor, attention_mask: Tensor, segments: Tensor) -> Tensor:
         """(B, C), or the score before it is brought between its bounds (B, 1)."""
         if isinstance(model, Transformer):
-            logits = self.likelihoods(model, ids, attention_mask)
+            logits = self.names.likelihoods(model, ids, attention_mask)
             if self.config.labels is None:  # the mean of the scores that might be written
                 scores = torch.linspace(0, 1, SCORES, dtype=logits.dtype, device=logits.device)
                 logits = (logits.softmax(-1) @ scores)[:, None]
@@ -291,7 +265,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         weights = self._weights(labels.device)
         weight = counts if weights is None else counts * weights[number]
         ids, attention_mask, _ = inputs
-        return -(self.likelihoods(model, ids, attention_mask, number[:, None])[:, 0] * weight).sum()
+        return -(self.names.likelihoods(model, ids, attention_mask, number[:, None])[:, 0] * weight).sum()
 
     def predictions(self, model: ClassifyModel, *batch: Tensor) -> tuple[Tensor, Tensor]:
         *inputs, labels = batch
@@ -415,5 +389,5 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         """The name of the likeliest class, or score."""
         assert isinstance(model, Transformer)
         source = torch.tensor([prompt.source], device=next(model.parameters()).device)
-        best = self.likelihoods(model, source, torch.ones_like(source, dtype=torch.bool)).argmax()
-        return [i for i in self.names[best].tolist() if i >= 0]
+        best = self.names.likelihoods(model, source, torch.ones_like(source, dtype=torch.bool)).argmax()
+        return [i for i in self.names.ids[best].tolist() if i >= 0]

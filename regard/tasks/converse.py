@@ -150,10 +150,10 @@ def hidden_states(model: WriteModel, ids: Tensor, positions: Tensor | None = Non
     if not isinstance(model, GPT):
         raise UserError("data.pack: a recurrent model would remember the conversation before; leave it out")
     conversation = (positions == 0).cumsum(1)  # (B, T)
-    mask = conversation[:, None, :, None] == conversation[:, None, None, :]  # (B, 1, T, T)
+    same = conversation[:, None, :, None] == conversation[:, None, None, :]  # (B, 1, T, T)
 
-    def run(blocks: Stack, x: Tensor, encoding: Positions) -> Tensor:
-        return blocks(x, positions, encoding, mask)
+    def run(blocks: Stack, x: Tensor, pos: Tensor, encoding: Positions, mask: None) -> Tensor:
+        return blocks(x, pos, encoding, same)
 
     return model.hidden(ids, State([], positions=positions, run=run))
 

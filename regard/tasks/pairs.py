@@ -23,7 +23,7 @@ from regard.data.pairs import History, Pair, build_histories, split_pairs
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
-from regard.tasks import metrics as scoring
+from regard.tasks import text_metrics as scoring
 from regard.tasks.batches import Batch, Bucketed, BucketedByPass, Samples, per_token, ragged
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
@@ -256,7 +256,10 @@ class Translate(PairTask[TranslateConfig]):
     def parts(self, input: str) -> list[list[int]]:
         """A text longer than those it was trained on goes sentence by sentence."""
         longest = min(self.config.longest or self.context, self.context - 1)
-        parts = split_to_fit(input.strip(), lambda part: len(self.tokenizer.encode(part)), longest)
+        text = input.strip()
+        if len(ids := self.tokenizer.encode(text)) <= longest:
+            return [ids] if text else []
+        parts = split_to_fit(text, lambda part: len(self.tokenizer.encode(part)), longest)
         return [self.tokenizer.encode(part) for part in parts if part and not part.isspace()]
 
     def score_answers(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,10 @@ WORDS = "|".join(
         r"[^\w\s]",
     ]
 )
+
+
+def code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
 def split_pieces(text: str) -> Iterator[str]:
@@ -134,8 +139,29 @@ class Tokenizer:
         ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
 
+    @cached_property
+    def ids_by_character(self) -> np.ndarray | None:
+        """The id of each code point, if every character is a token, whatever is around it."""
+        model = self.inner.model
+        if self.sandbox is not None or not isinstance(model, tokenizers.models.BPE) or not model.unk_token:
+            return None
+        changes = self.inner.normalizer, self.inner.pre_tokenizer, model.continuing_subword_prefix
+        if any(changes) or model.end_of_word_suffix or model.byte_fallback or model.fuse_unk or model.dropout:
+            return None
+        content = json.loads(self.inner.to_str())
+        if content["model"]["merges"] or not all(token["special"] for token in content["added_tokens"]):
+            return None
+        vocabulary = content["model"]["vocab"]
+        ids = np.full(sys.maxunicode + 1, vocabulary[model.unk_token], dtype=np.int32)
+        for token in (token for token in vocabulary if len(token) == 1):
+            ids[ord(token)] = vocabulary[token]
+        return ids
+
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode each text to an array of ids, in parallel."""
+        if self.ids_by_character is not None:
+            with contextlib.suppress(UnicodeEncodeError):  # the library says what is wrong
+                return [self.ids_by_character[code_points(text)] for text in texts]
         rows: list[list[np.ndarray]] = [[] for _ in texts]
         pending: list[tuple[int, str]] = []
 

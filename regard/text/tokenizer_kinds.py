@@ -2,25 +2,28 @@
 
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from regard.text.tokenizer import BYTES, WORDS, Tokenizer, split_pieces
+from regard.text.tokenizer import BYTES, WORDS, Tokenizer, code_points, split_pieces
 
 
 def _char(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.Tokenizer:
     """A token for each character of the texts, in the order of their code points; others become <unk>."""
     specials = list(dict.fromkeys([*specials, "<unk>"]))
-    characters: set[str] = set()
+    is_used = np.zeros(sys.maxunicode + 1, dtype=bool)
     for text in texts:
-        characters.update(text)
+        is_used[code_points(text)] = True
+    characters = [chr(point) for point in np.flatnonzero(is_used).tolist()]
     # Byte-pair encoding without merges and pre-tokenizer: the fastest way to one character per token.
     inner = tokenizers.Tokenizer(
-        models.BPE(_vocabulary(specials + sorted(characters)), [], unk_token="<unk>")
+        models.BPE(_vocabulary(specials + characters), [], unk_token="<unk>")
     )
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(specials)

@@ -23,21 +23,20 @@ from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
 from regard.models import MODELS
-from regard.quantize.model import dequantize_model
 from regard.runs import lora, recipe
-from regard.runs.adapter import find_base, write_base
+from regard.runs.adapter import write_base
 from regard.runs.folder import load_tokenizers, publish
-from regard.runs.layout import BASE, FOLDS, RECIPE, TEMPLATE
-from regard.runs.load import check_config, load, load_model, load_task
+from regard.runs.layout import FOLDS, RECIPE, TEMPLATE
+from regard.runs.load import check_config, load, load_task
 from regard.runs.model import Model
 from regard.tasks import TASKS, DataRequest, Task
-from regard.tasks.heads import without_head
 from regard.training import distributed
 from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
 from regard.training.config import limit_warmup
 from regard.training.folds import describe_folds, remove_folds, use_folds
 from regard.training.gather import gather_pairs
+from regard.training.initial import base_model, keep_head, load_base, load_parent, new_model
 from regard.training.job import Job, check_folder, exclusive_folder, get_preset, make_job
 from regard.training.live import LivePage, open_page
 from regard.training.machine import choose_device, explain_limits
@@ -221,22 +220,6 @@ def count_steps(task: Task, corpus: Corpus, config: TrainConfig) -> int:
     return math.ceil((config.epochs or 0) * samples.steps_per_epoch)
 
 
-def load_parent(job: Job, config: TrainConfig, started: bool) -> Model | None:
-    """The model to start from. The checkpoints of a run that has started have all weights, unless it keeps
-    an adapter: its base must be what it was then."""
-    torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
-    if job.resumes and (job.folder / BASE).exists():
-        find_base(job.folder)
-    return load_base(job.base) if job.base and (config.adapter or not started) else None
-
-
-def load_base(path: str | Path) -> Model:
-    """The model to start from, with weights in float32."""
-    model = load_model(path, "cpu")
-    dequantize_model(model.model)
-    return model
-
-
 def find_task(name: Any, config: TrainConfig) -> tuple[type[Task], type[Any]]:
     if name not in TASKS:
         raise UserError(f"task.name={name} is not a task; {errors.suggest(str(name), TASKS)}")
@@ -337,43 +320,6 @@ def restore_task(job: Job, kind: str, settings: dict[str, Any], task_class: type
     sizes = recipe.fill("model", settings, MODELS[kind][1], vocab=tokenizer.vocab)
     section = recipe.fill("task", job.sections["task"], TASKS[job.sections["task"]["name"]][1])
     return load_task(job.folder, task_class, section, sizes)
-
-
-def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:
-    model_class, model_config, _ = MODELS[kind]
-    sizes: dict[str, int | None] = dict.fromkeys(from_data(model_config), 1)
-    if "target_vocab" in sizes:
-        other = corpus.target_tokenizer
-        sizes["target_vocab"] = None if other is None else other.vocab
-    if corpus.tokenizer is not None:
-        sizes["vocab"] = corpus.tokenizer.vocab
-    try:
-        return model_class(recipe.fill("model", settings, model_config, **sizes | corpus.model_settings))
-    except ValueError as e:
-        raise UserError(f"model: {e}") from None
-
-
-def base_model(parent: Model, base: str | Path | None, settings: dict[str, Any]) -> nn.Module:
-    """The model to start from, without its head."""
-    model = without_head(parent.model)
-    model.requires_grad_(True)
-    for key, value in settings.items():
-        if getattr(model.config, key) != value:
-            raise UserError(f"model.{key}={value}: the model in {base} has {getattr(model.config, key)}")
-    return model
-
-
-def keep_head(parent: Model, model: nn.Module, config: Any) -> None:
-    """Keep the head of the model to start from, if it predicts the same, perhaps in another order."""
-    (labels, *bounds), (new_labels, *new_bounds) = (
-        [getattr(c, name, None) for name in ("labels", "low", "high")] for c in (parent.task.config, config)
-    )
-    same = bounds == new_bounds and sorted(labels or ()) == sorted(new_labels or ())
-    if not getattr(model, "has_task_head", False) or not same:
-        return
-    rows = [labels.index(name) for name in new_labels] if labels and new_labels else slice(None)
-    old = parent.model.head.state_dict()  # type: ignore[union-attr]
-    model.head.load_state_dict({name: t[rows] for name, t in old.items()})  # type: ignore[union-attr]
 
 
 def start(

@@ -6,11 +6,10 @@ checkpoint of these is enough to resume bit for bit.
 
 import itertools
 import json
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,24 +28,10 @@ from regard.training import distributed, ema
 from regard.training.background import BackgroundWriter, agree
 from regard.training.config import TrainConfig
 from regard.training.data_check import DataCheck
-from regard.training.guard import GuardState
 from regard.training.optimizers import Muon
+from regard.training.state import TrainState, read_state
 
 GRACE = 2.0  # seconds that a resumed run waits for the fingerprint of its data before the first step
-
-
-@dataclass
-class TrainState:
-    """What a checkpoint holds besides the weights and the optimizer state."""
-
-    step: int = 0  # steps done
-    elapsed: float = 0.0  # seconds spent on them, until the process that restored this state
-    evaluated: int = 0  # step of the last evaluation
-    best: dict[str, float] | None = None  # the best evaluation
-    worse: int = 0  # evaluations since the best one
-    guard: GuardState = field(default_factory=GuardState)
-    rate: float = 1.0  # what the learning rate of the schedule is multiplied by
-    stream: list[list[int]] = field(default_factory=list)  # where each part of a stream is, if data are one
 
 
 STATE_OF = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum"}}  # of a parameter
@@ -218,7 +203,7 @@ class Checkpointer:
         path, damaged = find_checkpoint(self.folder)
         if path is not None:
             model, optimizer, about = checkpoints.open_parts(path)
-            state = self.check_state(path, about)
+            state = read_state(path, about, self.config.seed, self.settings)
             check_weights(self.model, model.headers(), path / checkpoints.MODEL, self.names)
             self.check_optimizer(path / checkpoints.OPTIMIZER, optimizer.headers(), state.step)
             weights, moments = self.read_weights(model), self.read_optimizer(optimizer)
@@ -262,43 +247,6 @@ class Checkpointer:
         self.load_weights(weights)
         self.load_optimizer_state(optimizer)
         self.saved_step = step or None
-
-    def check_state(self, path: Path, about: dict[str, Any]) -> TrainState:
-        """Return the state of a checkpoint. Raise UserError that names the key if it can't be this run's."""
-        file = path / checkpoints.STATE
-        step = about.get("step")
-        limit = step if is_count(step) else 0
-        guard = GuardState.read(about.get("guard", {}))  # earlier versions have none
-        reached = max(limit, guard.back_from) if guard else limit
-        checks: dict[str, Callable[[Any], bool]] = {
-            "step": lambda v: is_count(v) and path.name == f"step-{v}",
-            "elapsed": lambda v: is_number(v) and 0 <= v < math.inf,
-            "evaluated": lambda v: is_count(v) and v <= limit,
-            "best": lambda v: v is None or is_evaluation(v, reached),
-            "worse": is_count,
-            "seed": lambda v: is_count(v) and v == self.config.seed,
-            "data": lambda v: isinstance(v, list | dict),
-            "stream": is_place_of_stream,
-            "rate": lambda v: is_number(v) and 0 < v < math.inf,
-            "guard": lambda _: guard is not None and max(guard.good, guard.saved, guard.back_to) <= limit,
-        }
-        earlier: dict[str, Any] = {"guard": {}, "stream": [], "rate": 1.0}  # what earlier versions lack
-        about = earlier | about
-        for key, is_valid in checks.items():
-            if key not in about or not is_valid(about[key]):
-                text = f"is {str(about[key])[:80]!r}" if key in about else "is missing"
-                raise UserError(f"{file}: {key} {text}, which can't be; {checkpoints.REPLACE}")
-        for section, ours in self.settings.items():
-            theirs = about.get(section, {})  # version 0 has none
-            if not isinstance(theirs, dict):
-                raise UserError(f"{file}: {section} should be an object; {checkpoints.REPLACE}")
-            for key in theirs.keys() & ours.keys():
-                if theirs[key] != ours[key]:
-                    was, now = str(theirs[key])[:80], str(ours[key])[:80]
-                    raise UserError(
-                        f"{file}: {section}.{key} is {was}, not {now}; it is a checkpoint of another run"
-                    )
-        return TrainState(**{f.name: about[f.name] for f in fields(TrainState)} | {"guard": guard})
 
     def check_optimizer(self, file: Path, state: dict[str, Tensor], step: int) -> None:
         """Raise UserError that names a tensor which is missing, or not of this model's optimizers."""
@@ -395,25 +343,3 @@ def was_saved(folder: Path) -> bool:
     section = recipe.read_file(folder / run_folder.RECIPE)["train"]
     interval = recipe.fill("train", section, TrainConfig).save
     return any(row["step"] > interval for row in read_log(log))
-
-
-def is_count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and value >= 0
-
-
-def is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 2**53)
-
-
-def is_place_of_stream(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(row, list) and len(row) == 6 and all(type(v) is int and v >= -1 for v in row)
-        for row in value
-    )
-
-
-def is_evaluation(value: Any, step: int) -> bool:
-    """Whether this may be the metrics of an evaluation at a step up to this one."""
-    if not isinstance(value, dict) or not {"step", "valid_loss"} <= value.keys():
-        return False
-    return all(is_number(v) for v in value.values()) and is_count(value["step"]) and value["step"] <= step

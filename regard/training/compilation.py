@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.core.layers import Block
 from regard.tasks import loss
-from regard.training import distributed
+from regard.training import distributed, joint
 from regard.training.config import TrainConfig
 
 GRAPHED = 200_000_000  # parameters; the kernels of larger models take longer than their launch
@@ -49,16 +49,22 @@ def use_graphs(model: nn.Module, task: Any, c: TrainConfig, flops: float, device
     )
 
 
-def check_fused_loss(device: torch.device, report: Callable[[str, Exception], None]) -> None:
-    """Turn the Triton kernel of the loss off where it does not do what its plain twin does."""
-    if device.type != "cuda" or not loss.FUSED:
+def check_kernels(device: torch.device, report: Callable[[str, Exception], None]) -> None:
+    """Turn Triton kernels off where they don't do what their plain twins do."""
+    if device.type != "cuda":
         return
-    try:
-        if not loss.fused_agrees(device):
-            raise ArithmeticError("its gradients are not those of the plain one")
-    except Exception as error:  # whatever it is, there is another way
-        loss.FUSED = False
-        report("the fused loss", error)
+    for what, module, flag, agree in (
+        ("the fused loss", loss, "FUSED", loss.fused_agrees),
+        ("the kernel for short rows", joint, "SHORT_ROWS", joint.short_rows_agree),
+    ):
+        if not getattr(module, flag):
+            continue
+        try:
+            if not agree(device):
+                raise ArithmeticError("its results are not those of the plain one")
+        except Exception as error:  # whatever it is, there is another way
+            setattr(module, flag, False)
+            report(what, error)
 
 
 def compile_where_it_pays(

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from regard.tasks import targets
 from regard.training import distributed
-from regard.training.checkpointer import Checkpointer, TrainState
+from regard.training.checkpointer import Checkpointer
 from regard.training.config import TrainConfig
 from regard.training.ema import MovingAverage, measure_better
 from regard.training.objective import Objective
 from regard.training.prefetch import to_device
 from regard.training.reporter import Reporter
+from regard.training.state import TrainState
 
 
 class Evaluation:

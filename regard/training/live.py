@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import webbrowser
+from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,8 @@ class LivePage:
         self.paused = False
         self.requests: SimpleQueue[Message] = SimpleQueue()
         self.url: str | None = None
+        self.errors: deque[bytes] = deque(maxlen=1)  # the last line of the child's standard error
+        self.problem = False  # the child has said why there is no page
 
     def start(self, trainer: "Trainer") -> None:
         """Write the first frame, and start the process that serves the page."""
@@ -61,22 +64,37 @@ class LivePage:
             command if self.input is None else [*command, self.input],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env=environment | {"CUDA_VISIBLE_DEVICES": ""},
             process_group=0,  # Ctrl-C stops the training, not the page; in a session of its own, its low
             # priority would count for nothing next to this one where Linux groups processes by sessions
         )
         _pages.append(self)
-        threading.Thread(target=self.receive, args=(trainer,), name="page", daemon=True).start()
+        self.receiver = threading.Thread(target=self.receive, args=(trainer,), name="page", daemon=True)
+        self.receiver.start()
         self.tell(trainer)
 
     def receive(self, trainer: "Trainer") -> None:
-        """Read what the child process writes, in a thread."""
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
+        """Read what the child process writes, in a thread, and say so if it ends by itself."""
+        process = self.process
+        reader = threading.Thread(target=self.read_errors, daemon=True)
+        reader.start()  # or the child would wait once it has written much
+        assert process.stdout is not None
+        with process.stdout as lines:
             for line in lines:
                 self.hear(json.loads(line), trainer)
         self.requests.put({"pause": False})  # nobody is left who could go on
+        status = process.wait()
+        reader.join()
+        if (status or self.url is None) and not self.problem:
+            reason = b"".join(self.errors).decode(errors="replace").strip()
+            reason = reason or f"its process ended with status {status}"
+            trainer.reporter.notice(f"the page can't be shown: {reason}; training goes on")
+
+    def read_errors(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            self.errors.extend(lines)
 
     def hear(self, message: Message, trainer: "Trainer") -> None:
         if "url" in message:
@@ -85,6 +103,7 @@ class LivePage:
             if sys.stderr.isatty():
                 webbrowser.open(message["url"])
         elif "problem" in message:
+            self.problem = True
             trainer.reporter.notice(f"the page can't be shown: {message['problem']}")
         else:
             self.requests.put(message)

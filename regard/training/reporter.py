@@ -14,10 +14,10 @@ from regard.files import atomic
 from regard.files.untrusted import read_json
 from regard.runs import layout as run_folder
 from regard.training import distributed, folds
-from regard.training.checkpointer import TrainState
 from regard.training.config import TrainConfig
 from regard.training.log import Log
 from regard.training.progress import Display, Silent, display, evaluation_summary
+from regard.training.state import TrainState
 
 
 class Reporter:

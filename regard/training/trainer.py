@@ -6,7 +6,6 @@ determine the samples and the random numbers of dropout.
 
 import contextlib
 import dataclasses
-import math
 import signal
 import time
 from collections.abc import Callable
@@ -14,34 +13,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus
 from regard.data.text_stream import StreamWindows
-from regard.decode.prompts import attend_quickly
-from regard.errors import UserError
 from regard.files.tensors import read_tensors
 from regard.runs import layout as run_folder
 from regard.runs.film import drop_later
 from regard.tasks import Batch, idle
 from regard.training import compilation, distributed, throughput
-from regard.training.checkpointer import Checkpointer, TrainState, no_first_model
+from regard.training.checkpointer import Checkpointer, no_first_model
 from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
 from regard.training.ema import MovingAverage
 from regard.training.evaluation import Evaluation
-from regard.training.graphs import Graphs, set_value
 from regard.training.guard import Guard, Mend, first_batches
-from regard.training.joint import join_products
 from regard.training.live import LivePage
-from regard.training.machine import OUT_OF_MEMORY, catch_signals
+from regard.training.machine import catch_signals
 from regard.training.objective import Objective
-from regard.training.optimizers import lr_factor, make_optimizers
+from regard.training.optimizers import lr_factor
 from regard.training.prefetch import Prefetcher
-from regard.training.recompute import recompute_blocks
 from regard.training.reporter import Reporter, describe
+from regard.training.state import TrainState
+from regard.training.step import TrainStep
 
 
 class Trainer:
@@ -68,47 +63,30 @@ class Trainer:
         bf16 = c.precision == "bf16" or (
             c.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
         )
-        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
         self.objective = Objective(model, task)
         operations = throughput.flops_per_token(self.objective, task, self.samples)
         self.pace = throughput.Pace(operations, device, bf16)
-        compilation.check_fused_loss(device, self.report_failure)
-        graphs = compilation.use_graphs(model, task, c, self.pace.flops, device)
-        self.few_shapes = few_shapes = graphs and not task.static_shapes
-        if few_shapes:
-            self.reporter.notice(self.samples.describe_shapes())
-        if device.type == "cuda" and c.compile != "off":
-            join_products(model)
-        if c.recompute:
-            recompute_blocks(model)
-        self.wrapped = distributed.wrap(self.objective, list(model.blocks), c.parallel, device, c.shard)  # type: ignore[arg-type]
-        how = (task, c, device, graphs, few_shapes, self.report_failure)
-        self.compiled = compilation.compile_where_it_pays(self.wrapped, *how)  # or `wrapped` itself
-        self.optimizers = make_optimizers(
-            model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
+        self.take_step = take_step = TrainStep(
+            *(self.objective, c, device, bf16, self.pace.flops), self.report_failure, self.is_interrupted
         )
-        self.ema = MovingAverage(self.wrapped, self.optimizers, c.ema) if c.ema else None
-        self.graphs = Graphs(self.report_failure) if graphs else None
+        if take_step.few_shapes:
+            self.reporter.notice(self.samples.describe_shapes())
+        self.ema = MovingAverage(take_step.wrapped, take_step.optimizers, c.ema) if c.ema else None
         count_read = partial(throughput.count_read, task)
-        pad = task.pad_to_bucket if few_shapes else None
+        pad = task.pad_to_bucket if take_step.few_shapes else None
         self.prefetch = Prefetcher(self.batches, device, count_read, pad)
-        self.checkpointer = Checkpointer(folder, model, self.optimizers, corpus, c, task.config, data_check)
+        self.checkpointer = Checkpointer(
+            folder, model, take_step.optimizers, corpus, c, task.config, data_check
+        )
         self.evaluation = Evaluation(
-            *(task, self.objective, self.checkpointer, self.reporter, c, device, self.autocast),
+            *(task, self.objective, self.checkpointer, self.reporter, c, device, take_step.autocast),
             is_interrupted=self.is_interrupted,
         )
         guess = partial(task.guess, model, first_batches(task, self.samples), corpus.train)
         self.guard = Guard(c, self.state.guard, task.best_metric, guess, self.log_notice)
-        saved = model.state_dict().keys()
-        self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
-        self.buffers_before: list[Tensor] = []  # the last gradient
         self.started = time.monotonic()
         self.first_step = 0  # the step that this process starts with
         self.averaged_step: int | None = None  # the step at which the average was last tried
-        self.loss = torch.zeros((), device=device)  # summed over the last step
-        self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0  # that makes it a mean
-        self.norm = torch.zeros((), device=device)  # of the gradient of the last step
-        self.norm_of_graphs = torch.zeros((), device=device)
         self.signal: int | None = None  # that asks to save and stop
         self.live: LivePage | None = None  # on which people watch, if they asked to
 
@@ -241,64 +219,14 @@ class Trainer:
         """
         batches, own_count, read = self.prefetch(self.step)
         count = float(distributed.all_sum(torch.tensor(float(own_count))))
-        self.last_lr = self.lr()
-        for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
-            group["lr"] = set_value(group["lr"], self.last_lr * group["scale"])
-        # the processes' gradients are averaged: scaled so, this gives the mean over all targets
-        self.scale = set_value(self.scale, distributed.WORLD / count)
-        first = self.compiled is not self.wrapped and self.step == self.first_step
-        if self.graphs and not first:
-            if self.signal:
-                return None
-            self.seed_step(part=0)
-            self.graphs(self.step_at_once, *batches[0])
-            self.norm = self.norm_of_graphs
-        else:
-            compute = self.try_compiled if first else self.compute_gradient
-            if not compute(batches):
-                self.drop_gradient()
-                return None
-            self.update()
-        for b in self.buffers:  # each process has updated its own
-            distributed.all_sum(b).div_(distributed.WORLD)
+        first = self.step == self.first_step
+        if not self.take_step(batches, self.step, self.lr(), count, first):
+            return None
         self.state.step += 1
         if self.ema:
             self.ema.update(self.step)
         self.pace.add(read)
-        return self.loss / count, self.norm
-
-    def compute_gradient(self, batches: list[Batch]) -> bool:
-        """Accumulate the gradient of the mean loss. Return False if a signal interrupted it."""
-        self.loss.zero_()
-        self.buffers_before = [b.clone() for b in self.buffers]
-        for i, batch in enumerate(batches):
-            if self.is_interrupted():
-                return False
-            self.seed_step(i)
-            with distributed.gradient_sync(self.wrapped, last=i == len(batches) - 1):
-                self.add_gradient(*batch)
-        return True
-
-    def add_gradient(self, *batch: Tensor) -> None:
-        longest = max(t.shape[-1] for t in batch) if self.few_shapes else math.inf
-        with self.autocast, attend_quickly(longest):
-            part = self.forward(*batch)
-        (part * self.scale).backward()
-        self.loss += part.detach()
-
-    def update(self) -> None:
-        """Clip the gradient, take a step along it, and clear it."""
-        self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float("inf"))
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.zero_grad()
-
-    def step_at_once(self, *batch: Tensor) -> None:
-        """`compute_gradient` and `update` for a batch of one part; its results stay where they are."""
-        self.loss.zero_()
-        self.add_gradient(*batch)
-        self.update()
-        self.norm_of_graphs.copy_(self.norm)
+        return self.take_step.loss / count, self.take_step.norm
 
     def batches(self, step: int) -> list[Batch]:
         """This process's share of a step, in as many parts as in every other process."""
@@ -308,27 +236,6 @@ class Trainer:
         parts = [mine[i : i + size] for i in range(0, longest, size)]
         batches = [self.task.batch(self.samples, part if len(part) else rows[:1]) for part in parts]
         return [batch if len(part) else idle(batch) for batch, part in zip(batches, parts, strict=True)]
-
-    def seed_step(self, part: int) -> None:
-        """Make random numbers depend on the seed, the step, the part and the process only."""
-        numbers = np.random.SeedSequence([self.config.seed, self.step, part, distributed.RANK])
-        seed = int(numbers.generate_state(1)[0])
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a small model's layer
-        if self.device.type != "cpu":
-            getattr(torch, self.device.type).manual_seed(seed)
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        return self.compiled(*batch)
-
-    def drop_gradient(self) -> None:
-        """Leave the model as it was before the last gradient, which is not used."""
-        self.zero_grad()
-        for b, before in zip(self.buffers, self.buffers_before, strict=True):
-            b.copy_(before)
-
-    def zero_grad(self) -> None:
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
 
     def lr(self) -> float:
         c = self.config
@@ -340,7 +247,7 @@ class Trainer:
 
     def check_gradient(self) -> Mend | None:
         """Return what to do if the last gradient is not finite, before such weights are measured or saved."""
-        norm = float(distributed.gather_full(self.norm))
+        norm = float(distributed.gather_full(self.take_step.norm))
         return self.guard.see_gradient(self.step, norm, self.budget_used())
 
     def go_back(self, mend: Mend) -> None:
@@ -363,26 +270,6 @@ class Trainer:
         step: if that one is trained again, it is logged again, with what holds then."""
         line = f"the learning rate is {self.state.rate:g} times the schedule's after step {self.step}"
         self.reporter.notice(f"{line}, as asked on the page", logged_at=self.step + 1)
-
-    # torch.compile
-
-    def try_compiled(self, batches: list[Batch]) -> bool:
-        """Compute the first gradient, without torch.compile from here on if that fails."""
-        problem: object = "the gradient is zero"  # torch 2.11 lost gradients without an error
-        try:
-            done = self.compute_gradient(batches)
-            if not done or compilation.has_gradient(self.model):
-                return done
-        except (UserError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            if any(words in str(error).lower() for words in OUT_OF_MEMORY):
-                raise
-            problem = error
-        self.report_failure("torch.compile", problem)
-        self.compiled = self.wrapped
-        self.drop_gradient()
-        return self.compute_gradient(batches)
 
     def report_failure(self, what: str, problem: object) -> None:
         self.reporter.notice(compilation.notice(what, problem), logged_at=self.step)
@@ -413,9 +300,7 @@ class Trainer:
         row = {
             "step": self.step,
             "loss": float(distributed.all_sum(loss)),
-            "lr": max(
-                float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups
-            ),
+            "lr": self.take_step.highest_lr(),
             "grad_norm": float(distributed.gather_full(norm)),
             "elapsed": self.elapsed(),
         } | self.pace.rates()

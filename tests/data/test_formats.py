@@ -197,6 +197,12 @@ CASES = [
         lambda p: frame(renamed(ROWS["classify"], text="review", label="sentiment")).to_csv(p),
     ),
     written(
+        "a separator named for Excel",
+        "classify",
+        "a.csv",
+        lambda p: p.write_text("sep=;\n" + frame(ROWS["classify"]).to_csv(index=False, sep=";")),
+    ),
+    written(
         "chosen names",
         "classify",
         "a.csv",

@@ -304,6 +304,7 @@ def looks(model: Any, pictures: list[torch.Tensor], shapes: Any) -> Iterator[tup
             yield float(weights[i][mask].sum()), float(mask.float().mean())
 
 
+@pytest.mark.slow
 def test_soon_it_looks_at_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention finds the shapes long before their names are correct."""
     unmeasured(monkeypatch)

@@ -20,12 +20,6 @@ from helpers.errors import user_error
 from helpers.forking import Process
 from regard.tasks.metrics import (
     accuracy,
-    by_length,
-    caption_scores,
-    cider,
-    compare,
-    corpus_bleu,
-    distinct,
     entities,
     entity_f1,
     exact_match,
@@ -33,8 +27,16 @@ from regard.tasks.metrics import (
     matthews,
     pearson,
     spearman,
-    text_scores,
     token_f1,
+)
+from regard.tasks.text_metrics import (
+    by_length,
+    caption_scores,
+    cider,
+    compare,
+    corpus_bleu,
+    distinct,
+    text_scores,
 )
 
 WORDS = ["the", "a", "cat", "dog", "house", "sees", "under", "it", ",", ".", "«", "naïve", "42", "don't"]
@@ -420,7 +422,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_loaded_only_when_needed() -> None:
-    code = "import sys, regard.tasks.metrics; assert 'sacrebleu' not in sys.modules"
+    code = "import sys, regard.tasks.text_metrics; assert 'sacrebleu' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

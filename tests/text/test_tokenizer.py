@@ -334,3 +334,20 @@ def test_a_megabyte_in_one_string():
     tokenizer = train_tokenizer("char", [text], 0, [])
     ids = tokenizer.encode_batch([text])[0]
     assert len(ids) == len(text)
+
+
+def test_characters_are_looked_up_as_the_library_encodes_them() -> None:
+    texts = ["Zoë says <unk>, <s> and 🦊 to 你.\r\n", "", "never seen: Ω", "a" * 3]
+    tokenizer = train_tokenizer("char", texts[:1], 0, ["<s>"])
+    assert tokenizer.ids_by_character is not None
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert ids.tolist() == tokenizer.inner.encode(text, add_special_tokens=False).ids
+        assert ids.dtype == np.int32
+
+
+def test_only_characters_that_stand_alone_are_looked_up() -> None:
+    for kind in ("byte", "bpe", "wordpiece", "unigram", "word"):
+        assert train_tokenizer(kind, ["some text, more text"] * 9, 300, []).ids_by_character is None
+    inner = train_tokenizer("char", ["abc"], 0, []).inner
+    inner.add_tokens(["abc"])  # which is found in texts
+    assert Tokenizer(inner).ids_by_character is None

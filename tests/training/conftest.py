@@ -37,14 +37,17 @@ def exact() -> Iterator[None]:
 
 @pytest.fixture
 def silent_page(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Start no process that serves the page of a training, but something that only listens; return these."""
+    """Start no process that serves the page of a training, but something that says its address and listens;
+    return these."""
     started: list[Any] = []
 
     def start(command: list[str], **_: Any) -> Any:
-        started.append(SimpleNamespace(command=command, stdin=io.BytesIO(), stdout=io.BytesIO()))
+        said = {"stdin": b"", "stdout": b'{"url": "http://page/"}', "stderr": b""}
+        pipes = {name: io.BytesIO(data) for name, data in said.items()}
+        started.append(SimpleNamespace(command=command, wait=lambda: 0, **pipes))
         return started[-1]
 
-    names = {"Popen": start, "PIPE": subprocess.PIPE, "DEVNULL": subprocess.DEVNULL}
-    monkeypatch.setattr(live, "subprocess", SimpleNamespace(**names))
+    monkeypatch.setattr(live, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(live, "webbrowser", SimpleNamespace(open=lambda url: None))
     monkeypatch.setattr(live, "_pages", [])
     return started

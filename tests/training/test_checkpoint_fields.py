@@ -108,8 +108,8 @@ def test_every_field_of_the_state(run: Any, step: Path) -> None:
     about = json.loads(file.read_text())
     assert about["format"] == 1
     required = {"step", "elapsed", "evaluated", "best", "worse", "seed", "data"}
-    for at in places(about):
-        for value in (GONE, *ABSURD):
+    for n, at in enumerate(places(about)):
+        for value in (GONE, *ABSURD) if len(at) == 1 else (GONE, ABSURD[n % len(ABSURD)]):
             new = changed(about, at, value)
             if json.dumps(new) == json.dumps(about):
                 continue

@@ -25,7 +25,7 @@ def test_what_has_many_shapes_is_compiled_only_if_asked(tmp_path, monkeypatch, c
     def enough(trainer):
         raise Enough
 
-    monkeypatch.setattr("regard.training.trainer.torch.compile", lambda module: compiled.append(1) or module)
+    monkeypatch.setattr(torch, "compile", lambda module: compiled.append(1) or module)
     monkeypatch.setattr(Trainer, "run", enough)
     data = write_data(case, tmp_path)
 
@@ -97,7 +97,7 @@ def test_a_compiler_that_fails_says_so_and_training_continues(text, tmp_path, mo
     tiny(text, tmp_path / "plain", **settings, train__compile="off")
     assert not notices(tmp_path / "plain")
     capsys.readouterr()
-    monkeypatch.setattr("regard.training.trainer.torch.compile", compiler)
+    monkeypatch.setattr(torch, "compile", compiler)
     tiny(text, tmp_path / "out", **settings, train__compile="on")
     shown = [line for line in capsys.readouterr().err.splitlines() if "torch.compile" in line]
     assert len(shown) == 1
@@ -110,7 +110,7 @@ def test_a_compiler_that_fails_says_so_and_training_continues(text, tmp_path, mo
 
 def test_a_compiler_that_fails_when_a_run_is_resumed(text, tmp_path, monkeypatch):
     tiny(text, tmp_path / "plain", steps=3)
-    monkeypatch.setattr("regard.training.trainer.torch.compile", COMPILERS["forward"][0])
+    monkeypatch.setattr(torch, "compile", COMPILERS["forward"][0])
     with stopped(Trainer, "train_step", at_step(2)):
         tiny(text, tmp_path / "again", steps=3, train__compile="on")
     tiny(text, tmp_path / "again", steps=3, train__compile="on", resume=True)
@@ -130,7 +130,7 @@ def test_a_compiler_that_fails_when_a_run_is_resumed(text, tmp_path, monkeypatch
     ],
 )
 def test_errors_that_are_not_the_compilers(text, tmp_path, monkeypatch, capsys, error, expected, backward):
-    monkeypatch.setattr("regard.training.trainer.torch.compile", lambda m: Broken(m, error, backward))
+    monkeypatch.setattr(torch, "compile", lambda m: Broken(m, error, backward))
     with pytest.raises(expected):
         tiny(text, tmp_path / "out", steps=1, train__compile="on")
     assert "torch.compile" not in capsys.readouterr().err

@@ -161,13 +161,17 @@ SHARDED = (
     *("fill-elmo", "fill-electra", "classify-gpt", "embed-elmo", "see-vit", "caption-soft"),
     *("caption-transformer", "words"),
 )
+
+# What DDP does depends on the task alone, not on the blocks: of these that are sharded, some by DDP, too.
+TWICE = ("write", "translate-transformer", "caption-soft")
 EACH = {"steps": 2, "train__evaluate": 2, "train__save": 2}
 MEAN = EACH | {"train__evaluate": 1, "train__save": 1, "train__keep": 1, "train__average": 2}
 MANY = (
     {  # what two processes make of these is what one makes of them
         f"{case}-{parallel}": {"case": case, "train__parallel": parallel} | EACH
         for case in DIFFERENT
-        for parallel in (("ddp", "fsdp") if case in SHARDED else ("ddp",))
+        for parallel in ("ddp", "fsdp")
+        if case in TWICE or (case in SHARDED) == (parallel == "fsdp")
     }
     | {
         # a batch that is not shared out evenly; and one of a single row, for which one process idles

@@ -108,6 +108,6 @@ def test_replayed_steps_train_as_direct_ones(tmp_path, monkeypatch, recorded, ca
 
 def test_without_a_gpu_nothing_is_replayed(tmp_path, monkeypatch):
     used = []
-    monkeypatch.setattr("regard.training.trainer.Graphs", lambda report: used.append(1))
+    monkeypatch.setattr("regard.training.step.Graphs", lambda report: used.append(1))
     tiny(write_data("write", tmp_path), tmp_path / "out", "write", steps=1)
     assert not used

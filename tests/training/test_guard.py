@@ -19,6 +19,7 @@ from regard.tasks import Guess
 from regard.tasks.heads import remark_on_classes
 from regard.training.config import TrainConfig
 from regard.training.guard import MOST_MENDS, Guard, GuardState, Mend
+from regard.training.step import TrainStep
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -360,17 +361,17 @@ def test_a_run_that_is_stopped_while_it_is_mended(hot, text, tmp_path, steps, ho
 
 def test_it_goes_back_to_a_checkpoint(text, tmp_path, monkeypatch):
     """A gradient that is not finite once, late: the steps since then are the same again, at half the rate."""
-    update, failed = Trainer.update, []
+    update, failed = TrainStep.update, []
 
-    def fail_once(trainer: Trainer) -> None:
-        update(trainer)
-        if trainer.step == 69 and not failed:
+    def fail_once(step: TrainStep) -> None:
+        update(step)
+        if step.step == 69 and not failed:
             failed.append(1)
-            trainer.norm = torch.tensor(math.nan)
+            step.norm = torch.tensor(math.nan)
             with torch.no_grad():
-                next(trainer.model.parameters()).fill_(math.nan)
+                next(step.model.parameters()).fill_(math.nan)
 
-    monkeypatch.setattr(Trainer, "update", fail_once)
+    monkeypatch.setattr(TrainStep, "update", fail_once)
     tiny(text, out := tmp_path / "out", **SHORT)
     (line,) = notices(out)
     assert "nan at step 70" in line

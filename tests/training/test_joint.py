@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from regard.models import GPT, MODELS, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
 from regard.runs import lora
+from regard.tasks.converse import hidden_states
+from regard.training import joint
 from regard.training.joint import JointAttention, JointSwiGLU, join_products
 
 SIZES = {"vocab": 29, "context": 13, "dim": 12, "depth": 2, "heads": 3}
@@ -75,3 +77,21 @@ def test_low_rank_updates_stay_apart() -> None:
     lora.add(model, 2, 4.0)
     join_products(model)
     assert not any(isinstance(m, JointAttention) for m in model.modules())
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_wrong_kernel_for_short_rows_is_noticed(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = joint.Attention.forward
+    monkeypatch.setattr(joint.JointAttention, "forward", lambda *a, **how: factor * plain(*a, **how))
+    assert joint.short_rows_agree(torch.device("cpu")) == (factor == 1.0)
+
+
+def test_packed_conversations_stay_apart() -> None:
+    """They are computed by a function in the state, which has no caches to leave out."""
+    plain = gpt().double().train()
+    packed = copy.deepcopy(plain)
+    join_products(packed)
+    positions = torch.cat([torch.arange(4), torch.arange(7)]).expand(5, -1)
+    expected, found = (hidden_states(model, IDS, positions) for model in (plain, packed))
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(packed.hidden(IDS)[:, -1], found[:, -1])

@@ -1,5 +1,6 @@
 """A training that is watched: the same to the last bit, and steered from its page."""
 
+import contextlib
 import json
 import signal
 import time
@@ -134,6 +135,35 @@ def test_several_processes_are_refused(text: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(distributed, "WORLD", 4)
     user_error(lambda: tiny(text, tmp_path / "out", steps=2, look=True), "--look", "not 4", "regard look RUN")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import sys; sys.exit('before\\nno such module')", "no such module"),
+        ("import os; os._exit(3)", "its process ended with status 3"),
+        ('print(\'{"problem": "no frame"}\'); 1 / 0', "no frame"),
+    ],
+)
+def test_a_page_that_ends_at_once_says_why(
+    program: str, reason: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Before it has an address; the training goes on."""
+    start = live.subprocess.Popen
+    monkeypatch.setattr(live, "_pages", [])
+    monkeypatch.setattr(
+        live.subprocess, "Popen", lambda command, **more: start([command[0], "-c", program], **more)
+    )
+    with before(LivePage, "finish", lambda page, _: page.receiver.join(60)):
+        tiny(text, tmp_path / "out", steps=2, look=True, **SETTINGS)
+    said = [line for line in capsys.readouterr().err.splitlines() if "the page can't be shown" in line]
+    assert len(said) == 1
+    assert reason in said[0]
+    assert rows(tmp_path / "out")[-1]["step"] == 2
+    (page,) = live._pages
+    with contextlib.suppress(BrokenPipeError):
+        page.process.stdin.close()  # type: ignore[union-attr]
 
 
 def test_the_page_of_a_training(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard.training.checkpointer import TrainState
 from regard.training.config import TrainConfig
 from regard.training.progress import Lines
 from regard.training.reporter import Reporter
+from regard.training.state import TrainState
 
 
 @pytest.mark.parametrize("finished", [True, False])

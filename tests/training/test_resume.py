@@ -33,6 +33,7 @@ from regard.runs import checkpoints as checkpoint
 from regard.runs.load import load
 from regard.training.build import train
 from regard.training.objective import Objective
+from regard.training.step import TrainStep
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -90,7 +91,7 @@ def test_stopped_before_a_step(straight, text, tmp_path, step):
 def test_stopped_while_a_step_is_on_its_way_it_is_done_or_not_begun(straight, text, tmp_path, step):
     """With train.micro the signal comes between the parts of a batch, and the step is dropped."""
     out, (weights, settings) = tmp_path / "out", straight
-    with stopped(Trainer, "forward", lambda trainer, *_: trainer.step == step):
+    with stopped(TrainStep, "forward", lambda trainer, *_: trainer.step == step):
         tiny(text, out, **settings)
     done = step if "train__micro" in settings else step + 1
     assert checkpoints(out)[-1] == f"step-{done}"
@@ -120,7 +121,7 @@ def test_every_model_is_stopped_before_a_step_and_in_one(every, tmp_path):
         tiny(data, out, **settings, resume=True)
     assert checkpoints(out)[-1] == f"step-{step}"
     if case not in WHOLE:
-        with stopped(Trainer, "forward", at_step(6)):  # between the parts of a batch, if it has several
+        with stopped(TrainStep, "forward", at_step(6)):  # between the parts of a batch, if it has several
             tiny(data, out, **settings, resume=True)
         assert checkpoints(out)[-1] in ("step-6", "step-7")
     question = QUESTIONS.get(RUNS[case][0], "8 go")

@@ -32,6 +32,7 @@ from regard.runs.load import load
 from regard.tasks import Classify, Write, targets
 from regard.training import throughput as meter
 from regard.training.config import TrainConfig
+from regard.training.step import TrainStep
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -64,7 +65,7 @@ def test_parts_of_a_batch_are_the_batch(text, tmp_path, exact, micro, optimizer)
     settings = {"steps": 4, "train__batch": 12, "train__optimizer": optimizer}
     sizes = []
     tiny(text, tmp_path / "whole", **settings)
-    with before(Trainer, "forward", lambda trainer, ids, _: sizes.append(len(ids))):
+    with before(TrainStep, "forward", lambda trainer, ids, _: sizes.append(len(ids))):
         tiny(text, tmp_path / "parts", **settings, train__micro=micro)
     assert sizes[: -(-12 // micro)] == {3: [3] * 4, 5: [5, 5, 2], 1: [1] * 12}[micro]
     close(tmp_path / "whole", tmp_path / "parts", rtol=1e-9, atol=1e-12)
@@ -77,7 +78,7 @@ def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case):
     data, shapes = write_data(case, tmp_path), {}
     for micro in (None, 2):
         steps = shapes[micro] = []
-        with before(Trainer, "forward", lambda trainer, source, *_: steps.append(source.shape[:2])):  # noqa: B023
+        with before(TrainStep, "forward", lambda trainer, source, *_: steps.append(source.shape[:2])):  # noqa: B023
             tiny(data, tmp_path / f"{micro}", case, steps=2, train__micro=micro)
     wholes, parts = shapes[None], shapes[2]
     assert len(wholes) == 2
@@ -95,7 +96,7 @@ def test_parts_of_a_batch_draw_their_own_masks(text, tmp_path):
 
     def run(out, **settings):
         rows = seen.setdefault(out, [])
-        with before(Trainer, "forward", lambda trainer, ids, _: rows.append(ids)):
+        with before(TrainStep, "forward", lambda trainer, ids, _: rows.append(ids)):
             tiny(text, tmp_path / out, steps=1, train__batch=12, **settings)
         return load_file(tmp_path / out / "model.safetensors")
 
@@ -155,7 +156,7 @@ def test_tokens_of_pairs_with_their_padding(tmp_path, tokens):
 
     data = write_data(case, tmp_path)
     with (
-        before(Trainer, "forward", note),
+        before(TrainStep, "forward", note),
         before(meter.Pace, "add", lambda _, n: counted.append(n["target_tokens"])),
     ):
         tiny(data, tmp_path / "out", case, steps=12, train__tokens=tokens)

@@ -1,0 +1,74 @@
+"""The model that a run begins with: a new one, or one that was trained before."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.data import Corpus
+from regard.errors import UserError
+from regard.models import MODELS
+from regard.quantize.model import dequantize_model
+from regard.runs import recipe
+from regard.runs.adapter import find_base
+from regard.runs.layout import BASE
+from regard.runs.load import load_model
+from regard.runs.model import Model
+from regard.tasks.heads import without_head
+from regard.training.config import TrainConfig
+from regard.training.job import Job
+from regard.training.settings import from_data
+
+
+def load_parent(job: Job, config: TrainConfig, started: bool) -> Model | None:
+    """The model to start from. The checkpoints of a run that has started have all weights, unless it keeps
+    an adapter: its base must be what it was then."""
+    torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
+    if job.resumes and (job.folder / BASE).exists():
+        find_base(job.folder)
+    return load_base(job.base) if job.base and (config.adapter or not started) else None
+
+
+def load_base(path: str | Path) -> Model:
+    """The model to start from, with weights in float32."""
+    model = load_model(path, "cpu")
+    dequantize_model(model.model)
+    return model
+
+
+def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:
+    model_class, model_config, _ = MODELS[kind]
+    sizes: dict[str, int | None] = dict.fromkeys(from_data(model_config), 1)
+    if "target_vocab" in sizes:
+        other = corpus.target_tokenizer
+        sizes["target_vocab"] = None if other is None else other.vocab
+    if corpus.tokenizer is not None:
+        sizes["vocab"] = corpus.tokenizer.vocab
+    try:
+        return model_class(recipe.fill("model", settings, model_config, **sizes | corpus.model_settings))
+    except ValueError as e:
+        raise UserError(f"model: {e}") from None
+
+
+def base_model(parent: Model, base: str | Path | None, settings: dict[str, Any]) -> nn.Module:
+    """The model to start from, without its head."""
+    model = without_head(parent.model)
+    model.requires_grad_(True)
+    for key, value in settings.items():
+        if getattr(model.config, key) != value:
+            raise UserError(f"model.{key}={value}: the model in {base} has {getattr(model.config, key)}")
+    return model
+
+
+def keep_head(parent: Model, model: nn.Module, config: Any) -> None:
+    """Keep the head of the model to start from, if it predicts the same, perhaps in another order."""
+    (labels, *bounds), (new_labels, *new_bounds) = (
+        [getattr(c, name, None) for name in ("labels", "low", "high")] for c in (parent.task.config, config)
+    )
+    same = bounds == new_bounds and sorted(labels or ()) == sorted(new_labels or ())
+    if not getattr(model, "has_task_head", False) or not same:
+        return
+    rows = [labels.index(name) for name in new_labels] if labels and new_labels else slice(None)
+    old = parent.model.head.state_dict()  # type: ignore[union-attr]
+    model.head.load_state_dict({name: t[rows] for name, t in old.items()})  # type: ignore[union-attr]

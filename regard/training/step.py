@@ -1,0 +1,166 @@
+"""One step of training: the gradient of a batch, and an update along it."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.decode.prompts import attend_quickly
+from regard.errors import UserError
+from regard.tasks import Batch
+from regard.training import compilation, distributed
+from regard.training.config import TrainConfig
+from regard.training.graphs import Graphs, set_value
+from regard.training.joint import join_products
+from regard.training.machine import OUT_OF_MEMORY
+from regard.training.objective import Objective
+from regard.training.optimizers import make_optimizers
+from regard.training.recompute import recompute_blocks
+from regard.training.residuals import narrow_residuals
+
+
+class TrainStep:
+    """Computes a gradient and takes a step along it; compiled, and by CUDA graphs, where that pays."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        config: TrainConfig,
+        device: torch.device,
+        bf16: bool,
+        flops: float,  # of a token, roughly
+        report_failure: Callable[[str, object], None],
+        is_interrupted: Callable[[], bool],
+    ):
+        c, model, task = config, objective.model, objective.task
+        self.config, self.model, self.device, self.step = config, model, device, 0
+        self.report_failure, self.is_interrupted = report_failure, is_interrupted
+        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+        compilation.check_kernels(device, report_failure)
+        graphs = compilation.use_graphs(model, task, c, flops, device)
+        self.few_shapes = graphs and not task.static_shapes
+        if device.type == "cuda" and c.compile != "off":
+            join_products(model)
+            if bf16 and compilation.pays(task, c, device, graphs):
+                narrow_residuals(model)
+        if c.recompute:
+            recompute_blocks(model)
+        self.wrapped = distributed.wrap(objective, list(model.blocks), c.parallel, device, c.shard)  # type: ignore[arg-type]
+        how = (task, c, device, graphs, self.few_shapes, report_failure)
+        self.compiled = compilation.compile_where_it_pays(self.wrapped, *how)  # or `wrapped` itself
+        self.optimizers = make_optimizers(
+            model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
+        )
+        self.graphs = Graphs(report_failure) if graphs else None
+        saved = model.state_dict().keys()
+        self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
+        self.buffers_before: list[Tensor] = []  # the last gradient
+        self.loss = torch.zeros((), device=device)  # summed over the last step
+        self.scale: float | Tensor = torch.zeros((), device=device) if graphs else 0.0  # that makes it a mean
+        self.norm = torch.zeros((), device=device)  # of the gradient of the last step
+        self.norm_of_graphs = torch.zeros((), device=device)
+
+    def __call__(self, batches: list[Batch], step: int, lr: float, count: float, first: bool) -> bool:
+        """Train on the batches of a step, which have `count` targets in all processes; `first`: it is the
+        first one of this process. Return False if a signal interrupted it; then nothing has changed.
+        """
+        self.step = step
+        for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
+            group["lr"] = set_value(group["lr"], lr * group["scale"])
+        # the processes' gradients are averaged: scaled so, this gives the mean over all targets
+        self.scale = set_value(self.scale, distributed.WORLD / count)
+        first = first and self.compiled is not self.wrapped
+        if self.graphs and not first:
+            if self.is_interrupted():
+                return False
+            self.seed(part=0)
+            self.graphs(self.step_at_once, *batches[0])
+            self.norm = self.norm_of_graphs
+        else:
+            compute = self.try_compiled if first else self.compute_gradient
+            if not compute(batches):
+                self.drop_gradient()
+                return False
+            self.update()
+        for b in self.buffers:  # each process has updated its own
+            distributed.all_sum(b).div_(distributed.WORLD)
+        return True
+
+    def highest_lr(self) -> float:
+        """Of all parameters."""
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        return max(float(group["lr"]) for group in groups)
+
+    def compute_gradient(self, batches: list[Batch]) -> bool:
+        """Accumulate the gradient of the mean loss. Return False if a signal interrupted it."""
+        self.loss.zero_()
+        self.buffers_before = [b.clone() for b in self.buffers]
+        for i, batch in enumerate(batches):
+            if self.is_interrupted():
+                return False
+            self.seed(i)
+            with distributed.gradient_sync(self.wrapped, last=i == len(batches) - 1):
+                self.add_gradient(*batch)
+        return True
+
+    def add_gradient(self, *batch: Tensor) -> None:
+        longest = max(t.shape[-1] for t in batch) if self.few_shapes else math.inf
+        with self.autocast, attend_quickly(longest):
+            part = self.forward(*batch)
+        (part * self.scale).backward()
+        self.loss += part.detach()
+
+    def update(self) -> None:
+        """Clip the gradient, take a step along it, and clear it."""
+        self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float("inf"))
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.zero_grad()
+
+    def step_at_once(self, *batch: Tensor) -> None:
+        """`compute_gradient` and `update` for a batch of one part; its results stay where they are."""
+        self.loss.zero_()
+        self.add_gradient(*batch)
+        self.update()
+        self.norm_of_graphs.copy_(self.norm)
+
+    def seed(self, part: int) -> None:
+        """Make random numbers depend on the seed, the step, the part and the process only."""
+        numbers = np.random.SeedSequence([self.config.seed, self.step, part, distributed.RANK])
+        seed = int(numbers.generate_state(1)[0])
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a small model's layer
+        if self.device.type != "cpu":
+            getattr(torch, self.device.type).manual_seed(seed)
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.compiled(*batch)
+
+    def drop_gradient(self) -> None:
+        """Leave the model as it was before the last gradient, which is not used."""
+        self.zero_grad()
+        for b, before in zip(self.buffers, self.buffers_before, strict=True):
+            b.copy_(before)
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def try_compiled(self, batches: list[Batch]) -> bool:
+        """Compute the first gradient, without torch.compile from here on if that fails."""
+        problem: object = "the gradient is zero"  # torch 2.11 lost gradients without an error
+        try:
+            done = self.compute_gradient(batches)
+            if not done or compilation.has_gradient(self.model):
+                return done
+        except (UserError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if any(words in str(error).lower() for words in OUT_OF_MEMORY):
+                raise
+            problem = error
+        self.report_failure("torch.compile", problem)
+        self.compiled = self.wrapped
+        self.drop_gradient()
+        return self.compute_gradient(batches)
