@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 CLIENT = str(Path(__file__).with_name("client.py"))
@@ -21,14 +22,17 @@ class Server:
         self.process = subprocess.Popen(
             [*command, "--places", str(places), "--queue", "256"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=(errors := tempfile.TemporaryFile("w+")),  # noqa: SIM115
             text=True,
         )
         atexit.register(self.close)
         assert self.process.stdout is not None
         line = self.process.stdout.readline().strip()
         if not line:
-            raise RuntimeError(f"`{' '.join(command)}` ended with status {self.process.wait()}")
+            status = self.process.wait()
+            errors.seek(0)
+            last = (errors.read().strip().splitlines() or [f"it ended with status {status}"])[-1]
+            raise RuntimeError(f"`{' '.join(command)}`: {last}")
         self.port = int(line.rstrip("/").rsplit(":", 1)[1])
 
     def ask(self, streams: int, new: int) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.cancel import check_cancelled
 from regard.core.attention import Attention
 from regard.core.layers import ACTIVATIONS, Activation, Block, FeedForward, Residual, Stack, SwiGLU
 from regard.core.positions import Positions, Rotary
@@ -40,6 +41,17 @@ def find_decoder(model: nn.Module) -> Stack | None:
     """The only stack of blocks that writes, if the operations over pages can compute all of it."""
     stacks = [m for m in model.modules() if isinstance(m, Stack) and len(m) and is_causal(m[0])]
     return stacks[0] if len(stacks) == 1 and can_fuse(stacks[0]) else None
+
+
+def is_observed(model: nn.Module) -> bool:
+    """Whether a model is being trained, or hooks or records watch or change what it computes."""
+    for m in model.modules():
+        hooks = [*m._forward_hooks.values(), *m._forward_pre_hooks.values()]
+        if m.training or any(hook is not check_cancelled for hook in hooks):
+            return True
+        if getattr(m, "records", None) is not None:
+            return True
+    return False
 
 
 def is_causal(block: nn.Module) -> bool:
@@ -113,6 +125,12 @@ class Branch:
         self.after: Norm | None = None if residual.pre else norm
         self.kernels = kernels
 
+    def settle(self, x: Tensor, pending: Norm | None) -> tuple[Tensor, Norm | None]:
+        """Norm several rows once, for all who read them; one row is normed wherever it is read."""
+        if pending is None or len(x) == 1:
+            return x, pending
+        return self.kernels.normalize(x, pending), None
+
     def project(self, x: Tensor, pending: Norm | None, *args: Any, **options: Any) -> Tensor:
         """A linear layer of the normed stream."""
         assert pending is None or self.before is None
@@ -145,6 +163,7 @@ class SelfAttention(Branch):
     def __call__(
         self, x: Tensor, pending: Norm | None, keys: Tensor, values: Tensor, rows: Rows
     ) -> tuple[Tensor, Norm | None]:
+        x, pending = self.settle(x, pending)
         qkv = self.project(x, pending, self.weight, self.bias)
         read = keys, values, rows.tables
         rotated, limits = (self.rotary, self.q_norm, self.k_norm), (self.score_bias, self.window)
@@ -166,6 +185,7 @@ class CrossAttention(Branch):
     def __call__(
         self, x: Tensor, pending: Norm | None, keys: Tensor, values: Tensor, rows: Rows
     ) -> tuple[Tensor, Norm | None]:
+        x, pending = self.settle(x, pending)
         q = self.project(x, pending, self.q.weight, self.q.bias).unflatten(-1, (self.heads, -1))
         q = self.q_norm(q)
         y = self.kernels.paged_attention(q, keys, values, rows.source_tables, rows.source_lengths)
@@ -183,6 +203,7 @@ class Feed(Branch):
             self.weight, self.bias = pack(ffn.gate, ffn.up)
 
     def __call__(self, x: Tensor, pending: Norm | None) -> tuple[Tensor, Norm | None]:
+        x, pending = self.settle(x, pending)
         y = self.project(x, pending, self.weight, self.bias, activation=self.activation, gated=self.gated)
         return self.add(x, pending, y, self.down)
 

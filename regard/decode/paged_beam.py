@@ -5,7 +5,7 @@ writes to is its own, copied from the beam that it continues. A beam has two suc
 turns, so that none is written while others copy it. A finished sentence makes room for another.
 
 Shapes: B sentences searched at once, K beams, C candidates, V vocabulary, T the most tokens of an answer,
-N pages of a beam, L tokens of a page.
+N pages of a beam, M of a source, L tokens of a page.
 """
 
 import math
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.decode.beam import NO_TOKEN, Hypothesis, make_hypotheses, penalize_length
 from regard.decode.blocks import Rows
@@ -28,13 +29,16 @@ from regard.errors import UserError
 
 LAG = 2  # steps that are begun before the end of one is looked at
 REFILL = 4  # new sentences are read once one in so many of the places is free
+GROUP = 64  # columns of logits whose maximum is looked at first
 SEARCHES = 8  # kinds of searches, each with a graph of its own, that a runner remembers
 
 
 class PagedBeams:
     """The search of B sentences at once with a runner, which nobody else uses meanwhile."""
 
-    def __init__(self, runner: Runner, B: int, N: int, new: int, ends: Collection[int], sampling: Sampling):
+    def __init__(
+        self, runner: Runner, B: int, N: int, M: int, new: int, ends: Collection[int], sampling: Sampling
+    ):
         K, penalty = sampling.num_beams, sampling.length_penalty
         self.runner, self.B, self.K, self.N, self.T = runner, B, K, N, new
         device = runner.steps.device
@@ -45,11 +49,10 @@ class PagedBeams:
         self.suppressed = torch.tensor(sampling.suppress_tokens, dtype=torch.long, device=device)
         # Sums only fall: at best, a beam keeps its sum until the length at which its score is highest.
         self.bounds = torch.tensor([lengths[new]] * (new + 1) if penalty > 0 else lengths[1:], device=device)
-        source_width = runner.buffers.source_tables.shape[1]
         self.own = torch.zeros(2, B * K, N, dtype=torch.int32, device=device)  # by the parity of positions
         self.tables = torch.zeros_like(self.own[0])
-        self.source_pages = np.zeros((B, source_width), np.int32)
-        self.source_tables = torch.zeros(B * K, source_width, dtype=torch.int32, device=device)
+        self.source_pages = np.zeros((B, M), np.int32)
+        self.source_tables = torch.zeros(B * K, M, dtype=torch.int32, device=device)
         self.source_lengths = torch.zeros(B * K, dtype=torch.int32, device=device)
         self.ids = torch.zeros(B * K, dtype=torch.int32, device=device)
         self.positions = torch.full((B * K,), -1, dtype=torch.int32, device=device)
@@ -110,7 +113,7 @@ class PagedBeams:
         total = self.runner.steps.log_total(logits)
         if self.suppressed.numel():
             logits = logits.index_fill(1, self.suppressed, -math.inf)
-        each, tokens = logits.topk(min(C, V))  # (B K, C)
+        each, tokens = top_tokens(logits, min(C, V))  # (B K, C)
         log_p = (each - total[:, None]).view(self.B, K, -1)
         top, index = (self.sums[..., None] + log_p).flatten(1).topk(C)  # (B, C)
         return top, index // log_p.shape[-1], tokens.view(self.B, -1).gather(1, index)
@@ -201,6 +204,18 @@ class PagedBeams:
         self.runner.pool.release(self.source_pages.flatten().tolist())
 
 
+def top_tokens(logits: Tensor, C: int) -> tuple[Tensor, Tensor]:
+    """logits.topk(C) of rows (R, V): the C highest are in the C groups of columns with the highest maxima."""
+    R, V = logits.shape
+    if V <= 2 * C * GROUP:
+        return logits.topk(C)
+    groups = F.pad(logits, (0, -V % GROUP), value=-math.inf).view(R, -1, GROUP)
+    chosen = groups.amax(-1).topk(C).indices  # (R, C)
+    within = groups.gather(1, chosen[..., None].expand(-1, -1, GROUP)).flatten(1)  # (R, C * GROUP)
+    top, index = within.topk(C)
+    return top, chosen.gather(1, index // GROUP) * GROUP + index % GROUP
+
+
 @torch.inference_mode()
 def search_by_runner(
     runner: Runner,
@@ -218,7 +233,9 @@ def search_by_runner(
     ]
     K, longest = sampling.num_beams, max(map(len, prompts))
     N = -(-(longest + max_new_tokens) // PAGE)
-    per_sentence = 2 * K * N + runner.buffers.source_tables.shape[1]
+    # As many pages of a source as the longest one needs: attention looks at all of them.
+    M = max((-(-runner.source_length(text.source) // PAGE) for text in texts if runner.has_source), default=0)
+    per_sentence = 2 * K * N + M
     B = max(
         1,
         min(
@@ -227,9 +244,9 @@ def search_by_runner(
             runner.pool.free // per_sentence,
         ),
     )
-    key = "beams", B, K, N, max_new_tokens, tuple(ends), sampling
+    key = "beams", B, K, N, M, max_new_tokens, tuple(ends), sampling
     beams: PagedBeams = runner.searches.pop(key, None) or PagedBeams(
-        runner, B, N, max_new_tokens, ends, sampling
+        runner, B, N, M, max_new_tokens, ends, sampling
     )
     runner.searches[key] = beams  # the last one that was used stands last
     for oldest in list(runner.searches)[:-SEARCHES]:

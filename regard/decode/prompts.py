@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from regard.decode.cpu_steps import speed_up
+
 SHORT = 64  # tokens
 
 Source = Sequence[int] | Tensor  # what an encoder reads: tokens, or an image's pixels, uint8
@@ -68,6 +70,7 @@ def read_rows(
         rows = torch.tensor([unique[key] for key in keys], device=device)
         state.reorder(rows)
         logits = logits[rows]
+    speed_up(model, state)
     return logits, state
 
 

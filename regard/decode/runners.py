@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from regard.cancel import check_cancelled
-from regard.decode.blocks import find_decoder
+from regard.decode.blocks import find_decoder, is_observed
 from regard.decode.kernels import has_fused
 from regard.decode.runner import ROWS, Runner
 
@@ -82,13 +81,7 @@ def can_run(model: nn.Module) -> bool:
         return False
     if (device := weights[0].device).type == "cuda" and not has_fused(device):
         return False
-    for m in model.modules():
-        hooks = [*m._forward_hooks.values(), *m._forward_pre_hooks.values()]
-        if m.training or any(hook is not check_cancelled for hook in hooks):
-            return False
-        if getattr(m, "records", None) is not None:
-            return False
-    return True
+    return not is_observed(model)
 
 
 def weights_of(model: nn.Module) -> Weights:

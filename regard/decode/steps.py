@@ -65,7 +65,7 @@ class Steps:
     def hidden(self, ids: Tensor, rows: Rows) -> Tensor:
         """The hidden states (R, D) of rows; their keys and values are written."""
 
-        def run(stack: Stack, x: Tensor, positions: Positions | None) -> Tensor:
+        def run(stack: Stack, x: Tensor, pos: Any, positions: Positions | None, mask: Any) -> Tensor:
             if self.fused is None:
                 self.fused = FusedStack(stack, positions, self.context, self.kernels)
             return self.fused(x[:, 0], self.keys, self.values, rows)[:, None]

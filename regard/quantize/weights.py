@@ -50,9 +50,17 @@ class SmallWeight(Tensor):
         """The nearest weight of this kind."""
         raise NotImplementedError
 
+    def prepare(self, x: Tensor) -> Any:
+        """Inputs (M, K) in the form that products with weights of this kind take."""
+        raise NotImplementedError
+
+    def product(self, prepared: Any, bias: Tensor | None = None) -> Tensor:
+        """x Wᵀ + b (M, N) of prepared inputs."""
+        raise NotImplementedError
+
     def matmul(self, x: Tensor) -> Tensor:
         """x Wᵀ, from (M, K) to (M, N)."""
-        raise NotImplementedError
+        return self.product(self.prepare(x))
 
     def rows(self, ids: Tensor) -> Tensor:
         """The rows of an embedding, in float32."""
@@ -67,8 +75,7 @@ class SmallWeight(Tensor):
         return self.matmul(torch.eye(K)).T.contiguous()
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        y = self.matmul(x.reshape(-1, x.shape[-1]).float())
-        y = y if bias is None else y.add_(bias)
+        y = self.product(self.prepare(x.reshape(-1, x.shape[-1]).float()), bias)
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SmallWeight":
@@ -114,8 +121,11 @@ class BFloat16Weight(SmallWeight):
     def from_float(cls, W: Tensor) -> Self:
         return cls(W.to(torch.bfloat16))
 
-    def matmul(self, x: Tensor) -> Tensor:
-        return F.linear(x.bfloat16(), self.parts[0]).float()
+    def prepare(self, x: Tensor) -> Tensor:
+        return x.bfloat16()
+
+    def product(self, prepared: Tensor, bias: Tensor | None = None) -> Tensor:
+        return to_float(F.linear(prepared, self.parts[0]), bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.parts[0]).float()
@@ -141,15 +151,21 @@ class Int8Weight(SmallWeight):
         scale = W.abs().amax(1) / 127
         return cls((W / scale.clamp(min=1e-30)[:, None]).round_().to(torch.int8), scale)
 
-    def matmul(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Two rows of integers for each row, the first ones before all second ones; its largest number."""
+        largest = torch.maximum(x.abs().amax(-1, keepdim=True), TINY)
+        steps = x * (LEVEL / largest)
+        high = steps.round()
+        low = steps.sub_(high).mul_(FINER)  # what rounding left, as finely again
+        return torch.cat([high, low]), largest
+
+    def product(self, prepared: tuple[Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
         if self.packed is None:
             self.packed = pack_int8(*self.parts)
-        largest = torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True).clamp_(min=1e-30)
-        steps = x * (LEVELS / largest)
-        high = steps.round()
-        low = (steps - high).mul_(2 * LEVELS)  # what rounding left, as finely again
-        y = multiply_int8(torch.cat([high, low]), self.packed)
-        return torch.add(y[: len(x)], y[len(x) :], alpha=0.5 / LEVELS).mul_(largest / LEVELS)
+        rows, largest = prepared
+        both = multiply_int8(rows, self.packed).view(2, len(largest), -1)
+        y = both[0].addcmul_(both[1], COARSER).mul_(largest / LEVEL)
+        return y if bias is None else y.add_(bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         q, scale = self.parts
@@ -174,6 +190,10 @@ class Int4Weight(SmallWeight):
     name = "int4"
     packed: tuple[Tensor, Tensor] | None = None
 
+    def __init__(self, *parts: Tensor) -> None:
+        super().__init__(*parts)
+        self.missing = -len(parts[0]) % ROWS if HAS_INT4 else 0  # outputs that the kernel computes besides
+
     @classmethod
     def full_shape(cls, *parts: Tensor) -> tuple[int, int]:
         return parts[0].shape[0], 2 * parts[0].shape[1]
@@ -195,10 +215,14 @@ class Int4Weight(SmallWeight):
             least = torch.minimum(error, least)
         return cls(join_nibbles(integers.flatten(1).to(torch.uint8)), scales.bfloat16())
 
-    def matmul(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor) -> Tensor:
+        return x.bfloat16()
+
+    def product(self, prepared: Tensor, bias: Tensor | None = None) -> Tensor:
         if self.packed is None:
             self.packed = pack_int4(*self.parts)
-        return multiply_int4(x, *self.packed)[:, : self.shape[0]]
+        y = multiply_int4(prepared, *self.packed)
+        return to_float(y if self.missing == 0 else y[:, : -self.missing], bias)
 
     def pack(self) -> None:
         self.packed, self.parts = pack_int4(*self.parts), ()
@@ -241,6 +265,8 @@ HAS_INT8 = has_op(INT8) and "fbgemm" in torch.backends.quantized.supported_engin
 HAS_INT4 = has_op("aten._weight_int4pack_mm_for_cpu")
 # Without VNNI the kernel adds pairs of products in 16 bits, which have room for seven bits of the input only.
 LEVELS = 127 if getattr(torch.cpu, "_is_vnni_supported", bool)() else 63
+# As tensors: with a Python number, an operation on a short row takes twice as long.
+LEVEL, FINER, COARSER, TINY = (torch.tensor(x) for x in (float(LEVELS), 2.0 * LEVELS, 0.5 / LEVELS, 1e-30))
 
 
 @contextlib.contextmanager
@@ -286,16 +312,21 @@ def pack_int4(q: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     return packed, F.pad(scales, (0, 0, 0, missing)).contiguous()
 
 
+def to_float(y: Tensor, bias: Tensor | None) -> Tensor:
+    """y + b in float32."""
+    return y.float() if bias is None else y + bias
+
+
 def multiply_int4_plainly(x: Tensor, q: Tensor, scales: Tensor) -> Tensor:
     """x Wᵀ of inputs in bfloat16, and of integers (N, K)."""
     scale, offset = scales.float().transpose(0, 1)[..., None].unbind(2)  # (N, G, 1)
     W = scale * (q.float() - HALF).unflatten(1, (-1, GROUP)) + offset
-    return F.linear(x.bfloat16().float(), W.flatten(1).bfloat16().float())
+    return F.linear(x.float(), W.flatten(1).bfloat16().float())
 
 
 def multiply_int4_fast(x: Tensor, q: Tensor, scales: Tensor) -> Tensor:
-    y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x.bfloat16(), q, GROUP, scales)
-    return y.float()
+    y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, q, GROUP, scales)
+    return y
 
 
 multiply_int8: Callable[..., Tensor] = multiply_int8_fast if HAS_INT8 else multiply_int8_plainly

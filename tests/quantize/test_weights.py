@@ -72,7 +72,7 @@ def test_fast_products_are_the_plain_ones() -> None:
     if weights.HAS_INT8:
         fast = weights.multiply_int8_fast(x, weights.pack_int8(q, scale))
         assert_close(weights.multiply_int8_plainly(x, (q, scale)), fast, rtol=1e-5, atol=1e-3)
-    small = Int4Weight.from_float(normal(N, K))
+    small, x = Int4Weight.from_float(normal(N, K)), x.bfloat16()
     if weights.HAS_INT4:
         fast = weights.multiply_int4_fast(x, *weights.pack_int4(*small.parts))[:, :N]
         plain = weights.multiply_int4_plainly(

@@ -27,13 +27,14 @@ __all__ = [
     "copy_pages",
     "linear_residual",
     "norm_linear",
+    "normalize",
     "paged_attention",
     "sample",
     "write_and_attend",
     "write_pages",
 ]
 
-LARGE = 8192  # outputs from which there are programs enough without splitting K
+LARGE = 4096  # outputs from which there are programs enough without splitting K
 REGISTERS = 25_000  # weights that a program holds in registers at once
 WARPS = 4  # of all products that norm a row, and of the norm: it has the same bits in each
 
@@ -234,6 +235,10 @@ def _multiply(
         BLOCK_D=triton.next_power_of_2(K), ACTIVATION=activation, GATED=gated, **tiles,
     )  # fmt: skip
     return out
+
+
+def normalize(x: Tensor, norm: Norm) -> Tensor:
+    return _normalize_rows(x, norm, torch.float32)
 
 
 def norm_linear(

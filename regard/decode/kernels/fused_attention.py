@@ -100,29 +100,26 @@ def _write_kernel(
 
 @triton.jit(do_not_specialize=["P"])
 def _copy_kernel(
-    keys, values, source, target, lengths, P, SIZE: tl.constexpr, WIDTH: tl.constexpr, d: tl.constexpr,
+    keys, values, source, target, lengths, P, G: tl.constexpr, WIDTH: tl.constexpr, d: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """All that one layer has of one page: SIZE numbers, of which every WIDTH are one head's."""
-    row, layer = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    """What one head of one layer has of one page: WIDTH numbers, of which the first tokens are copied."""
+    row, layer, head = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     begin_kernel(PDL)
-    read = (layer * P + tl.load(source + row)) * SIZE
-    write = (layer * P + tl.load(target + row)) * SIZE
-    length = tl.load(lengths + row)
-    if read != write:
-        for start in range(0, SIZE, BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            used = (i < SIZE) & (i % WIDTH // d < length)
-            k, v = tl.load(keys + read + i, mask=used), tl.load(values + read + i, mask=used)
-            tl.store(keys + write + i, k, mask=used)
-            tl.store(values + write + i, v, mask=used)
+    read = ((layer * P + tl.load(source + row)) * G + head) * WIDTH
+    write = ((layer * P + tl.load(target + row)) * G + head) * WIDTH
+    i = tl.arange(0, BLOCK)
+    used = (i < tl.load(lengths + row) * d) & (read != write)
+    k, v = tl.load(keys + read + i, mask=used), tl.load(values + read + i, mask=used)
+    tl.store(keys + write + i, k, mask=used)
+    tl.store(values + write + i, v, mask=used)
 
 
 def copy_pages(keys: Tensor, values: Tensor, source: Tensor, target: Tensor, lengths: Tensor) -> None:
     layers, P, G, L, d = keys.shape
     start_kernel(
-        _copy_kernel, (len(source), layers), keys, keys, values, source, target, lengths, P,
-        SIZE=G * L * d, WIDTH=L * d, d=d, BLOCK=4096, num_warps=8,
+        _copy_kernel, (len(source), layers, G), keys, keys, values, source, target, lengths, P,
+        G=G, WIDTH=L * d, d=d, BLOCK=triton.next_power_of_2(L * d), num_warps=WARPS,
     )  # fmt: skip
 
 

@@ -47,6 +47,11 @@ def apply_norm(x: Tensor, norm: Norm | None) -> Tensor:
     return F.rms_norm(x.float(), weight.shape, weight, norm.eps)
 
 
+def normalize(x: Tensor, norm: Norm) -> Tensor:
+    """The normed residual stream (R, D) float32."""
+    return apply_norm(x, norm)
+
+
 def norm_linear(
     x: Tensor,  # (R, D) float32, the residual stream
     norm: Norm | None,

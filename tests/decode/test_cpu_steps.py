@@ -1,0 +1,101 @@
+"""Steps on a CPU in fewer operations are those of the blocks."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from regard.decode.cpu_steps import RoomyKVCache, speed_up
+from regard.decode.prompts import read_rows
+from regard.describe.watch import watch
+from regard.models import MODELS
+from regard.quantize.model import PRECISIONS, quantize_model
+
+SIZES: dict[str, Any] = {"vocab": 61, "context": 23, "dim": 64, "depth": 2, "heads": 4}
+GPT2 = {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True}
+MODEL_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("gpt", {"kv_heads": 2}),
+    "gpt2": ("gpt", GPT2),
+    "alibi": ("gpt", {"positions": "alibi"}),
+    "relative": ("gpt", {"positions": "relative"}),
+    "transformer": ("transformer", {"dropout": 0.0}),
+    "pre-norm": ("transformer", {"dropout": 0.0, "pre": True, "ffn": "swiglu", "kv_heads": 2}),
+    "t5": ("t5", {"dropout": 0.0}),
+}
+PROMPTS, SOURCES = [[3, 1, 4], [1, 5], [9, 2, 6, 5]], [[2, 7, 1], [8, 2, 8, 1, 8], [4, 5]]
+
+
+def build(kind: str) -> Any:
+    torch.manual_seed(0)
+    family, changes = MODEL_KINDS[kind]
+    cls, config, _ = MODELS[family]
+    model = cls(config(**SIZES | changes)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.05 * torch.randn_like(p)
+    return model
+
+
+def steps(model: Any, fast: bool) -> torch.Tensor:
+    """The logits of some steps, also after rows were reordered."""
+    pairs = hasattr(model, "decoder")
+    _, state = read_rows(model, [[3]] * 3 if pairs else PROMPTS, SOURCES if pairs else None)
+    assert state.run is not None
+    if not fast:
+        state.run = None
+    logits = []
+    for ids in ([7, 8, 9], [1, 2, 3], [5, 5, 5], [4, 1, 2]):
+        logits.append(model.step(torch.tensor(ids)[:, None], state)[0])
+        state.reorder(torch.tensor([2, 0, 1]))
+    return torch.stack(logits)
+
+
+@pytest.mark.parametrize("kind", MODEL_KINDS)
+@torch.inference_mode()
+def test_steps_are_those_of_the_blocks(kind: str) -> None:
+    assert_close(steps(build(kind), True), steps(build(kind), False), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@torch.inference_mode()
+def test_steps_in_fewer_bits(dtype: str) -> None:
+    model = build("gpt2")
+    quantize_model(model, dtype)
+    fast, plain = steps(model, True), steps(model, False)
+    assert (fast - plain).norm() <= (1e-5 if dtype == "int8" else 0.01) * plain.norm()
+
+
+@torch.inference_mode()
+def test_models_that_take_the_plain_way() -> None:
+    """Those that are watched or trained, or attend in another way, and states that are no caches."""
+    cls, config, _ = MODELS["gpt"]
+    windowed = cls(config(**SIZES, sliding_window=5)).eval()
+    normed = cls(config(**SIZES, qk_norm=True)).eval()
+    training, model = build("gpt2").train(), build("gpt2")
+    for m in (windowed, normed, training):
+        assert read_rows(m, PROMPTS)[1].run is None
+    with watch(model):
+        assert read_rows(model, PROMPTS)[1].run is None
+    hook = model.blocks[0].register_forward_hook(lambda *_: None)
+    assert read_rows(model, PROMPTS)[1].run is None
+    hook.remove()
+    assert read_rows(model, PROMPTS)[1].run is not None
+    speed_up(nn.Linear(2, 2), object())
+
+
+@torch.inference_mode()
+def test_a_step_writes_to_room_that_is_there() -> None:
+    """Earlier keys are copied only when the room grows; what was returned before stays as it was."""
+    cache, new = RoomyKVCache(None), torch.randn(2, 3, 50, 5)
+    parts = [cache.append(new[:, :, t : t + 1], -new[:, :, t : t + 1]) for t in range(50)]
+    for t, (k, v) in enumerate(parts):
+        assert torch.equal(k, new[:, :, : t + 1])
+        assert torch.equal(v, -k)
+    assert len({k.data_ptr() for k, _ in parts}) == 3  # the first step, and two rooms
+    cache.reorder(torch.tensor([1, 0, 1]))
+    more = torch.randn(3, 3, 2, 5)
+    k, _ = cache.extend(lambda: (more, more))
+    assert torch.equal(k, torch.cat([new[[1, 0, 1]], more], dim=2))
+    assert torch.equal(parts[-1][0], new)
