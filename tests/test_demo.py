@@ -1,5 +1,7 @@
 """The demo: the answer, the picture, what to try next, and answers to unseen wordings."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -12,11 +14,34 @@ from helpers.commands import call
 from helpers.paraphrases import PARAPHRASES, normal, sensible
 from regard import demo
 from regard.runs.load import load
+from regard.runs.model import Model
+from regard.training.build import train
+
+BEGINNING = 45  # of the built-in pairs: greetings, among them how somebody is
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """The folder of the demo's run, and its standard output and standard error."""
+    """The folder of the demo's run, and its standard output and standard error: of a few pairs and steps."""
+    folder = tmp_path_factory.mktemp("few")
+    lines = (Path(demo.__file__).parent / "builtin/chat.tsv").read_text("utf-8").splitlines(keepends=True)
+    (folder / "few.tsv").write_text("".join(lines[:BEGINNING]), "utf-8")
+
+    def train_few(name: str, **options: Any) -> Model:
+        return train(name, str(folder / "few.tsv"), **options | {"steps": 60})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(demo, "train", train_few)
+        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            assert call("demo") == 0
+    return folder, out.buffer.getvalue().decode(), err.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """The same of the demo as it is."""
     folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
         [sys.executable, "-m", "regard", "demo"],
@@ -49,8 +74,11 @@ def test_it_says_what_to_try_next(shown: tuple[Path, str, str]) -> None:
     assert (folder / "runs/demo/model.safetensors").is_file()
 
 
-def test_unseen_wordings_are_answered_sensibly(shown: tuple[Path, str, str]) -> None:
-    model = load(shown[0] / "runs/demo", "cpu")
+@pytest.mark.slow
+def test_unseen_wordings_are_answered_sensibly(whole: tuple[Path, str, str]) -> None:
+    test_it_is_fine(whole)
+    test_it_says_what_to_try_next(whole)
+    model = load(whole[0] / "runs/demo", "cpu")
     questions = [question for question, _ in PARAPHRASES]
     answers = model.ask(questions)
     wrong = [(q, a) for (q, right), a in zip(PARAPHRASES, answers, strict=True) if not sensible(a, right)]

@@ -20,7 +20,7 @@ from regard.serve.log import LogWriter
 from regard.serve.monitoring import MonitoringMiddleware
 from regard.serve.openai import OpenAIRoutes
 from regard.serve.openapi import openapi_document
-from regard.serve.page import build_routes
+from regard.serve.page_app import build_routes
 from regard.serve.peers import Peers, PeersMiddleware
 from regard.serve.refusals import QuickRefusals
 from regard.serve.registry import ModelRegistry

@@ -28,7 +28,8 @@ from regard.runs.load import load, load_frame
 from regard.runs.model import Model
 from regard.serve.errors import APIError
 from regard.serve.lazy_page import LazyPage
-from regard.serve.page import PageRoutes, protect_page
+from regard.serve.page import PageRoutes
+from regard.serve.page_app import protect_page
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits
 from regard.serve.server import PORT, bind_socket, uvicorn_config

@@ -4,43 +4,35 @@ import asyncio
 import contextvars
 import json
 import mimetypes
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.routing import Route
 from torch import Tensor
 
-from regard.cancel import make_cancellable
 from regard.data.images import resize_pixels
 from regard.runs.load import at_step
 from regard.runs.model import Model
-from regard.serve.admission import AdmissionMiddleware
-from regard.serve.endpoint import CancellationMiddleware
-from regard.serve.errors import APIError, error_response
-from regard.serve.lazy_page import LazyPage
+from regard.serve.errors import APIError
 from regard.serve.lines import stream_lines
+from regard.serve.page_requests import TraceRequest, check_changes, parse_change, try_change
 from regard.serve.protocol import Json
-from regard.serve.registry import ServerLimits, copy_modules
+from regard.serve.registry import ServerLimits
 from regard.serve.requests import (
     body_int,
     check_text,
     decode_file,
-    is_int,
     parse_object,
     query_int,
     query_slice,
     read_body,
 )
-from regard.serve.security import SecurityConfig, SecurityMiddleware
+from regard.serve.sessions import SessionStore
 from regard.serve.threads import ExclusiveThreads
 from regard.viewer.html import PAGE_FOLDER
 from regard.viewer.onefile import index
@@ -48,83 +40,13 @@ from regard.viewer.session import Session
 from regard.viewer.talk import talk
 from regard.viewer.whatif import MAX_CHANGES, compare_runs
 
-MAX_SESSIONS = 4  # traces that stay in memory
-MAX_SESSION_BYTES = 2**32  # of all of them; the latest stays anyway
 MAX_TENSOR_BYTES = 64 * 2**20  # of one response
 MAX_IDS = 500
-MAX_TRACE_IDS = 100_000
 MAX_TURNS = 1000
 HEAVY = 2  # threads for work that takes much memory, a part of which each of them keeps
 INLINE = 4000  # bytes of JSON that are parsed in the event loop
 MAX_QUERY = 200  # letters of words whose neighbours are asked for
 T = TypeVar("T")
-
-
-class SessionStore:
-    """The latest sessions by id."""
-
-    def __init__(self, first: Session):
-        self.first = first
-        self.sessions: OrderedDict[str, Session] = OrderedDict({first.id: first})
-
-    def add(self, session: Session) -> None:
-        """Add a session, or mark it as the latest; drop the oldest if there are too many."""
-        self.sessions[session.id] = session
-        self.sessions.move_to_end(session.id)
-        while len(self.sessions) > 1 and (
-            len(self.sessions) > MAX_SESSIONS or self.nbytes > MAX_SESSION_BYTES
-        ):
-            self.sessions.popitem(last=False)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(s.nbytes for s in list(self.sessions.values()))  # a copy: other threads change it
-
-    def find(self, key: tuple[Any, ...]) -> Session | None:
-        """The session of this model, input, answer and layers, if it is still in memory."""
-        return next((session for session in list(self.sessions.values()) if session.key == key), None)
-
-    def get(self, id: object) -> Session:
-        try:
-            self.sessions.move_to_end(id)  # type: ignore[arg-type]
-            return self.sessions[id]  # type: ignore[index]
-        except (KeyError, TypeError):
-            raise APIError(410, "this trace is no longer in memory; reload the page") from None
-
-
-@dataclass(frozen=True)
-class TraceRequest:
-    """The body of /api/trace. Every field may be left out."""
-
-    input: str | None
-    answer: str | None
-    layers: list[int] | None
-    file: object  # an image, or a recording
-    checkpoint: int | None
-    other: int | None  # one of the models to compare with
-    ids: list[int] | None  # what the model read, token by token, instead of an input
-    written: list[int] | None  # and what it wrote, where it reads a source
-    changes: list[Json]  # of What if; those that are not possible are left out
-
-    @classmethod
-    def parse(cls, body: Json) -> "TraceRequest":
-        layers, answer = body.get("layers"), body.get("answer")
-        if answer is not None:
-            check_text(answer, "answer")
-        if layers is not None and not (isinstance(layers, list) and all(map(is_int, layers))):
-            raise APIError(400, "layers: give a list of whole numbers")
-        step, other = body_int(body, "checkpoint"), body_int(body, "model")
-        ids, written = body_ids(body, "ids"), body_ids(body, "written")
-        changes = body.get("changes") or []
-        check_changes(changes)
-        file = body.get("picture")
-        return cls(body.get("input"), answer, layers, file, step, other, ids, written, changes[:MAX_CHANGES])
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the trace that the page opens with, if the input is the first one as well."""
-        optional = (self.answer, self.layers, self.checkpoint, self.other, self.ids)
-        return all(field is None for field in optional)
 
 
 class PageRoutes:
@@ -417,85 +339,3 @@ class PageRoutes:
 def model_name(model: Model) -> str:
     name = str(model.folder or model.kind)
     return name if model.step is None else f"{name}, step {model.step:,}"
-
-
-def check_changes(changes: object) -> None:
-    if not isinstance(changes, list) or not all(isinstance(one, dict) for one in changes):
-        raise APIError(400, "changes: give a list of objects")
-
-
-def body_ids(body: Json, name: str) -> list[int] | None:
-    """A list of token ids in a body."""
-    ids = body.get(name)
-    if ids is not None and not (
-        isinstance(ids, list) and 0 < len(ids) <= MAX_TRACE_IDS and all(map(is_int, ids))
-    ):
-        raise APIError(400, f"{name}: give 1 to {MAX_TRACE_IDS:,} token ids")
-    return ids
-
-
-def parse_change(session: Session, change: Json) -> Json:
-    """A change of /api/change with its input checked: a text, or the pixels of a file, never a path."""
-    change = dict(change)
-    file = change.pop("picture", None)
-    if session.model.task.reads != "text":
-        change["input"] = None if file is None else decode_file(session.model, file)
-    elif change.get("input") is not None:
-        check_text(change["input"])
-    return change
-
-
-def try_change(session: Session, change: Json) -> Json | str:
-    """The same, or what is wrong with the change."""
-    try:
-        return parse_change(session, change)
-    except APIError as error:
-        return error.detail
-
-
-def build_routes(
-    models: Sequence[Model],
-    timeout: float,
-    input: Any = None,
-    answer: str | None = None,
-    layers: list[int] | None = None,
-    names: Sequence[str] | None = None,
-) -> Router:
-    """The page of the first model, from which one can switch to the others or compare it with them. It has
-    modules of its own: traces don't disturb whoever else uses the models. Without an input, it shows an
-    example."""
-    model, *compared_models = map(copy_modules, models)
-    input = model.task.example_input() if input is None else input
-    first = Session(model, input, answer, layers)
-    return Router(PageRoutes(model, first, compared_models, timeout, names).routes())
-
-
-async def handle_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return error_response(request.url.path, error)
-
-
-def page_app(
-    model: Model, first: Session, compared_models: Sequence[Model] = (), limits: ServerLimits | None = None
-) -> ASGIApp:
-    """The application of `regard look`: the page of one model, for this machine only."""
-    limits = limits or ServerLimits()
-    models = (model, *compared_models)
-    copies = [copy_modules(each) for each in models]  # whose modules have no hooks, whatever hangs later
-    for each in models:
-        make_cancellable(each.model)
-    page = LazyPage(
-        lambda: build_routes(copies, limits.timeout, first.input, first.fixed_answer, first.layers),
-        limits.timeout,
-        Router(PageRoutes(model, first, compared_models, limits.timeout).routes()),
-    )
-    return protect_page(page, limits)
-
-
-def protect_page(page: LazyPage, limits: ServerLimits) -> ASGIApp:
-    """The application of a page: for requests of this machine and this page only, and not too many."""
-    app = Starlette(exception_handlers={HTTPException: handle_error})
-    app.router.default = page
-    app.router.redirect_slashes = False
-    admitted = AdmissionMiddleware(CancellationMiddleware(app), limits, lambda method, path: "page")
-    return SecurityMiddleware(admitted, SecurityConfig())

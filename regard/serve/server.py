@@ -24,7 +24,7 @@ from regard.runs.model import Model
 from regard.serve.app import ModelApp, create_app
 from regard.serve.connections import ConnectionLimits, LimitedProtocol
 from regard.serve.log import log_in_background
-from regard.serve.page import page_app
+from regard.serve.page_app import page_app
 from regard.serve.peers import Peers
 from regard.serve.registry import ModelRegistry, ServerLimits
 from regard.serve.security import SecurityConfig

@@ -30,6 +30,16 @@ def shaken(module: Any) -> Any:
     return module.eval()
 
 
+def spelled() -> Model:
+    """Return a GPT that reads sub-words."""
+    cls, config = TASKS["write"]
+    tokenizer = train_tokenizer("bpe", [TEXT], 280, cls.specials)
+    torch.manual_seed(0)
+    module, model_config, _ = MODELS["gpt"]
+    model = shaken(module(model_config(vocab=tokenizer.vocab, **DEEP | {"context": 64})))
+    return Model(model, cls(config(name="write"), tokenizer, 64), GREEDY)
+
+
 def reader(task: str, kind: str, **settings: Any) -> Model:
     """Return a model of texts; settings with `task_` are those of its task."""
     cls, config = TASKS[task]

@@ -12,7 +12,7 @@ from regard.runs.model import Model
 from regard.serve.app import create_app
 from regard.serve.connections import ConnectionLimits
 from regard.serve.log import LogWriter
-from regard.serve.page import page_app
+from regard.serve.page_app import page_app
 from regard.serve.registry import ModelRegistry, ServerLimits
 from regard.serve.security import SecurityConfig
 from regard.serve.server import run_in_thread

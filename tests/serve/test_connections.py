@@ -16,7 +16,7 @@ from helpers.looking import reader
 from helpers.serving import Server, serve_models, serve_session
 from regard.serve.admission import SMALL_BODY, AdmissionMiddleware
 from regard.serve.connections import PART, ConnectionLimits, LimitedProtocol
-from regard.serve.page import page_app
+from regard.serve.page_app import page_app
 from regard.serve.registry import ServerLimits
 from regard.serve.server import allow_connections, run_in_thread
 from regard.viewer.session import Session

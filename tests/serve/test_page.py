@@ -20,7 +20,7 @@ from helpers.looking import noise, reader, seer
 from helpers.runs import TINY
 from helpers.serving import serve_session
 from regard import cli
-from regard.serve import page, requests
+from regard.serve import page, requests, sessions
 from regard.serve.registry import ServerLimits
 from regard.serve.server import bind_socket
 from regard.viewer.html import PAGE_FOLDER
@@ -211,10 +211,10 @@ def test_words_and_answers(writer):
 def test_old_sessions_are_dropped(writer):
     ids = [
         json.loads(writer.ask("/api/trace", {"input": "fox " * n})[2])["id"]
-        for n in range(1, page.MAX_SESSIONS + 2)
+        for n in range(1, sessions.MAX_SESSIONS + 2)
     ]
     status = [writer.ask("/api/tensor", trace=id, name="embed")[0] for id in ids]
-    assert status == [410] + [200] * page.MAX_SESSIONS
+    assert status == [410] + [200] * sessions.MAX_SESSIONS
     assert (
         json.loads(writer.ask("/api/trace", {})[2])["id"] == writer.first.id
     )  # the first session comes back
@@ -222,7 +222,7 @@ def test_old_sessions_are_dropped(writer):
 
 
 def test_large_sessions_are_dropped_sooner(writer, monkeypatch):
-    monkeypatch.setattr(page, "MAX_SESSION_BYTES", 1)
+    monkeypatch.setattr(sessions, "MAX_SESSION_BYTES", 1)
     ids = [json.loads(writer.ask("/api/trace", {"input": "fox " * n})[2])["id"] for n in (2, 3)]
     assert [writer.ask("/api/tensor", trace=id, name="embed")[0] for id in ids] == [410, 200]
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from regard.decode import grammar
-from regard.serve import connections, log, page, registry, requests
+from regard.serve import connections, log, page, registry, requests, sessions
 from regard.serve.connections import ConnectionLimits
 from regard.serve.places import MAX_PLACES, PLACES
 from regard.serve.registry import ServerLimits
@@ -33,7 +33,7 @@ LIMITS = {  # the beginning of a row, and the numbers in its second column
     "pixels": [requests.MAX_PIXELS],
     "pictures decoded": [registry.WORKERS, page.HEAVY],
     "bytes of a tensor": [page.MAX_TENSOR_BYTES // MIB],
-    "traces": [page.MAX_SESSIONS, page.MAX_SESSION_BYTES // GIB],
+    "traces": [sessions.MAX_SESSIONS, sessions.MAX_SESSION_BYTES // GIB],
     "lines of the log": [log.MAX_LINES],
 }
 

@@ -150,13 +150,11 @@ def test_parts_in_one_file(tab, tmp_path):
     assert "regard look" in it.text("main .note")
 
 
-def test_a_saved_model_says_that_it_needs_the_server(tab, tmp_path):
-    """Its attention can be shown in all ways."""
+def test_a_saved_model_splits_its_logits_and_shows_attention_in_all_ways(tab, tmp_path):
     save_model(shown("gpt").model, tmp_path / "a.html", WORDS)
     it = tab(f"file://{tmp_path / 'a.html'}", "#view=next&words=parts")
-    it.page.wait_for_selector("main .note")
-    assert "regard look" in it.text("main .note")
-    it.open("#view=attention&layer=1&head=1&also=all&sink=without")
+    it.page.wait_for_selector(".parts .tick.right")
+    it.turn("#view=attention&layer=1&head=1&also=all&sink=without")
     it.wait("h2", "heads 0, 1, 2")
-    it.open("#tour=root&stop=6")
+    it.turn("#tour=root&stop=6")
     it.wait("h2", "not divided")

@@ -121,7 +121,7 @@ def test_keys_go_along_the_tree_and_a_link_comes_back(tab):
     it.wait(".tree .readout", f"step 2, {tree.steps[1][other]['token']}")
     it.press("ArrowLeft")
     it.page.wait_for_url("**node=0%2C**")
-    it.open(f"#view=alignment&beams=2&node=1,{other}")
+    it.turn(f"#view=alignment&beams=2&node=1,{other}")
     rows = it.page.eval_on_selector_all(".tree .node", "all => all.length")
     assert rows == sum(map(len, tree.steps))
     it.page.click(".tree .twin summary")
@@ -141,5 +141,5 @@ def test_the_search_goes_into_the_file(tab, tmp_path):
     assert opened.page.input_value("#beams") == "4"
     assert len(opened.page.query_selector_all("#tree .node")) == sum(map(len, it.tree(4).steps))
     for state in ("beams=8&node=9,9", "node=x", "beams=1&node=0,3"):
-        opened.open(f"#view=alignment&{state}")
+        opened.turn(f"#view=alignment&{state}")
         assert opened.page.query_selector("main .wrong") is None

@@ -128,7 +128,7 @@ def test_the_walk_goes_from_tokens_to_probabilities(tab):
     it.press("ArrowRight")
     it.wait("h2", "Embedding without positions")  # which rotate queries and keys
     for step in ("blocks.0.attn.weights", "probabilities"):
-        it.open(f"#view=walk&step={step}")
+        it.turn(f"#view=walk&step={step}")
         assert it.page.query_selector("math mi") is not None
 
 
@@ -162,7 +162,7 @@ def test_an_alignment_is_the_mean_of_heads(tab):
     rows = it.table()
     assert len(rows) == 4
     assert all(close(cell, float(w[i, j])) for i, row in enumerate(rows) for j, cell in enumerate(row))
-    it.open("#view=alignment&word=1")
+    it.turn("#view=alignment&word=1")
     assert it.text(".readout") != ""
     assert it.table()[2] == ["masked"] * 6
 
@@ -274,7 +274,7 @@ def test_any_address_is_answered(tab):
     ]
     it = tab("gpt")
     for state in wild:
-        it.open(f"#{state}")
+        it.turn(f"#{state}")
         assert it.page.query_selector("main .wrong") is None, state
 
 
@@ -312,10 +312,10 @@ def test_a_saved_page_needs_no_server(tab, tmp_path, kind):
         it.page.wait_for_selector(f"main section.{view}")
         assert it.page.query_selector("main .wrong") is None
     part = next(iter(shown(kind).manifest["attentions"].values()))[0]["name"]
-    it.open(f"#cell={part}.scores:1,0,1&layer=0&head=1")
+    it.turn(f"#cell={part}.scores:1,0,1&layer=0&head=1")
     it.page.wait_for_selector(".cell .tick.right")
     assert close(it.text(".cell b"), float(shown(kind).trace[f"{part}.scores"][1, 0, 1]))
-    it.open("#form=atlas")
+    it.turn("#form=atlas")
 
 
 @pytest.mark.parametrize("where", ["server", "file"])
@@ -329,7 +329,7 @@ def test_hostile_tokens_do_no_harm(tab, tmp_path, where):
     opened = f"#view=walk&step={weights}&cell={weights}:0,4,1"
     over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     for state in ("", "#form=arcs", "#form=atlas", opened, "#view=map", "#view=take", "#view=next"):
-        it.open(state)
+        it.turn(state)
         assert it.page.evaluate("window.harmed") is None
         assert it.page.query_selector("main img, main script, header img, header script") is None
         assert it.page.evaluate(over) <= 0
@@ -346,7 +346,7 @@ def test_a_phone_is_wide_enough_and_dark_is_dark(tab):
         reduced_motion="reduce",
     )
     for view in VIEWS["transformer"]:
-        it.open(f"#view={view}&cell=decoder.0.cross.weights:0,1,1")
+        it.turn(f"#view={view}&cell=decoder.0.cross.weights:0,1,1")
         assert it.page.evaluate("document.documentElement.scrollWidth") <= 360, view
     ground = it.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(int(n) for n in re.findall(r"\d+", ground)) < 40

@@ -17,7 +17,7 @@ from regard.cli.looking import look
 from regard.cli.parser import build_parser
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import at_step
-from regard.serve.page import page_app
+from regard.serve.page_app import page_app
 from regard.serve.server import run_in_thread
 from regard.viewer.session import Session
 from regard.viewer.whatif import compare_runs

@@ -4,12 +4,8 @@ import pytest
 import torch
 
 from helpers.browsing import Session, close, shown
-from helpers.looking import GREEDY, TEXT, shaken
+from helpers.looking import spelled
 from helpers.serving import serve_session
-from regard.models import GPT, GPTConfig
-from regard.runs.model import Model
-from regard.tasks import TASKS
-from regard.text.tokenizer_kinds import train_tokenizer
 from regard.viewer.manifest import number_words
 
 NAME = "blocks.1.attn"
@@ -83,18 +79,8 @@ def test_several_heads_in_colours_and_their_mean(tab):
     assert it.page.query_selector("#blend-mean") is None
 
 
-def spelled():
-    """A GPT that reads sub-words."""
-    cls, config = TASKS["write"]
-    tokenizer = train_tokenizer("bpe", [TEXT], 280, cls.specials)
-    torch.manual_seed(0)
-    sizes = {"context": 64, "dim": 12, "depth": 2, "heads": 3}
-    module = shaken(GPT(GPTConfig(vocab=tokenizer.vocab, **sizes)))
-    return Session(Model(module, cls(config(name="write"), tokenizer, 64), GREEDY), "the lazy fox springt")
-
-
 def test_sub_words_are_merged_to_words(tab):
-    session = spelled()
+    session = Session(spelled(), "the lazy fox springt")
     numbers, tokens = session.manifest["words"]["text"], session.trace.tokens["text"]
     assert len(tokens) > numbers[-1] + 1 == 4
     merge = torch.zeros(4, len(tokens))  # (words, tokens)
@@ -109,6 +95,61 @@ def test_sub_words_are_merged_to_words(tab):
         assert [word.strip(" ␣·") for word in heads[1:]] == ["the", "lazy", "fox", "springt"]
         it.page.click("#form-arcs")
         it.page.wait_for_selector("#arcs")
+
+
+def rows_of(it):
+    """The numbers of the last table of the page."""
+    it.page.click(".twin:last-child summary")
+    it.page.wait_for_selector(".twin:last-child table")
+    script = "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => Number(cell.textContent)))"
+    return torch.tensor(it.page.eval_on_selector_all(".twin:last-child tbody tr", script))
+
+
+def painted(it):
+    """The image of the weights in the scene of a head."""
+    script = "all => all.map(one => one.toDataURL())"
+    return it.page.eval_on_selector_all(".stage .layer.head canvas.pixels", script)[4]
+
+
+def test_the_scene_of_a_head_has_the_same_choices(tab):
+    it = tab("gpt", "#view=look&depth=head&part=masked&layer=1&head=1")
+    it.page.wait_for_selector(".layer.head canvas")
+    plain = painted(it)
+    it.page.click("#shown")
+    it.page.click("#sink")
+    it.wait(".sentence", "rows add up to 1 again")
+    assert it.page.evaluate("document.activeElement.id") == "sink"  # and the menu is still open
+    weights = shown("gpt").trace[f"{NAME}.weights"].clone()
+    weights[..., 0] = 0
+    without = (weights / weights.sum(-1, keepdim=True)).nan_to_num()
+    assert torch.allclose(rows_of(it), without[1], atol=1e-4)
+    assert painted(it) != plain
+    it.page.click("#also-2")
+    it.wait(".matrix-title", "heads 1, 2")
+    coloured = painted(it)
+    it.page.click("#blend-mean")
+    it.wait(".matrix-title", "their mean")
+    assert painted(it) != coloured
+    assert torch.allclose(rows_of(it), without[1:].mean(0), atol=1e-4)
+    it.page.click("#scale-log")
+    it.page.wait_for_selector("#scale-log[aria-selected=true]")
+    assert painted(it) != coloured
+    it.page.focus("#scale-log")
+    it.press("Escape")
+    assert not it.page.is_visible("#sink")
+    assert "depth=head" in it.page.url  # Escape closed the menu alone
+
+
+def test_the_scene_of_a_head_shows_words(tab):
+    session = Session(spelled(), "the lazy fox springt")
+    numbers, tokens = session.manifest["words"]["text"], session.trace.tokens["text"]
+    merge = torch.zeros(4, len(tokens))  # (words, tokens)
+    merge[numbers, range(len(tokens))] = 1
+    weights = session.trace[f"{NAME}.weights"][2]
+    with serve_session(session) as server:
+        it = tab(server.url, "#view=look&depth=head&part=masked&layer=1&head=2&merge=words")
+        it.wait(".sentence", "sub-words merged")
+        assert torch.allclose(rows_of(it), merge / merge.sum(-1, keepdim=True) @ weights @ merge.T, atol=1e-4)
 
 
 def test_words_of_tokens():

@@ -146,17 +146,17 @@ def test_a_png_is_large_and_has_a_background(tab, state):
 def test_escape_closes_from_anywhere_and_the_focus_stays(tab):
     it = tab("gpt", "#layer=1&cell=blocks.1.attn.weights:0,2,1")
     for selector in ("#matrix", "#head", "#input"):
-        it.open("#layer=1&cell=blocks.1.attn.weights:0,2,1")
+        it.turn("#layer=1&cell=blocks.1.attn.weights:0,2,1")
         it.page.focus(selector)
         it.press("Escape")
         it.page.wait_for_selector(".cell", state="detached")
         assert it.page.evaluate("'#' + document.activeElement.id") == selector
-    it.open("#layer=1&cell=blocks.1.attn.weights:0,2,1")
+    it.turn("#layer=1&cell=blocks.1.attn.weights:0,2,1")
     it.page.focus(".cell .deeper")
     it.press("Enter")
     it.wait(".cell .name", "blocks.1.attn.scaled")
     assert it.page.evaluate("document.activeElement.className") == "cell"
-    it.open("#view=whatif")
+    it.turn("#view=whatif")
     it.page.focus("#rank")
     it.press("Enter")
     it.page.wait_for_selector("#ranked")
@@ -254,10 +254,15 @@ def test_labels_are_never_blank(tab):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast_and_headings(tab, tmp_path, scheme):
-    for kind in ("gpt", "vit", "transformer"):
+    for kind, views in (
+        ("gpt", VIEWS["gpt"]),
+        ("vit", ["look", "picture", "take"]),
+        ("transformer", ["look", "alignment", "attention"]),
+    ):
         it = tab(kind, color_scheme=scheme)
-        for view in VIEWS[kind]:
-            settled(it.open(f"#view={view}&cell=logits:0,0,0"))
+        for view in views:
+            it.turn(f"#view={view}&cell=logits:0,0,0")
+            assert it.page.query_selector(f"section.{view}") is not None
             assert it.page.evaluate(CONTRAST) == [], view
             levels = it.page.evaluate(HEADINGS)
             assert levels[:2] == [1, 2], view

@@ -104,7 +104,9 @@ def watched(tab, folder):
     asked = []
     training = Training(asked.append)
     with lock_folder(folder, "--out"), run_in_thread(live_app(folder, WORDS, training)) as port:
-        yield tab(Server(port).url, "#follow=1"), training, asked
+        it = tab(Server(port).url, "#follow=1")
+        yield it, training, asked
+        it.page.goto("about:blank")  # or it may ask once more when nobody answers
 
 
 def weight(it):

@@ -107,6 +107,8 @@ def test_a_frame_is_below_8_megabytes(browser, tmp_path, tokens, vocab):
     assert len(it.trace.tokens["text"]) == tokens
     cell = it._repr_html_()
     assert len(cell.encode()) < 8_000_000
+    if tokens < 100:  # other tests open frames of short texts
+        return
     frame = Frame(browser, tmp_path / "a.html", cell)
     frame.inside.locator(".layer.model").wait_for()
     frame.inside.locator("#view-attention").click()

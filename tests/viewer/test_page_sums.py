@@ -14,6 +14,13 @@ from regard.runs.model import Model
 from regard.viewer.session import trace_session
 
 FOLDERS = {"qwen3": 1, "t5": 2, "vit": 0}  # and a seed; that of T5 makes a gated one
+# Families that have, together, every operation, every formula and every named part of all.
+COVERING = [
+    *("vit-captioner", "lstm-additive", "t5-geglu", "gpt-classes", "plain", "electra-blank", "captioner"),
+    *("elmo-next", "rnn", "gru-classes", "long-classes", "gru-writer", "vit-mean", "electra", "lstm-writer"),
+    *("qk-norm-learned", "gru-forward", "untied", "swiglu", "rnn-both", "elmo", "alibi", "hear-waves", "t5"),
+    *("lstm", "geglu", "waves", "qk-norm", "narrow-next", "rnn-writer", "lstm-tags", "embed", "embed-first"),
+]
 # Signs that are not drawn as they are written: brackets may go, and lines and roots are no signs.
 WRITTEN = dict.fromkeys(map(ord, " _^{}()/√")) | str.maketrans("ᵀΣ", "⊤∑")
 DRAWN = dict.fromkeys(map(ord, "()"))
@@ -44,8 +51,13 @@ def check_page(page: Any, model: Model, given: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in FAMILIES if kind != "efficientnet"]
-)  # its weights are many
+    "kind",
+    [
+        pytest.param(kind, marks=[] if kind in COVERING else pytest.mark.slow)
+        for kind in FAMILIES
+        if kind != "efficientnet"  # its weights are many
+    ],
+)
 def test_every_sum_of_a_family(page: Any, kind: str) -> None:
     check_page(page, *FAMILIES[kind]())
 

@@ -37,6 +37,7 @@ def test_every_view_has_its_picture():
     assert there == {name for name in there if f"pictures/{name}" in text}
 
 
+@pytest.mark.slow
 def test_pictures_are_made_of_every_view(script, browser, tmp_path):
     write = Session(regard.load(trained(tmp_path / "run"), "cpu"), WORDS)
     models = {"write": write, "answer": shown("gru"), "see": Session(captioner(), noise(12), "the fox")}

@@ -179,7 +179,7 @@ def test_keys_alone_find_neighbours(tab):
     it.press("Enter")
     it.wait(".near .wrong", "zebra: not among the words of this model")
     it.wrong.clear()  # the browser's own word on a status of 400
-    it.open("#view=space&map=encoder.1.output&point=2")
+    it.turn("#view=space&map=encoder.1.output&point=2")
     assert it.text(".near h3") == "Nearest to brown"
     assert it.text("section h2").startswith("This run's tokens, encoder, after block 1")
 
@@ -189,10 +189,10 @@ def test_positions_are_torchs(tab):
     want = shown("gpt").space.tensors["~model.cosine"]
     rows = it.table()
     assert all(abs(number(rows[r][c]) - float(want[r, c])) < 1e-4 for r in range(23) for c in range(23))
-    it.open("#view=space&map=positions&as=waves")
+    it.turn("#view=space&map=positions&as=waves")
     assert len(it.page.query_selector_all(".wave polyline")) == 2  # both pairs of each head
     assert close(it.table()[3][0], math.cos(3))
-    it.open("#view=space&map=positions&as=waves&dim=1")
+    it.turn("#view=space&map=positions&as=waves&dim=1")
     assert close(it.table()[3][0], math.cos(0.03))
     it = tab("alibi", "#view=space&map=positions&head=2")
     want = shown("alibi").space.tensors["~model.bias"][2]
@@ -209,7 +209,7 @@ def test_any_address_is_answered(tab):
         "map=tokens&near=none&point=-1",
         "map=positions&as=none&places=none&dim=99",
     ):
-        it.open(f"#view=space&{state}")
+        it.turn(f"#view=space&{state}")
         assert it.page.query_selector("main .wrong") is None, state
 
 
@@ -220,12 +220,12 @@ def test_a_saved_page_has_its_own_words(tab, tmp_path):
     printed = it.text(".near .exact")
     want = shown("gpt").space.near("tokens", shown("gpt").space.own[0])["found"][0]["value"]
     assert close(printed, want)
-    it.open("#view=space&map=blocks.1.output&point=3&near=euclidean")
+    it.turn("#view=space&map=blocks.1.output&point=3&near=euclidean")
     x = shown("gpt").trace["blocks.1.output"]
     assert close(it.text(".near .exact"), torch.cdist(x, x[3:4])[:, 0].sort().values[1].item())
-    it.open("#view=space&map=tokens&point=0")
+    it.turn("#view=space&map=tokens&point=0")
     it.wait(".near .wrong", "not one of the input's")
-    it.open("#view=space&map=positions&as=dot")
+    it.turn("#view=space&map=positions&as=dot")
     assert it.page.query_selector("#matrix") is not None
 
 

@@ -32,7 +32,7 @@ def download(tab, button):
 
 def check(tab, state, space):
     """PNG, SVG and CSV can be read by other programs, and the Python lines run."""
-    tab.open(f"#{state}")
+    tab.turn(f"#{state}")
     tab.page.wait_for_timeout(100)  # a canvas is drawn when its size is known
     tab.page.click("#view-take")
     tab.page.wait_for_selector("#python")
@@ -68,7 +68,7 @@ def test_export_of_a_training_run(tab, tmp_path):
     with serve_session(Session(model, WORDS)) as server:
         it = tab(server.url)
         check(it, "view=training", {"model": model})
-        it.open("#view=talk")
+        it.turn("#view=talk")
         it.page.click("#say")
         it.page.wait_for_selector(".said")
         it.page.click("#view-take")

@@ -71,8 +71,8 @@ def test_every_step_can_be_seen(tab, kind):
     it.page.wait_for_selector("#tour-answer")
     buttons = it.page.eval_on_selector_all("#tour button", "all => all.map(b => b.id.slice(5))")
     assert buttons == [*OFFERED[kind], "end"]
-    for tour, count in OFFERED[kind].items():
-        it.open(f"#tour={tour}&stop=1")
+    for tour, count in OFFERED[kind].items() if kind != "bert" else []:  # those of a ViT are the same
+        it.turn(f"#tour={tour}&stop=1")
         seen = []
         for stop in range(1, count + 1):
             it.wait("#tour", f"{stop} of {count}")

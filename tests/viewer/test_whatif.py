@@ -336,12 +336,12 @@ def test_hostile_changes_and_words_do_no_harm(tab):
     wild += ["<b>", [[]], {}]
     it = tab("hostile", "#view=whatif", viewport={"width": 360, "height": 700}, color_scheme="dark")
     for changes in wild:
-        it.open(address(changes, what="weights"))
+        it.turn(address(changes, what="weights"))
         assert it.page.evaluate("window.harmed") is None
         assert it.page.query_selector("main img, main script") is None
         assert it.page.evaluate(over) <= 0
         assert "\u202e" not in it.page.content()
     assert "</script><script>window." in it.text(".versus")
-    it.open("#view=whatif&changes=%ff&row=x&what=none&rank=0")
+    it.turn("#view=whatif&changes=%ff&row=x&what=none&rank=0")
     it.page.wait_for_selector("#ranking")
     it.wrong.clear()

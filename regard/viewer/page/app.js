@@ -4,6 +4,7 @@ import {
   alertBox, fileKind, formatCount, h, label, messageOf, scrollInside, shortPath, stepMenu, toBase64,
 } from "./dom.js";
 import { LiveInput } from "./input.js";
+import { listenToKeys } from "./keys.js";
 import { look } from "./scene.js";
 import {
   allAttentions, canUndo, readChanges, selectHead, selectedToken, setChanges, undoChange,
@@ -351,63 +352,7 @@ async function drop(file) {
   go({ at: null, cell: null, answer: null, token: null });
 }
 
-const KEYS = [
-  ["arrow keys", "move over a matrix, or between tabs"],
-  ["Enter", "open the sum behind a number, or the head in the atlas"],
-  ["n, p", "next and previous: the head, the step of the walk, the point of a map"],
-  ["j, k", "next and previous layer"],
-  ["1 … 9, 0", "the first ten views, in order"],
-  ["v, V", "next and previous view"],
-  ["/", "to the input"],
-  ["+, −, Escape", "deeper into the scene, and out again"],
-  ["t", "guided tours; n and p go on and back"],
-  ["f", "larger, for a projector"],
-  ["u", "undo the last change of What if"],
-  ["Escape", "close the sum behind a number, or this list"],
-];
-
-function showKeys() {
-  const dialog = h("dialog", { "aria-label": "Keys", onclose: () => dialog.remove() }, h("h2", {}, "Keys"),
-    h("dl", {}, KEYS.map(([key, words]) => [h("dt", {}, key), h("dd", {}, words)])),
-    h("form", { method: "dialog" }, h("button", {}, "Close")));
-  document.body.append(dialog);
-  dialog.showModal();
-}
-
-/** @param {(at: number, count: number) => number} which the number of a view, from that of the present one */
-function openView(which) {
-  const links = [...byId("views").querySelectorAll("a")];
-  links[which(links.findIndex((link) => link.hasAttribute("aria-current")), links.length)]?.click();
-}
-
-/**
- * The keys of a tour; returns whether one was used.
- * @type {(key: string) => boolean}
- */
-function tourKey(key) {
-  const by = { n: 1, p: -1 }[key];
-  if (by && app.state.tour) import("./tours.js").then(({ moveTour }) => moveTour(app, by));
-  return Boolean(by && app.state.tour);
-}
-
-document.addEventListener("keydown", (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
-  if (event.key === "Escape" && app.state.cell !== undefined) {
-    go({ cell: null }, { replace: true });
-    return;
-  }
-  if (event.target instanceof Element && event.target.closest("input, select, textarea")) return;
-  if (event.key === "?") showKeys();
-  else if (event.key === "/") findId("input")?.focus();
-  else if (event.key === "t") go({ tours: app.state.tours ? null : "1", tour: null, stop: null });
-  else if (event.key === "f") go({ present: app.state.present ? null : "1" }, { replace: true });
-  else if (event.key === "u") undoChange(app);
-  else if (/^\d$/.test(event.key)) openView(() => (Number(event.key) || 10) - 1);
-  else if (event.key === "v") openView((at, count) => (at + 1) % count);
-  else if (event.key === "V") openView((at, count) => (at + count - 1) % count);
-  else if (!tourKey(event.key) && !app.view?.key?.(event.key, app)) return;
-  event.preventDefault();
-});
+listenToKeys(app);
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault();
   byId("main").focus();

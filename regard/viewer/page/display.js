@@ -47,6 +47,13 @@ export function readChoice({ manifest, state }, attention, head) {
   };
 }
 
+/**
+ * Where a token stands, which may be a part of a word.
+ * @type {(app: App, choice: Choice, side: string, token: number) => number}
+ */
+export const placeOf = ({ manifest }, { words }, side, token) =>
+  (words ? manifest.words?.[side]?.[token] ?? token : token);
+
 /** @type {(choice: Choice) => boolean} whether the numbers are those of the model */
 export const isPlain = ({ sink, words, root, heads }) => !sink && !words && !root && heads.length === 1;
 

@@ -327,6 +327,26 @@ export function tableTwin(caption, data) {
 }
 
 /**
+ * A button that opens a menu below it, which may be made only then; Escape closes it.
+ * @type {(id: string, title: string, content: HTMLElement | (() => Promise<HTMLElement>)) =>
+ *   HTMLDetailsElement}
+ */
+export function dropDown(id, title, content) {
+  const menu = h("details", { class: "drop-down" }, h("summary", { id }, title),
+    typeof content === "function" ? null : content);
+  menu.addEventListener("toggle", async () => {
+    if (typeof content === "function" && menu.children.length === 1) menu.append(await content());
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    event.stopPropagation();
+    menu.open = false;
+    menu.querySelector("summary")?.focus();
+  });
+  return menu;
+}
+
+/**
  * What a model that reads files takes: their types, what people call one, and an example's suffix.
  * @param {ModelInfo} model
  */

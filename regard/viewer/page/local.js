@@ -3,6 +3,7 @@
 import { allAttentions } from "./selection.js";
 import { describeRun } from "./local_manifest.js";
 import { lensLayers } from "./local_lens.js";
+import { attributeLogit } from "./local_parts.js";
 import { readPicture } from "./local_picture.js";
 import { fromBase64, Program } from "./local_run.js";
 import { answer, readInput, readTokens, talk, topIds, trace } from "./local_tasks.js";
@@ -10,7 +11,8 @@ import { Tokenizer } from "./local_text.js";
 import {
   answerRows, changeRun, findProblems, measureHeads, topTokens, traceChanged,
 } from "./local_whatif.js";
-import { engine, takePart } from "./source.js";
+import { engine } from "./source.js";
+import { takePart } from "./tensor_part.js";
 
 const KEPT = 4; // runs whose numbers can be asked for
 const ALTERNATIVES = 3; // tokens beside each token of a path
@@ -170,7 +172,7 @@ export class Local {
 
   /** @type {(row: number, token: number) => Promise<Attribution>} */
   async attribution(row, token) {
-    return this.get("attribution", { row, token });
+    return attributeLogit(this.manifest, this.#made().run, row, token);
   }
 
   /**

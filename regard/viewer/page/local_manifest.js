@@ -82,6 +82,34 @@ function spellBytes(tokens) {
   });
 }
 
+const SPECIAL = /^(?:<(?!0x)[^>]+>|\[[^\]]+\])$/; // such as <s> and [CLS]
+const WORD_MARKS = ["▁", "Ġ", "Ċ", " ", "\n"]; // what a token begins with that begins a word
+
+/** Which word each token belongs to; null if all are words, or nothing says where words begin.
+ * @param {string[]} pieces
+ * @returns {number[] | null} */
+function numberWords(pieces) {
+  const isPiece = pieces.some((piece) => piece.startsWith("##"));
+  const marked = pieces.map((piece) => WORD_MARKS.some((mark) => piece.startsWith(mark)));
+  if (!isPiece && !marked.includes(true)) return null;
+  let word = -1;
+  const numbers = pieces.map((piece, i) => {
+    const alone = SPECIAL.test(piece) || (i > 0 && SPECIAL.test(pieces[i - 1]));
+    const begins = isPiece ? !piece.startsWith("##") : marked[i] || alone;
+    if (begins || i === 0) word += 1;
+    return word;
+  });
+  return word + 1 < pieces.length ? numbers : null;
+}
+
+/** The words of the sides that have sub-words.
+ * @type {(model: Model, ids: Manifest["ids"]) => Record<string, number[]>} */
+const wordsOf = ({ reader, writer }, ids) => Object.fromEntries(Object.entries(ids).flatMap(([side, row]) => {
+  const { tokens } = (side === "source" || side === "text" ? reader : writer).saved;
+  const numbers = numberWords(row.map((id) => tokens[id] ?? ""));
+  return numbers ? [[side, numbers]] : [];
+}));
+
 /** The tokens of each side.
  * @type {(model: Model, template: Manifest, made: Made) => Sides} */
 function tokensOf({ task, reader, writer }, template, { run, written }) {
@@ -111,7 +139,7 @@ export function describeRun(model, template, made, id) {
   return {
     ...template,
     ...sides,
-    words: {}, // the file does not say where words begin
+    words: wordsOf(model, sides.ids),
     id,
     input: made.input,
     exact: made.exact,

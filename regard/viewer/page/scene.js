@@ -1,6 +1,6 @@
 /* One scene: from the whole model to a single number, in continuous motion. */
 
-import { h, tableTwin } from "./dom.js";
+import { dropDown, h, tableTwin } from "./dom.js";
 import {
   describeAnswer, describeChoice, describeLook, describeRole, headName, nameToken, roleTable,
 } from "./describe.js";
@@ -16,6 +16,8 @@ import { lightStrip } from "./strip.js";
  * @property {(layer: HTMLElement, width: number, height: number) => ((query: number) => void) | void} draw
  * @property {(query: number) => Child[]} sentence
  * @property {Partial<Output>} [output]
+ * @property {HTMLElement} [menu] of what can be chosen here
+ * @property {Scene} [shown] with the weights that are shown, if they are not the head's
  */
 
 const DEPTHS = ["model", "block", "head", "product", "number"];
@@ -103,12 +105,13 @@ export const look = {
     };
     say(scene.token);
     const title = `${headName(scene)}: who looks at whom`;
-    app.current = { name: "look", csv: () => weightTable(scene), ...depth.output };
-    const table = scene.attention ? tableTwin(title, () => weightTable(scene))
+    const csv = () => weightTable(depth.shown ?? scene);
+    app.current = { name: "look", csv, ...depth.output };
+    const table = scene.attention ? tableTwin(title, csv)
       : tableTwin("The parts of this model", () => partTable(scene));
     root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
       h("div", { class: "above" }, crumbs(app, scene, name),
-        h("span", { class: "row" }, questionMenu(app, scene), tourButton(app))), sentence,
+        h("span", { class: "row" }, depth.menu, questionMenu(app, scene), tourButton(app))), sentence,
       stage, h("div", { class: "below" }, evidence(scene), table));
   },
 };
@@ -175,21 +178,10 @@ function tourButton({ state, go }) {
 }
 
 /** Questions about what is shown. @type {(app: App, scene: Scene) => HTMLElement} */
-function questionMenu(app, scene) {
-  const menu = h("details", { class: "questions" }, h("summary", { id: "questions" }, "Questions"));
-  menu.addEventListener("toggle", async () => {
-    if (menu.children.length > 1) return;
-    const { listQuestions } = await import("./questions.js");
-    menu.append(h("div", { role: "group", "aria-label": "Questions" }, listQuestions(app, scene)));
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    event.stopPropagation();
-    menu.open = false;
-    menu.querySelector("summary")?.focus();
-  });
-  return menu;
-}
+const questionMenu = (app, scene) => dropDown("questions", "Questions", async () => {
+  const { listQuestions } = await import("./questions.js");
+  return h("div", { role: "group", "aria-label": "Questions" }, listQuestions(app, scene));
+});
 
 /** What the name of a head rests on. @type {(scene: Scene) => HTMLElement | null} */
 function evidence(scene) {

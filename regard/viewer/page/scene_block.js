@@ -15,6 +15,7 @@ import { asMatrix, paint } from "./scene_paint.js";
 const KINDS = ["norm", "weights", "out", "hidden", "down", "residual"]; // of a block, worth a box
 const MOST = 14;
 const SIDE = 512; // numbers each way
+const PICKER = 40; // pixels of the images of heads below a card
 /** @type {Record<string, string>} */
 const SHORT = { norm: "Norm", out: "Heads joined", hidden: "Feed-forward", down: "Back to the width" };
 
@@ -96,7 +97,10 @@ function draw(root, app, scene, cards, width, height) {
   const gap = narrow ? 26 : 34;
   const margin = narrow ? 14 : 40;
   const cardWidth = (width - 2 * margin - (columns - 1) * gap) / columns;
-  const lineHeight = Math.max(150, Math.min(430, (height - 60) / lines));
+  const at = cards.findIndex(({ name, heads }) => heads && partOf(name) === scene.attention?.name);
+  const picker = at < 0 ? null : headButtons(app, scene, cardWidth - 20);
+  const below = picker ? 56 + PICKER : 56;
+  const lineHeight = Math.max(94 + below, Math.min(430, (height - 60) / lines));
   const top = Math.max(44, (height - lines * lineHeight) / 2 + 24);
   const svg = s("svg", { width, height: Math.max(height, top + lines * lineHeight), "aria-hidden": "true" });
   /** @type {Box[]} */
@@ -104,17 +108,15 @@ function draw(root, app, scene, cards, width, height) {
   const buttons = cards.map((card, n) => {
     const box = {
       x: margin + (n % columns) * (cardWidth + gap), y: top + Math.floor(n / columns) * lineHeight,
-      width: cardWidth, height: lineHeight - 56,
+      width: cardWidth, height: lineHeight - below,
     };
     boxes.push(box);
     return place(cardButton(app, scene, card, box.height - 62), box);
   });
-  svg.append(...arrows(boxes, columns), ...bypasses(cards, boxes, columns));
+  svg.append(...arrows(boxes, columns, below - 26), ...bypasses(cards, boxes, columns));
   root.append(svg, ...buttons);
-  const at = cards.findIndex(({ name, heads }) => heads && partOf(name) === scene.attention?.name);
-  const picker = at < 0 ? null : headButtons(app, scene, boxes[at].width + 250);
-  const under = at < 0 ? {} : { x: boxes[at].x, y: boxes[at].y + boxes[at].height + 6, width: cardWidth };
-  if (picker) root.append(place(picker, under));
+  const { x, y, height: tall } = boxes[Math.max(0, at)];
+  if (picker) root.append(place(picker, { x, y: y + tall + 6, width: cardWidth - 20 }));
 }
 
 /** @type {(app: App, scene: Scene, card: Card, room: number) => HTMLElement} */
@@ -134,15 +136,16 @@ function cardButton(app, scene, { name, title, tensor, shape, heads, plus }, roo
   }, h("b", {}, plus ? "+ what came in" : title), image, h("small", { class: "pale" }, shapeWords(shape)));
 }
 
-/** @type {(boxes: Box[], columns: number) => SVGElement[]} */
-const arrows = (boxes, columns) => boxes.slice(1).map((box, n) => {
+/** To the right, and at the end of a line around what is `below` its last box.
+ * @type {(boxes: Box[], columns: number, below: number) => SVGElement[]} */
+const arrows = (boxes, columns, below) => boxes.slice(1).map((box, n) => {
   const from = boxes[n];
   const y = from.y + from.height / 2;
   if ((n + 1) % columns) {
     return s("path", { class: "arrow", d: `M${from.x + from.width},${y} H${box.x - 3} m-6,-4 l6,4 l-6,4` });
   }
-  const down = from.y + from.height + 30;
-  const [x0, x1] = [from.x + from.width / 2, box.x + box.width / 2];
+  const down = from.y + from.height + below;
+  const [x0, x1] = [from.x + from.width - 10, box.x + box.width / 2];
   const d = `M${x0},${from.y + from.height} V${down} H${x1} V${box.y - 3} m-4,-6 l4,6 l4,-6`;
   return s("path", { class: "arrow", d });
 });

@@ -1,6 +1,9 @@
 /* One head: queries, keys and values, their scores, the softmax, and what comes out. */
 
-import { formatWeight, h, s } from "./dom.js";
+import {
+  colourOptions, describeChoice, displayControls, isPlain, placeOf, readChoice, readDisplay,
+} from "./display.js";
+import { dropDown, formatWeight, h, s } from "./dom.js";
 import { describeLook, describeRole } from "./describe.js";
 import { largestWeights, tensorOrNull } from "./scene_data.js";
 import { place } from "./scene_layout.js";
@@ -10,9 +13,12 @@ import { maskReasons } from "./selection.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
 /** @typedef {import("./scene_layout.js").Box} Box */
+/** @typedef {import("./display.js").Choice} Choice */
 
 const SIDE = 512; // numbers each way
 const NARROW = 720; // pixels, below which matrices stand below each other
+/** @typedef {import("./scene_paint.js").Matrix} Matrix */
+
 const NAMES = ["q", "k", "v", "scores", "weights", "heads"];
 
 /** @type {(app: App, scene: Scene) => Promise<import("./scene.js").Depth>} */
@@ -25,27 +31,68 @@ export async function headDepth(app, scene) {
     const tensor = await tensorOrNull(app, name, { head, most: SIDE });
     return tensor && asMatrix(tensor);
   })), maskReasons(app, attention)]);
+  const choice = readChoice(app, attention, scene.head);
+  const asItIs = isPlain(choice) && choice.scale === "head";
+  const display = asItIs ? null : await readDisplay(app, attention, choice);
+  const { matrix, shown } = display ? arrange(app, scene, choice, display) : { matrix: {}, shown: scene };
+  const remark = display ? `${describeChoice(choice, display)}. ` : "";
   const best = largestWeights(scene.weightsOf(scene.token), 1)[0];
   const fit = best ? `Its query fits that key best, so ${formatWeight(best[1])} of what comes out is that `
     + "token's value. " : "";
   return {
-    draw: (root, width, height) => draw(root, app, scene, tensors, why?.blank ?? null, width, height),
+    draw: (root, width, height) =>
+      draw(root, app, scene, [tensors, why?.blank ?? null, matrix], width, height),
     sentence: (query) => [...describeLook(scene, query), " ", h("span", { class: "pale" },
-      query === scene.token ? fit : "", describeRole(scene))],
-    output: { tensor: [`${attention.name}.weights`, scene.head] },
+      query === scene.token ? fit : "", remark, describeRole(scene))],
+    output: isPlain(choice) ? { tensor: [`${attention.name}.weights`, scene.head] } : {},
+    menu: displayMenu(app, attention, scene.head, choice),
+    shown,
   };
 }
 
+let isMenuOpen = false; // of the last one: a choice in it draws the scene anew
+
+/** @type {(app: App, attention: AttentionInfo, head: number, choice: Choice) => HTMLElement} */
+function displayMenu(app, attention, head, choice) {
+  const controls = displayControls(app, attention, head, choice);
+  const menu = dropDown("shown", "Display", h("div", {}, controls));
+  menu.open = isMenuOpen;
+  menu.addEventListener("toggle", () => { isMenuOpen = menu.open; });
+  return menu;
+}
+
 /**
- * @param {HTMLElement} root
- * @param {App} app
- * @param {Scene} scene
- * @param {(Tensor | null)[]} tensors
- * @param {Numbers | null} blank
- * @param {number} width
- * @param {number} height
+ * The matrix of the weights as it is to be shown, and a scene with these numbers.
+ * @type {(app: App, scene: Scene, choice: Choice, display: import("./display.js").Display) =>
+ *   { matrix: Partial<Matrix>, shown: Scene }}
  */
-function draw(root, app, scene, [q, k, v, scores, weights, out], blank, width, height) {
+function arrange(app, scene, choice, display) {
+  const { shape: [T, S], data, rows, columns, why } = display;
+  const { image, shades, limits } = colourOptions(choice, display);
+  const exact = T === rows.length && S === columns.length;
+  const token = placeOf(app, choice, scene.queries.side, scene.token);
+  const weightsOf = (/** @type {number} */ query) =>
+    (exact && query < T ? data.subarray(query * S, (query + 1) * S) : null);
+  const keys = { ...scene.keys, tokens: columns };
+  const queries = { ...scene.queries, tokens: rows };
+  const { heads, mean } = choice;
+  const note = heads.length > 1 ? `heads ${heads.join(", ")}${mean ? ": their mean" : ""}` : undefined;
+  return {
+    matrix: {
+      tensor: { shape: [T, S], data: shades ?? data }, limits: shades ? [0, 1] : limits, image,
+      blank: why?.blank ?? null, ...(note ? { note } : {}),
+      rows: queries.grid ? undefined : rows, columns: keys.grid ? undefined : columns,
+      row: exact ? token : null, column: exact ? largestWeights(weightsOf(token), 1)[0]?.[0] ?? null : null,
+    },
+    shown: { ...scene, keys, queries, token, weightsOf },
+  };
+}
+
+/** @typedef {[tensors: (Tensor | null)[], blank: Numbers | null, weights: Partial<Matrix>]} Numerals */
+
+/** @type {(root: HTMLElement, app: App, scene: Scene, numbers: Numerals, width: number, height: number) =>
+ *   ((query: number) => void)} */
+function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed], width, height) {
   const { keys, queries, token } = scene;
   const best = largestWeights(scene.weightsOf(token), 1)[0]?.[0] ?? null;
   const exact = (/** @type {Tensor | null} */ t) => t && t.shape[0] === queries.tokens.length
@@ -69,7 +116,7 @@ function draw(root, app, scene, [q, k, v, scores, weights, out], blank, width, h
     }],
     ["weights", weights && {
       title: "softmax", note: "who looks (row) at whom (column)", tensor: weights, signed: false,
-      ...square, ...labels,
+      ...square, ...labels, ...changed,
     }],
     ["heads", out && { title: "× V: what comes out", tensor: out, row: token }],
   ];

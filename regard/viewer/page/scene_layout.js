@@ -63,11 +63,12 @@ export function place(element, { x, y, width, height }) {
  */
 function pickTokens(count, most, chosen, weights) {
   if (count <= most) return range(count);
-  const picked = new Set([Math.min(chosen, count - 1)]);
+  const middle = Math.min(chosen, count - 1); // it may be a token of the other side
+  const picked = new Set([middle]);
   for (const [key] of largestWeights(weights, Math.floor(most * 0.7))) picked.add(key);
   for (let by = 1; picked.size < most; by++) {
-    if (chosen - by >= 0) picked.add(chosen - by);
-    if (picked.size < most && chosen + by < count) picked.add(chosen + by);
+    if (middle - by >= 0) picked.add(middle - by);
+    if (picked.size < most && middle + by < count) picked.add(middle + by);
   }
   return [...picked].sort((a, b) => a - b);
 }

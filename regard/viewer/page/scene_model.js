@@ -178,13 +178,15 @@ function chips(app, plan, which) {
 /** @type {(plan: Plan) => HTMLElement[]} */
 function captionList({ scene, keyX, keyWidth, queryX, queryWidth, top, keyRows, queryRows, picture }) {
   const hidden = scene.keys.tokens.length - keyRows.shown.length;
-  const many = hidden > 0 ? ` (${keyRows.shown.length} of ${scene.keys.tokens.length})` : "";
+  const many = `${keyRows.shown.length} of ${scene.keys.tokens.length}`;
   const same = scene.keys.side === scene.queries.side;
   const seen = "the more orange, the more it is looked at";
-  const words = scene.keys.grid ? seen : `${same ? "tokens" : "it reads"}${many}`;
+  const words = scene.keys.grid ? seen : same ? "tokens" : "it reads";
   const y = picture ? picture.y + picture.height + 4 : top - 24;
   const width = Math.max(keyWidth, 110);
-  const list = [place(h("span", { class: "caption" }, words), { x: keyX, y, width })];
+  const lines = hidden > 0 && !scene.keys.grid ? [words, many] : [words];
+  const list = lines.map((line, n) => place(h("span", { class: "caption" }, line),
+    { x: keyX, y: y - 15 * (lines.length - 1 - n), width }));
   const queryWords = scene.attention ? (same ? "who looks" : "it writes") : "it writes";
   const right = h("span", { class: "caption end" }, queryWords);
   if (queryRows.shown.length) {
@@ -202,13 +204,13 @@ function cardHead(app, { scene, card, narrow }) {
   const item = scene.items[scene.open];
   const title = item.layer === null ? item.title : `Block ${item.layer}`;
   const kind = item.boxes.find(({ name }) => scene.attention && name.startsWith(`${scene.attention.name}.`));
+  const words = kind && item.layer !== null && !narrow ? ` ${kind.title.toLowerCase()}` : "";
   const open = h("button", {
     type: "button", id: "open-block", class: "open-block",
     onclick: () => app.go({ depth: "block" }),
-  }, h("b", {}, title), kind && item.layer !== null && !narrow ? ` ${kind.title.toLowerCase()}` : null,
-  h("span", { "aria-hidden": "true" }, " ⤢"));
+  }, h("b", {}, title), words, h("span", { "aria-hidden": "true" }, " ⤢"));
   const head = h("div", { class: "card-head" }, h("span", { class: "stepper" }, layerButton(app, scene, -1),
-    open, layerButton(app, scene, 1)), headButtons(app, scene, card.width),
+    open, layerButton(app, scene, 1)), headButtons(app, scene, card.width - 300 - 7 * words.length),
     scene.attention ? h("button", {
       type: "button", id: "open-head", class: "open-head", onclick: () => app.go({ depth: "head" }),
     }, scene.attention.heads > 1 ? `Open head ${scene.head}` : "Open the attention",
@@ -228,12 +230,12 @@ function layerButton(app, { layers, layer }, by) {
 }
 
 /**
- * All heads of the layer as small images to choose from.
+ * All heads of the layer as small images to choose from, in so many pixels.
  * @type {(app: App, scene: Scene, room: number) => HTMLElement | null}
  */
 export function headButtons(app, { attention, images, head }, room) {
   if (!attention || !images || attention.heads < 2) return null;
-  const size = Math.max(16, Math.min(38, Math.floor((room - 260) / attention.heads) - 6));
+  const size = Math.max(16, Math.min(38, Math.floor(room / attention.heads) - 10));
   const group = h("div", { class: "heads", role: "group", "aria-label": "Heads" },
     range(attention.heads).map((i) => {
       const name = roleWords(attention.roles?.[i])?.[0];

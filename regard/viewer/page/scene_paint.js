@@ -7,6 +7,9 @@ import { place } from "./scene_layout.js";
 
 /** @typedef {import("./scene_layout.js").Box} Box */
 
+const SAMPLE = 4096; // numbers that tell what is usual
+const OUTLIER = 4; // times as large as 99 % of the numbers
+
 /**
  * @typedef {object} Matrix
  * @property {string} title
@@ -15,6 +18,8 @@ import { place } from "./scene_layout.js";
  * @property {string[]} [rows] labels
  * @property {string[]} [columns] labels
  * @property {boolean} [signed]
+ * @property {[number, number]} [limits] of the colours; without them, those of the numbers
+ * @property {HTMLCanvasElement} [image] painted already
  * @property {Numbers | null} [blank] not 0 where a cell is masked
  * @property {number | null} [row] to frame
  * @property {number | null} [column] to frame
@@ -31,18 +36,39 @@ export const transpose = ({ shape: [rows, columns], data }) => {
 export const asMatrix = ({ shape, data }) =>
   ({ shape: shape.length > 1 ? shape.slice(-2) : [1, shape[0]], data });
 
-/**
- * One pixel for each number, in the colours of the other matrices.
- * @param {Pick<Matrix, "tensor" | "signed" | "blank">} matrix
- */
-export function paint({ tensor, signed = true, blank = null }) {
+/** @param {Numbers} data */
+function largest(data) {
   let peak = 1e-30;
-  for (let i = 0; i < tensor.data.length; i++) {
-    const x = Math.abs(tensor.data[i]);
+  for (let i = 0; i < data.length; i++) {
+    const x = Math.abs(data[i]);
     if (x > peak && x < Infinity) peak = x;
   }
+  return peak;
+}
+
+/**
+ * The end of the colours of signed numbers. Where a few are far larger than all others, as in the residual
+ * stream of large models, these get the strongest colour, and the others can be told apart.
+ * @param {Numbers} data
+ */
+function signedPeak(data) {
+  const peak = largest(data);
+  const sizes = [];
+  const step = Math.ceil(data.length / SAMPLE);
+  for (let i = 0; i < data.length; i += step) if (Math.abs(data[i]) < Infinity) sizes.push(Math.abs(data[i]));
+  const usual = Float64Array.from(sizes).sort()[Math.floor(0.99 * (sizes.length - 1))] ?? 0;
+  return usual > 0 && peak > OUTLIER * usual ? OUTLIER / 2 * usual : peak;
+}
+
+/**
+ * One pixel for each number, in the colours of the other matrices.
+ * @param {Pick<Matrix, "tensor" | "signed" | "blank" | "limits" | "image">} matrix
+ */
+export function paint({ tensor, signed = true, blank = null, limits, image }) {
+  const peak = signed ? signedPeak(tensor.data) : largest(tensor.data);
   const masked = isDark() ? opaque(38, 43, 50) : opaque(228, 231, 235);
-  const canvas = paintMatrix(tensor, [signed ? -peak : 0, peak], signed, blank, masked);
+  const canvas = image
+    ?? paintMatrix(tensor, limits ?? [signed ? -peak : 0, peak], signed, blank, masked);
   canvas.className = "pixels";
   canvas.setAttribute("aria-hidden", "true");
   return canvas;

@@ -60,7 +60,7 @@ export async function productDepth(app, scene) {
   const product = await readProduct(app, scene, kind);
   if (!product) {
     const words = "These are not a plain product, or not in this file; walk through them step by step.";
-    return { draw: (root) => root.append(h("p", { class: "note" }, words)), sentence: () => [words] };
+    return { draw: () => {}, sentence: () => [words] };
   }
   const best = largestWeights(scene.weightsOf(scene.token), 1)[0]?.[0] ?? 0;
   /** @type {Place} */

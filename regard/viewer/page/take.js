@@ -5,6 +5,7 @@ import { penOf, themeColour } from "./colour.js";
 import { h, pythonString, s, svgRoot } from "./dom.js";
 import { inputLiteral, loadLines } from "./python.js";
 import { allAttentions, heading, readChanges } from "./selection.js";
+import { fromBase64 } from "./source.js";
 
 const PNG_SIDE = 2000; // pixels of the longer side, at least
 const PNG_MOST = 8000; // and at most
@@ -96,7 +97,9 @@ async function toPng(output) {
   pen.fillRect(0, 0, large.width, large.height);
   pen.imageSmoothingEnabled = false; // the pixels of a picture stay squares
   pen.drawImage(image, 0, 0, large.width, large.height);
-  return new Promise((done) => { large.toBlob(done); });
+  // at once: toBlob waits until the browser is idle, for seconds where it draws no frames
+  const [, data] = large.toDataURL("image/png").split(",");
+  return new Blob([fromBase64(data)], { type: "image/png" });
 }
 
 /** @type {(words: string, id: string, onclick: () => void) => HTMLElement} */
