@@ -1,11 +1,13 @@
 """How fast the page draws in Chromium, next to BertViz on the same model and text.
 
-    python bench/page.py [--rounds N] [--bertviz PYTHON --libraries FOLDER] [--tokens 32 128 512]
+    python bench/page.py [--rounds N] [--demo RUN] [--bertviz PYTHON --libraries FOLDER] [--tokens 32 128 512]
 
 The model is a GPT with random weights and GPT-2's 12 layers of 12 heads. Times are medians of N rounds, from
 navigation or a key until the image is drawn, with the server on this machine. PYTHON is an interpreter with
 BertViz; FOLDER holds the libraries that BertViz loads from the network: require.min.js, d3.min.js,
-jquery.min.js. A dash stands for more than LIMIT seconds. Ends with one JSON line.
+jquery.min.js. A dash stands for more than LIMIT seconds. With `--demo RUN`, such as that of `regard demo`,
+only its scene is measured: the first paint, the picture once its numbers have come, a zoom from the model to
+a block, and a keystroke until the picture of the new text is drawn. Ends with one JSON line.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,9 @@ from playwright.sync_api import Browser, Error, Page, Route, sync_playwright
 from safetensors.torch import save_file
 
 from regard.models import GPT, GPTConfig
+from regard.runs.load import load
 from regard.runs.model import Model
-from regard.serve.page import page_app
+from regard.serve.page_app import page_app
 from regard.serve.server import run_in_thread
 from regard.tasks import Write, WriteConfig
 from regard.text.tokenizer_kinds import train_tokenizer
@@ -60,6 +64,34 @@ window.drawn = (selector) => new Promise((done) => {
   look();
 });
 """
+# When the last numbers had come.
+CAME = """() => Math.max(...performance.getEntriesByType("resource")
+  .filter(({ name }) => name.includes("/api/")).map(({ responseEnd }) => responseEnd))"""
+# The milliseconds between the frames of a zoom, from the key to the end of its motion.
+ZOOM = """async (key) => {
+  const times = [performance.now()];
+  document.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  let [moved, gone] = [false, false]; // the old picture stays until it has grown or shrunk away
+  while (!gone && times[times.length - 1] - times[0] < 5000) {
+    await new Promise(requestAnimationFrame);
+    times.push(performance.now());
+    const layers = document.querySelectorAll(".stage > .layer").length;
+    gone = moved && layers === 1;
+    moved ||= layers > 1;
+  }
+  return times.slice(1).map((time, i) => time - times[i]);
+}"""
+# The milliseconds from a letter typed until the scene of the new text is drawn.
+TYPED = """async (text) => {
+  const [input, before] = [document.getElementById("input"), document.querySelector(".stage .layer")];
+  input.value = text;
+  const start = performance.now();
+  input.dispatchEvent(new InputEvent("input", { bubbles: true }));
+  const frame = () => new Promise(requestAnimationFrame);
+  while (before.isConnected || !document.querySelector(".stage .ribbons.strong path")) await frame();
+  await frame();
+  return performance.now() - start;
+}"""
 PRESSED = """async ([act, gone, selector]) => {
   const before = document.querySelector(gone);
   const start = performance.now();
@@ -146,6 +178,34 @@ def measure_page(browser: Browser, rounds: int) -> dict[str, float]:
     return times
 
 
+def measure_scene(browser: Browser, rounds: int, run: str) -> dict[str, float]:
+    """Milliseconds of the scene of a trained model, which is what a visitor sees first."""
+    trained = load(run, "cpu")
+    text = trained.task.example_input()
+    starts: list[dict[str, float]] = []
+    frames: list[float] = []
+    keys: list[float] = []
+    with serve_session(Session(trained, text)) as url:
+        for n in range(rounds + 1):
+            page, start = open_page(browser, url, ".ribbons.strong path")
+            came = page.evaluate(CAME)
+            starts.append(start | {"after": start["picture"] - came})
+            moving = [took for key in "+-" for took in page.evaluate(ZOOM, key)]
+            typed = [page.evaluate(TYPED, f"{text} {word}") for word in WORDS[:4]]
+            frames, keys = (frames + moving, keys + typed) if n else ([], [])
+            page.close()
+    frames.sort()
+    return {
+        "demo: first paint": statistics.median(one["paint"] for one in starts[1:]),
+        "demo: picture": statistics.median(one["picture"] for one in starts[1:]),
+        "demo: picture after its numbers": statistics.median(one["after"] for one in starts[1:]),
+        "demo: frame of a zoom, median": statistics.median(frames),
+        "demo: frame of a zoom, 95 %": frames[int(0.95 * len(frames))],
+        "demo: keystroke to picture": statistics.median(keys),
+        "demo: keystroke to picture, longest": max(keys),
+    }
+
+
 def measure_bertviz(
     browser: Browser, python: str, libraries: Path, view: str, session: Session
 ) -> dict[str, Any] | None:
@@ -194,6 +254,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--demo", metavar="RUN")
     parser.add_argument("--bertviz", metavar="PYTHON")
     parser.add_argument("--libraries", type=Path, metavar="FOLDER")
     parser.add_argument("--tokens", type=int, nargs="*", default=[32, 128, 512])
@@ -203,10 +264,11 @@ def main() -> None:
     result: dict[str, Any] = {"side by side": {}}
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        result["milliseconds"] = measure_page(browser, options.rounds)
+        measure = partial(measure_scene, run=options.demo) if options.demo else measure_page
+        result["milliseconds"] = measure(browser, options.rounds)
         for name, took in result["milliseconds"].items():
             print(f"{name:34} {took:8.0f} ms", flush=True)
-        for tokens in options.tokens:
+        for tokens in [] if options.demo else options.tokens:
             it = Session(model(tokens), text(tokens))
             each: dict[str, dict[str, Any] | None] = {}
             with serve_session(it) as url:

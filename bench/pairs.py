@@ -80,7 +80,7 @@ def marian(like: Trainer, options: argparse.Namespace, device: torch.device) -> 
     def train() -> None:
         (batch,) = like.batches(next(step))
         source, attention_mask, target, following = to_device(batch, device)
-        with like.autocast:
+        with like.take_step.autocast:
             logits = model(input_ids=source, attention_mask=attention_mask, decoder_input_ids=target).logits
             loss = torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1).float(), following.flatten(), label_smoothing=0.1

@@ -1,7 +1,7 @@
 """Measure whole training steps of several tasks: tokens per second, memory, and where the time goes.
 
     python bench/steps.py ROW [--pairs FOLDER] [--profile FILE] [--losses N] [--begin SECONDS]
-                          [--without graphs] [--set K=V]
+                          [--without graphs|joint|short|narrow] [--set K=V]
 
 ROW is gpt2, bert, mini, base (a Transformer on pairs) or tiny (the default translator). FOLDER holds Multi30k
 (train.en.gz, train.de.gz). Rates are targets per second, without padding. With --begin, those of each second
@@ -27,8 +27,8 @@ from regard.runs import recipe
 from regard.tasks import Fill, FillConfig, Translate, TranslateConfig, Write, WriteConfig
 from regard.tasks.request import DataRequest
 from regard.text.tokenizer_kinds import train_tokenizer
-from regard.training import compilation
-from regard.training import trainer as trainer_module
+from regard.training import compilation, joint
+from regard.training import step as step_module
 from regard.training.config import TrainConfig
 from regard.training.machine import choose_device
 from regard.training.throughput import synchronize
@@ -57,7 +57,7 @@ def make_trainer(row: str, device: torch.device, pairs: Path, changes: dict[str,
     task: Any
     if name == "translate":
         config = TranslateConfig(name="translate")
-        sizes = TransformerConfig.PRESETS[sections["model"]["preset"]] | settings
+        sizes = TransformerConfig.PRESETS[sections["model"].get("preset", "tiny")] | settings
         data = recipe.fill("data", sections["data"], PairConfig)
         files = [str(pairs / f"train.{language}.gz") for language in ("en", "de")]
         corpus = Translate.read(DataRequest(files, [], data, config, sizes["context"], []))
@@ -148,13 +148,18 @@ def main() -> None:
     parser.add_argument("--profile", metavar="FILE")
     parser.add_argument("--losses", type=int, default=0, help="print the losses of so many steps")
     parser.add_argument("--begin", type=float, default=0, metavar="SECONDS")
-    parser.add_argument("--without", choices=["graphs", "joint"], action="append", default=[])
+    parts = "graphs", "joint", "short", "narrow"
+    parser.add_argument("--without", choices=parts, action="append", default=[])
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     if "graphs" in options.without:
         compilation.use_graphs = lambda *settings: False
     if "joint" in options.without:
-        trainer_module.join_products = lambda model: None
+        step_module.join_products = lambda model: None
+    if "short" in options.without:
+        joint.SHORT_ROWS = False
+    if "narrow" in options.without:
+        step_module.narrow_residuals = lambda model: None
     device = choose_device("auto")
     begin = time.perf_counter()
     trainer = make_trainer(options.row, device, options.pairs, recipe.assignments(options.set))

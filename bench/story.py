@@ -16,7 +16,7 @@ from pathlib import Path
 from regard.draw.axes import ticks
 from regard.draw.scene import Circle, Polyline, Scene, Shape, Text
 from regard.draw.svg import svg
-from regard.tasks.metrics import by_length
+from regard.tasks.text_metrics import by_length
 
 EDGES = [1, 8, 11, 14, 17, 21, 100]  # words
 COLOURS = ["#999999", "#0072b2", "#56b4e9", "#d55e00", "#009e73"]  # after Okabe and Ito

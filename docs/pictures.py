@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from regard import load
-from regard.serve.page import page_app
+from regard.serve.page_app import page_app
 from regard.serve.server import run_in_thread
 from regard.viewer.html import VIEWS
 from regard.viewer.session import Session, page
