@@ -19,7 +19,7 @@ from torture.commands import DATA, OUT, RUN, check_same_run, tree
 from torture.outcome import Context, Outcome, Suite
 from torture.syscalls import FAIL, FAIL_ON, HALF, KILL, TORN, Watch
 
-SUITE = Suite(count=0, short=16, seconds=180, batch=5, needs_syscalls=True)
+SUITE = Suite(count=0, short=8, seconds=180, batch=5, needs_syscalls=True)
 FULL = "write create mkdir truncate rename"  # calls that fail on a full disk
 DYING = FULL + " fsync open read stat list readdir unlink rmdir flock mmap chmod access"
 

@@ -23,7 +23,7 @@ from torture import commands, forks
 from torture.commands import DATA, OUT, check_same_run, tree
 from torture.outcome import Context, Outcome, Suite
 
-SUITE = Suite(count=1000, short=6, seconds=120, batch=10)
+SUITE = Suite(count=1000, short=3, seconds=120, batch=10)
 STEPS, SAVED = 8, 6  # of the run, and where it was killed
 REWRITTEN = {  # at the top
     *("log.jsonl", "recipe.toml", "README.md", "curve.svg", "model.safetensors", "fingerprints.json"),

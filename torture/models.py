@@ -13,7 +13,7 @@ from helpers.hostile import KINDS, copy_folder, limit_memory, make_good, mutate,
 from regard.errors import UserError
 from torture.outcome import Context, Outcome, Suite
 
-SUITE = Suite(count=100_000, short=30, seconds=60, batch=500)
+SUITE = Suite(count=100_000, short=20, seconds=60, batch=500)
 LEFT_OUT = ("log.jsonl", "recipe.toml")  # not read to use a model
 
 

@@ -21,7 +21,7 @@ from torture.faults import spoilt
 from torture.outcome import Context, Outcome, Suite
 from torture.syscalls import Effect, Watch, mark
 
-SUITE = Suite(count=20_000, short=40, seconds=120, batch=100, needs_syscalls=True)
+SUITE = Suite(count=20_000, short=20, seconds=120, batch=100, needs_syscalls=True)
 LUCK = (
     "nothing",
     "everything",

@@ -111,8 +111,8 @@ def test_memory_of_a_good_one(tmp_path: Path) -> None:
 
 def test_mutations(tmp_path: Path, good: Path) -> None:
     """As below, but fewer; some have an effect, and some have none."""
-    results = [try_mutation(good, tmp_path, number) for number in range(300)]
-    assert 100 < sum(map(bool, results)) < 299
+    results = [try_mutation(good, tmp_path, number) for number in range(120)]
+    assert 40 < sum(map(bool, results)) < 120
 
 
 @pytest.mark.slow

@@ -397,6 +397,7 @@ def test_fixed_cache_reads_the_source_once() -> None:
     assert_close(torch.cat(steps, dim=1), attention(x, source))
 
 
+@pytest.mark.slow  # inductor compiles C++
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch has deprecated
 def test_compiled_in_bfloat16() -> None:
     """A compiler may use more digits than eager mode; weights and gradients must not depend on it.

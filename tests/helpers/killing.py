@@ -30,7 +30,7 @@ from regard.training import build, log, reporter
 from regard.training.checkpointer import Checkpointer
 from regard.training.trainer import Trainer
 
-MOMENTS = 8  # random ones
+MOMENTS = 5  # random ones
 STEPS_AT_MOST = 7  # of one attempt, however fast the machine is
 SAVING = mmap.mmap(-1, 64)  # shared with the attempts: what is being saved at this moment, or nothing
 TOUCHES = mmap.mmap(-1, 2**16)  # the things that an attempt does to files while saving

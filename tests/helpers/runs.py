@@ -6,7 +6,7 @@ import os
 import signal
 import struct
 import wave
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -127,6 +127,14 @@ SIMILAR = (
     *("tag-elmo", "tag-gpt", "span-elmo"),
 )
 DIFFERENT = [name for name in RUNS if name not in SIMILAR]
+ONE_OF_EACH = [*{RUNS[name][0]: name for name in reversed(DIFFERENT)}.values(), "translate-gru"]  # tasks
+
+
+def others_are_slow(cases: Iterable[str]) -> list[Any]:
+    """One case of each task for `make test`; the others of these are slow."""
+    return [case if case in ONE_OF_EACH else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
 # All batches of one shape; and batches that cannot be cut.
 STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see", "hear"))]
 # Every part of a batch draws its own regions, so that parts are not the whole.

@@ -438,7 +438,9 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("following", [True, False], ids=["bert", "roberta"])
+@pytest.mark.parametrize(
+    "following", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["bert", "roberta"]
+)
 def test_it_learns(tmp_path, following):
     path = written(tmp_path / "a.txt", TEXT)
     roberta = {"task.next": False, "model.segments": 0, "data.tokenizer": "bpe", "data.vocab": 400}

@@ -21,6 +21,7 @@ from helpers.runs import (
     at_step,
     before,
     checkpoints,
+    others_are_slow,
     rows,
     same,
     stopped,
@@ -55,7 +56,7 @@ def straight(request, tmp_path_factory, text, quick):
     return out, settings
 
 
-@pytest.fixture(scope="module", params=DIFFERENT)
+@pytest.fixture(scope="module", params=others_are_slow(DIFFERENT))
 def every(request, tmp_path_factory, quick):
     """An uninterrupted run of each model, with its data and settings. Two epochs of pairs."""
     case = request.param
@@ -131,7 +132,7 @@ def test_every_model_is_stopped_before_a_step_and_in_one(every, tmp_path):
     same(weights, out)
 
 
-@pytest.mark.parametrize("case", [case for case in DIFFERENT if case != "words"])  # scored on lists of words
+@pytest.mark.parametrize("case", others_are_slow(case for case in DIFFERENT if case != "words"))  # on words
 def test_every_model_is_scored_as_it_was_measured(tmp_path, case):
     data = write_data(case, tmp_path)
     model = tiny(data, tmp_path / "out", case, steps=2, valid=data)
@@ -192,7 +193,7 @@ def test_more_than_one_epoch_and_a_stop_in_it(text, tmp_path):
 
 def test_killed_at_any_moment(tmp_path):
     """SIGKILL, repeatedly, at every kind of file operation while saving and at random moments."""
-    case, steps = "write", 120
+    case, steps = "write", 60
     with Process("-m", "helpers.killing", case, write_data(case, tmp_path), tmp_path, steps, 0) as process:
         answer, errors = process.communicate()
     assert process.returncode == 0, answer + errors

@@ -15,12 +15,14 @@ from helpers.errors import user_error
 from helpers.runs import (
     DIFFERENT,
     DRAWN,
+    ONE_OF_EACH,
     WHOLE,
     assert_rows_close,
     at_step,
     before,
     checkpoints,
     losses,
+    others_are_slow,
     rows,
     same,
     stopped,
@@ -72,7 +74,9 @@ def test_parts_of_a_batch_are_the_batch(text, tmp_path, exact, micro, optimizer)
     assert_rows_close(rows(tmp_path / "whole"), rows(tmp_path / "parts"), rel=1e-9)
 
 
-@pytest.mark.parametrize("case", [case for case in DIFFERENT if case not in ("write", *DRAWN, *WHOLE)])
+@pytest.mark.parametrize(
+    "case", others_are_slow(case for case in DIFFERENT if case not in ("write", *DRAWN, *WHOLE))
+)
 def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case):
     """Parts may be narrower than the whole, which pads all rows to the longest; the last may be one row."""
     data, shapes = write_data(case, tmp_path), {}
@@ -291,7 +295,7 @@ def test_old_checkpoints_go(text, tmp_path):
     assert checkpoints(tmp_path / "out") == ["step-5", "step-6", "step-7"]
 
 
-@pytest.mark.parametrize("case", DIFFERENT)
+@pytest.mark.parametrize("case", [*ONE_OF_EACH, "write-rnn"])
 def test_the_use_of_the_machine_is_logged_where_it_is_known(tmp_path, monkeypatch, case):
     monkeypatch.setattr(meter, "flops", FLOPS)
     tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=2)

@@ -12,7 +12,7 @@ from regard.viewer.session import Session
     ("kind", "dtype", "within"),
     [
         ("gpt2", torch.bfloat16, 256),
-        ("transformer", torch.bfloat16, 256),
+        pytest.param("transformer", torch.bfloat16, 256, marks=pytest.mark.slow),
         ("gpt2", torch.float16, 2048),
     ],
 )

@@ -169,7 +169,8 @@ def test_the_training_is_paused_and_its_rate_changed(watched):
     it, training, asked = watched
     with it.page.expect_response("**/api/training"):
         it.page.click("#training-pause")
-    it.page.select_option("#training-rate", "0.5")
+    with it.page.expect_response("**/api/training"):
+        it.page.select_option("#training-rate", "0.5")
     it.page.wait_for_function("document.activeElement.id !== 'training-rate'")
     assert asked == [{"pause": True}, {"rate": 0.5}]
     training.state = {"paused": True, "rate": 0.5, "ended": False}

@@ -94,7 +94,7 @@ def make(kind):
 def opened(browser, tmp_path_factory):
     """A page from file:// with a model in it, to which others are added."""
     path = tmp_path_factory.mktemp("saved") / "model.html"
-    save_model(reader("write", "gpt"), path)
+    save_model(make("gpt")[0], path)  # seeded: `added` has the same one
     page, wrong = browser.new_page(), []
     page.set_default_timeout(60_000)
     page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -95,7 +95,9 @@ def test_hostile_tokens_stay_in_the_frame(browser, tmp_path):
     frame.close()
 
 
-@pytest.mark.parametrize(("tokens", "vocab"), [(37, 20_011), (4096, 1009)])
+@pytest.mark.parametrize(
+    ("tokens", "vocab"), [(37, 20_011), (1024, 1009), pytest.param(4096, 1009, marks=pytest.mark.slow)]
+)
 def test_a_frame_is_below_8_megabytes(browser, tmp_path, tokens, vocab):
     """For any input: all of it is shown, with a limited number of values."""
     tokenizer = reader("write", "gpt").tokenizer

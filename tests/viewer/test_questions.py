@@ -151,4 +151,4 @@ def test_axe_finds_nothing(tab, scheme):
         if "depth" in state:
             it.page.click("#shown")
         it.page.wait_for_function("() => getComputedStyle(document.getElementById('main')).opacity === '1'")
-        assert axe_violations(it.page) == ""
+        assert axe_violations(it.page, scheme) == ""

@@ -230,7 +230,7 @@ def test_axe_finds_nothing(tab, scheme):
     }.items():
         it = tab(kind, color_scheme=scheme)
         for depth in depths:
-            assert axe_violations(it.turn(f"#view=look{depth}").page) == ""
+            assert axe_violations(it.turn(f"#view=look{depth}").page, scheme) == ""
 
 
 def test_tokens_of_a_short_side_are_its_own(tab):
