@@ -275,7 +275,9 @@ def check_nothing_lost(place: Path, before: dict[str, str], after: dict[str, str
 def check_end(reference: Path, out: Path, done: list[str]) -> None:
     if any(name in text for name in EDITABLE for text in done):
         return
-    for path in [*out.rglob("*damaged*"), *out.rglob("thesis*"), *out.rglob("step-9999*")]:
+    saved = (out / "checkpoints").resolve()  # it may be a link, which rglob does not follow
+    names = ("*damaged*", "thesis*", "step-9999*")
+    for path in [path for folder in (out, saved) for name in names for path in folder.rglob(name)]:
         if path.is_symlink():
             path.unlink()
         elif path.is_dir():

@@ -30,14 +30,16 @@ FORMAT = 2  # of state.json: 2 in several parts, 1 in one; 0 is that of checkpoi
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 FILES = {MANIFEST, STATE, MODEL, OPTIMIZER}
-PARTIAL = re.compile(r"\.step-[0-9]+\.partial")
+PARTIAL = re.compile(r"\.step-[0-9]+(\.replaced)?\.partial")
 MISMATCHES = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # other errors don't mean damage
 REPLACE = "put an unchanged copy of this checkpoint in its place, or move it away"
 
 
-def save(folder: Path, step: int, model: Tensors, optimizer: Tensors, state: dict[str, Any]) -> Path:
-    """Write the checkpoint `folder/step-N` atomically and return its path."""
-    partial = begin(folder, step)
+def save(
+    folder: Path, step: int, model: Tensors, optimizer: Tensors, state: dict[str, Any], replace: bool = False
+) -> Path:
+    """Write the checkpoint `folder/step-N` atomically and return its path; perhaps replace one."""
+    partial = begin(folder, step, replace)
     try:
         return commit(partial, state, write_parts(partial, model, optimizer, {}, 0, 1))
     except BaseException:
@@ -45,10 +47,10 @@ def save(folder: Path, step: int, model: Tensors, optimizer: Tensors, state: dic
         raise
 
 
-def begin(folder: Path, step: int) -> Path:
+def begin(folder: Path, step: int, replace: bool = False) -> Path:
     """Make the folder in which the files of a checkpoint are written, and return its path."""
     path, partial = folder / f"step-{step}", folder / f".step-{step}.partial"
-    if not atomic.is_missing(path):
+    if not atomic.is_missing(path) and not (replace and is_ours(path)):
         raise UserError(f"{path} is there already; move it away and continue with --resume")
     remove_leftover(partial)
     if not atomic.is_missing(partial):
@@ -70,14 +72,21 @@ def write_parts(
 
 
 def commit(partial: Path, state: dict[str, Any], digests: dict[str, str]) -> Path:
-    """Complete a checkpoint of which all parts are written, and return its path."""
+    """Complete a checkpoint of which all parts are written, and return its path.
+
+    One of the same step, which `begin` has allowed to replace, is removed.
+    """
     number = 1 if MODEL in digests else FORMAT
     atomic.write_text(partial / STATE, json.dumps({"format": number} | state, indent=1) + "\n")
     digests = digests | {STATE: file_sha256(partial / STATE)}
     atomic.write_text(partial / MANIFEST, write_manifest(digests))
     path = partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
+    replaced = path.with_name(f".{path.name}.replaced.partial")
+    if is_ours(path):
+        os.rename(path, replaced)
     os.rename(partial, path)
     atomic.flush(path.parent)
+    remove_leftover(replaced)
     return path
 
 

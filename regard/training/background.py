@@ -36,13 +36,14 @@ class BackgroundWriter:
         weights: Tensors,
         optimizer: Tensors,
         complete: Callable[[Path, Digests], list[str]],
+        replace: bool,
     ) -> None:
         """Copy what this process has, and begin to write it; then `complete` is called in the first process.
-        All processes must call this together, after `wait`."""
+        `replace`: there may be one of this step. All processes must call this together, after `wait`."""
         problem: Exception | None = None
         if distributed.RANK == 0:
             try:
-                checkpoints.begin(self.folder, step)
+                checkpoints.begin(self.folder, step, replace)
             except (OSError, UserError) as e:
                 problem = e
         agree(problem, "the first process could not begin the checkpoint; it says why")

@@ -62,6 +62,7 @@ class Checkpointer:
         self.names = [name for name in state if name in trained or not config.adapter]  # that are saved
         self.saved_step: int | None = None
         self.stay: list[Path] = []  # old checkpoints that are not removed
+        self.abandoned: set[int] = set()  # steps of checkpoints after the one that the run went back to
         self.data, self.data_is_checked = data, False
         self.background = BackgroundWriter(self.checkpoints) if distributed.WORLD > 1 else None
 
@@ -163,15 +164,18 @@ class Checkpointer:
         def complete(partial: Path, digests: dict[str, str]) -> list[str]:
             return self.remove_old(checkpoints.commit(partial, about, digests), first, needed)
 
+        replace = state.step in self.abandoned
         if self.background is not None:
-            self.background.start(state.step, weights, optimizer, complete)
+            self.background.start(state.step, weights, optimizer, complete, replace)
             return notices
-        path = checkpoints.save(self.checkpoints, state.step, weights, optimizer, about)
+        path = checkpoints.save(self.checkpoints, state.step, weights, optimizer, about, replace)
         return self.remove_old(path, first, needed)
 
     def remove_old(self, path: Path, first: int, needed: set[int]) -> list[str]:
         """Remove checkpoints that are not needed now that there is one more; `first` is the first to average.
         Return notices for the user."""
+        checkpoints.remove(self.checkpoints, self.abandoned - {self.saved_step})
+        self.abandoned.clear()
         averaged = {step for step in checkpoints.steps(self.checkpoints) if step >= first}
         stay = checkpoints.remove_old(self.checkpoints, self.config.keep, needed | averaged)
         notices = [
@@ -227,8 +231,11 @@ class Checkpointer:
         return state, [*notices, f"resuming from {path}"]
 
     def go_back(self, state: TrainState, step: int, make_first_model: Callable[[], nn.Module]) -> None:
-        """Load the checkpoint of a step, or what was before the first one, and remove those of later steps.
-        The best evaluation, whose weights are published, remains.
+        """Load the checkpoint of a step, or what was before the first one. The best evaluation, whose weights
+        are published, remains.
+
+        Checkpoints of later steps are removed when the next one is saved: if the run fails before that, they
+        are all that is left of it; a run that is resumed from them goes back again.
 
         Tensors stay where they are, where CUDA graphs find them. All processes must call this together.
         """
@@ -241,9 +248,7 @@ class Checkpointer:
         state.step, state.worse = step, 0
         state.evaluated = min(state.evaluated, step - step % self.config.evaluate)
         distributed.barrier()  # all have read it
-        if distributed.RANK == 0:
-            later = [n for n in checkpoints.steps(self.checkpoints) if n > step]
-            checkpoints.remove(self.checkpoints, later)
+        self.abandoned = {n for n in checkpoints.steps(self.checkpoints) if n > step}
         self.load_weights(weights)
         self.load_optimizer_state(optimizer)
         self.saved_step = step or None

@@ -49,8 +49,9 @@ class Reporter:
         if not self.is_open:
             self.pending.append((line, logged_at))
             return
-        if self.log and logged_at is not None:
-            self.log.add({"step": logged_at, "notice": line})
+        row = {"step": logged_at, "notice": line}
+        if self.log and logged_at is not None and row not in self.log.rows:  # not twice if resumed
+            self.log.add(row)
         self.display.say(line)
 
     def go_back(self, state: TrainState) -> None:

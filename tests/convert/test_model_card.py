@@ -1,11 +1,13 @@
 """The head of a model card is what the hub reads: YAML with a task, a licence, a base model and results."""
 
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+from helpers.errors import user_error
 from helpers.looking import reader
 from regard.convert.model_card import PIPELINE_TAGS, CardFacts, front_matter, huggingface_card
 from regard.errors import UserError
@@ -64,3 +66,13 @@ def test_facts_come_from_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert export.card_facts(model, "out", "apache-2.0").license == "apache-2.0"
     with pytest.raises(UserError, match="apache-2"):
         export.card_facts(model, "out", "a\nb: c")
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "log.jsonl"])
+def test_facts_that_cannot_be_read_are_not_left_out(tmp_path: Path, name: str) -> None:
+    model = reader("write", "gpt")
+    model.folder = tmp_path
+    (tmp_path / "recipe.toml").write_text("")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name) if name == "log.jsonl" else (tmp_path / name).write_text("[[")
+    user_error(lambda: export.card_facts(model, "out", None), tmp_path / name)

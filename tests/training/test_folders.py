@@ -340,6 +340,16 @@ def test_an_old_checkpoint_goes_after_the_new_one_is_on_the_disk(text, copy, mon
     assert checkpoint.is_intact(root / "step-8")
 
 
+def test_a_log_that_cannot_be_read_is_noticed_before_anything_changes(text, copy):
+    """A damaged checkpoint is not even moved aside."""
+    (copy / "checkpoints" / "step-6" / "mine.txt").write_text("mine")
+    (copy / "log.jsonl").unlink()
+    (copy / "log.jsonl").symlink_to("/dev/null")
+    there = files(copy)
+    user_error(lambda: tiny(text, copy, **SETTINGS | {"steps": 8}, resume=True), copy / "log.jsonl")
+    assert files(copy) == there
+
+
 @pytest.mark.parametrize(
     "change", [{"model": {}}, {"model": {"kind": "x"}}, {"data": {"files": 3}}, {"data": {"from": 3}}]
 )

@@ -382,6 +382,23 @@ def test_it_goes_back_to_a_checkpoint(text, tmp_path, monkeypatch):
         assert all(t.isfinite().all() for t in load_file(path).values()), path
 
 
+def test_a_run_that_cannot_be_mended_keeps_its_checkpoints(text, tmp_path, monkeypatch):
+    """Each time that it went back to the start, it failed before anything was saved again."""
+    short = SHORT | {"steps": 6, "train__save": 2, "train__evaluate": 3}
+    tiny(text, out := tmp_path / "out", **short)
+    before = {p: p.read_bytes() for p in (out / "checkpoints").rglob("*.*") if p.is_file()}
+    update = TrainStep.update
+
+    def fail(step: TrainStep) -> None:
+        update(step)
+        step.norm = torch.tensor(math.nan)
+
+    monkeypatch.setattr(TrainStep, "update", fail)
+    message = user_error(lambda: tiny(text, out, **short | {"steps": 12}, resume=True), "train.lr")
+    assert f"{MOST_MENDS} attempts" in message
+    assert before == {p: p.read_bytes() for p in (out / "checkpoints").rglob("*.*") if p.is_file()}
+
+
 def test_a_run_that_memorises_stops_early_and_stays_so(text, tmp_path, monkeypatch):
     losses(monkeypatch, 1.5, 3.0, 9.0, 9.0)
     settings = SHORT | {"data__holdout": 0.5}
