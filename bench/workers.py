@@ -72,6 +72,9 @@ def start_server(
     finally:
         process.kill()
         process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def find_port() -> int:

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,23 +32,29 @@ DTYPES = {
 }
 
 
-def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file, with a SHA-256 of its contents and more `metadata`.
 
-    The safetensors library writes metadata in random order; here the same tensors give the same bytes.
+    The safetensors library writes metadata in random order; here the same tensors give the same bytes. A
+    mapping that reads its tensors when they are asked for is asked twice, and only one is in memory.
     """
-    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", "sha256": digest(tensors), **(metadata or {})}}
+    sha, kinds = hashlib.sha256(), dict[str, tuple[torch.dtype, torch.Size, int]]()
+    for name in sorted(tensors):
+        t = tensors[name].detach().cpu().contiguous()
+        kinds[name] = t.dtype, t.shape, t.nbytes
+        add_tensor(sha, name, t)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "sha256": sha.hexdigest(), **(metadata or {})}}
     end = 0
-    for name, t in (ordered := sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))):
-        start, end = end, end + t.nbytes
-        header[name] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [start, end]}
+    for name in (ordered := sorted(kinds, key=lambda name: (-kinds[name][0].itemsize, name))):
+        dtype, shape, size = kinds[name]
+        start, end = end, end + size
+        header[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     with atomic_file(path) as partial, partial.open("wb") as file:
         file.write(len(head).to_bytes(8, "little") + head)
-        for _, t in ordered:
-            file.write(raw_bytes(t))
+        for name in ordered:
+            file.write(raw_bytes(tensors[name].detach().cpu().contiguous()))
 
 
 def read_tensors(path: Path) -> Tensors:
@@ -124,9 +130,13 @@ def digest(tensors: Tensors) -> str:
     """Return the SHA-256 of the name, dtype, shape and bytes of each tensor."""
     sha = hashlib.sha256()
     for name, t in sorted(tensors.items()):
-        sha.update(f"{name} {t.dtype} {list(t.shape)}\n".encode())
-        sha.update(raw_bytes(t))
+        add_tensor(sha, name, t)
     return sha.hexdigest()
+
+
+def add_tensor(sha: Any, name: str, t: Tensor) -> None:
+    sha.update(f"{name} {t.dtype} {list(t.shape)}\n".encode())
+    sha.update(raw_bytes(t))
 
 
 def raw_bytes(t: Tensor) -> memoryview:

@@ -55,7 +55,8 @@ def begin(folder: Path, step: int, replace: bool = False) -> Path:
     remove_leftover(partial)
     if not atomic.is_missing(partial):
         set_aside(partial)  # it holds other files
-    atomic.make_folders(partial)
+    atomic.make_folders(folder)
+    partial.mkdir()  # not flushed, since training waits for this; `commit` does that
     return partial
 
 

@@ -4,6 +4,7 @@ Shapes: B batch, T tokens, O outputs, I inputs, r rank.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ def add(model: nn.Module, rank: int, alpha: float, only: bool = False) -> None:
             setattr(attention, name, LoRALinear(getattr(attention, name), rank, alpha))
 
 
-def matrices(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+def matrices(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """A and B among these weights, by the name of the weight that they change."""
     names = [name for name, m in model.named_modules() if isinstance(m, LoRALinear)]
     return {f"{n}.weight": (weights[f"{n}.lora_A"], weights[f"{n}.lora_B"]) for n in names}

@@ -6,7 +6,7 @@ belong: `rows` is a JSON object of [first row, number of rows of all files] by t
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ class Piece:
     start: int  # row of the whole tensor
 
 
-class Parts:
-    """Tensors in one or several files. Only headers are read until their rows are asked for."""
+class Parts(Mapping[str, Tensor]):
+    """Tensors in one or several files. Only headers are read until a tensor or its rows are asked for."""
 
     def __init__(self, files: Sequence[Path]):
         self.files = files
@@ -64,6 +64,15 @@ class Parts:
         for name, pieces in self.pieces.items():
             pieces.sort(key=lambda piece: piece.start)
             self.check_rows(name, pieces)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
 
     def check_rows(self, name: str, pieces: list[Piece]) -> None:
         """Raise UserError unless the pieces follow each other without a gap."""

@@ -6,7 +6,7 @@ checkpoint of these is enough to resume bit for bit.
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ class Checkpointer:
         self.abandoned: set[int] = set()  # steps of checkpoints after the one that the run went back to
         self.data, self.data_is_checked = data, False
         self.background = BackgroundWriter(self.checkpoints) if distributed.WORLD > 1 else None
+        self.is_publishing = False  # whether a checkpoint that is being written becomes the run's model
+        self.unreported: list[str] = []  # notices of checkpoints that had to be waited for
 
     def check_data(self, seconds: float | None = None) -> None:
         """Raise UserError if the data are damaged or not those of the checkpoint, as far as that is known
@@ -130,22 +132,27 @@ class Checkpointer:
 
     def publish(self, weights: Tensors) -> None:
         """Make these weights the model of the run. All processes must call this together."""
+        if self.is_publishing:  # older ones
+            self.unreported += self.wait()
         full: Tensors = {}
         for name, t in weights.items():  # one after another: only the first process keeps all
             gathered = distributed.gather_full(t)
             if distributed.RANK == 0:
                 full[name] = gathered if gathered is t else gathered.cpu()
-        if distributed.RANK:
-            return
-        if self.config.adapter:
-            updates = adapter_tensors(self.model, lora.matrices(self.model, full))
-        else:
-            updates = lora.merge(self.model, full)
-        write_tensors(run_folder.published(self.folder), updates)
+        if distributed.RANK == 0:
+            self.write_published(full)
 
-    def save(self, state: TrainState) -> list[str]:
+    def write_published(self, weights: Mapping[str, Tensor]) -> None:
+        matrices = lora.matrices(self.model, weights)
+        if self.config.adapter:
+            weights = adapter_tensors(self.model, matrices)
+        elif matrices:
+            weights = lora.merge(self.model, dict(weights))
+        write_tensors(run_folder.published(self.folder), weights)
+
+    def save(self, state: TrainState, flush_log: Callable[[], None] = lambda: None) -> list[str]:
         """Write a checkpoint and remove old ones; of several processes, each its part, in the background.
-        Return notices for the user, in the first process.
+        Before it counts, `flush_log` is called. Return notices for the user, in the first process.
 
         The data must be checked before. All processes must call this together.
         """
@@ -153,21 +160,27 @@ class Checkpointer:
         weights, optimizer = self.weights(), self.optimizer_state()
         self.saved_step = state.step
         has_model = distributed.RANK == 0 and not is_missing(run_folder.published(self.folder))
-        if self.corpus.valid is None or not distributed.all_max(has_model)[0]:
-            self.publish(weights)
-        if distributed.RANK == 0:
-            self.data.save()
+        publishes = self.corpus.valid is None or not distributed.all_max(has_model)[0]
         about = asdict(state) | {"seed": self.config.seed, "data": self.data.fingerprint} | self.settings
         first = min(self.steps_to_average(state.step), default=state.step)
         needed = {first, state.guard.good, state.guard.saved}
 
         def complete(partial: Path, digests: dict[str, str]) -> list[str]:
+            if publishes:  # from the files: the first process need not have all weights
+                self.write_published(checkpoints.open_part(partial, "model"))
+            self.data.save()
+            flush_log()
             return self.remove_old(checkpoints.commit(partial, about, digests), first, needed)
 
         replace = state.step in self.abandoned
         if self.background is not None:
+            self.is_publishing = publishes
             self.background.start(state.step, weights, optimizer, complete, replace)
             return notices
+        if publishes:
+            self.write_published(weights)
+        self.data.save()
+        flush_log()
         path = checkpoints.save(self.checkpoints, state.step, weights, optimizer, about, replace)
         return self.remove_old(path, first, needed)
 
@@ -189,11 +202,17 @@ class Checkpointer:
 
     def advance(self) -> list[str]:
         """See `BackgroundWriter.advance`."""
-        return [] if self.background is None else self.background.advance()
+        if self.background is None:
+            return []
+        notices, self.unreported = self.unreported, []
+        return notices + self.background.advance()
 
     def wait(self) -> list[str]:
         """Wait until the last checkpoint is written. All processes must call this together."""
-        return [] if self.background is None else self.background.wait()
+        if self.background is None:
+            return []
+        notices, self.unreported, self.is_publishing = self.unreported, [], False
+        return notices + self.background.wait()
 
     def close(self) -> None:
         if self.background is not None:

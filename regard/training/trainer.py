@@ -323,9 +323,8 @@ class Trainer:
         self.check_data()
         if self.step % self.config.save == 0:
             self.guard.see_checkpoint(self.step)
-        self.reporter.flush()
         state = dataclasses.replace(self.state, elapsed=self.elapsed(), stream=self.stream_places())
-        self.report_saved(self.checkpointer.save(state))
+        self.report_saved(self.checkpointer.save(state, self.reporter.flush))
 
     def report_saved(self, lines: list[str]) -> None:
         for line in lines:

@@ -103,6 +103,7 @@ def test_llama_index(address):
 def test_llm(address, tmp_path):
     pytest.importorskip("llm")
     entry = {"model_id": "toy", "model_name": "talker", "api_base": address.url, "supports_schema": True}
+    entry["api_key_name"] = "toy"  # without a name, llm sends no key, not even that of --key
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([entry]))  # JSON is YAML
     environment = {"LLM_USER_PATH": str(tmp_path), "LLM_LOAD_PLUGINS": "", "HOME": str(tmp_path)}
 

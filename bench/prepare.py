@@ -1,0 +1,109 @@
+"""What `regard prepare` takes for texts of several sizes, and how soon training from its shards begins.
+
+    python bench/prepare.py [GB ...] [--tokenizer bpe] [--folder FOLDER]
+
+Each size is one generated file, and one process with one thread. Prints the processor time and the largest
+memory of `regard prepare`, and the time from the start of `regard train` to its first step, by the clock and
+of the processor, which depends little on what else the machine does. Files are removed at once. Ends with
+one JSON line.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+GB = 10**9
+WORDS, LINES = 200_000, 2**16  # that a text is made of
+TINY = {"dim": 32, "depth": 2, "heads": 2, "context": 64}
+
+
+def write_text(path: Path, size: int) -> None:
+    """Write made-up words, a few of which are frequent as in a language, in lines that are drawn anew."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    chosen = np.minimum(rng.exponential(6, (WORDS, 12)).astype(int), 25)
+    words = ["".join(row[:n]) for row, n in zip(letters[chosen], rng.integers(1, 13, WORDS), strict=True)]
+    ranks = np.minimum(rng.zipf(1.15, (LINES, 14)), WORDS) - 1
+    lines = [" ".join(words[n] for n in row).encode() for row in ranks]
+    written = 0
+    with path.open("wb") as file:
+        while written < size:
+            picked = zip(rng.integers(0, LINES, 2**14), rng.integers(0, 10_000, 2**14), strict=True)
+            written += file.write(b"".join(b"%s %d.\n" % (lines[n], number) for n, number in picked))
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+    command = [sys.executable, "-m", "regard", *map(str, words)]
+    return subprocess.Popen(command, env=os.environ | threads, stdout=-1, stderr=-1, text=True)
+
+
+def prepare(text: Path, shards: Path, tokenizer: str) -> dict[str, float]:
+    process = start("prepare", text, "--out", shards, "--set", f"data.tokenizer={tokenizer}")
+    begun = time.monotonic()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, said
+    seconds = usage.ru_utime + usage.ru_stime
+    return {"processor_s": seconds, "clock_s": time.monotonic() - begun, "peak_MB": usage.ru_maxrss / 1000}
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that a running process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def first_step(shards: Path, out: Path) -> dict[str, float]:
+    """Seconds from the command to the line of the first step."""
+    settings = [f"--set=model.{name}={value}" for name, value in TINY.items()]
+    begun = time.monotonic()
+    process = start("train", "write", shards, "--out", out, "--steps", 10**6, "--batch", 4, *settings)
+    try:
+        assert process.stderr is not None
+        said = ""
+        for line in process.stderr:
+            if line.startswith("step 1/"):
+                clock, processor = time.monotonic() - begun, processor_time(process.pid)
+                return {"first_step_s": clock, "first_step_processor_s": processor}
+            said += line
+        raise AssertionError(said)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def measure(size: float, tokenizer: str, folder: Path) -> dict[str, Any]:
+    text, shards = folder / "text.txt", folder / "shards"
+    write_text(text, int(size * GB))
+    row = {"GB": size} | prepare(text, shards, tokenizer)
+    text.unlink()
+    row |= first_step(shards, folder / "run")
+    return {name: round(value, 2) for name, value in row.items()}
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("sizes", nargs="*", type=float, default=[0.1, 0.3], metavar="GB")
+    p.add_argument("--tokenizer", default="bpe")
+    p.add_argument("--folder", type=Path, help="with room for half as much again as the largest text")
+    o = p.parse_args()
+    rows = []
+    for size in o.sizes:
+        with tempfile.TemporaryDirectory(dir=o.folder) as folder:
+            rows.append(measure(size, o.tokenizer, Path(folder)))
+        print(rows[-1], flush=True)
+    print(json.dumps({"tokenizer": o.tokenizer, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
