@@ -9,6 +9,7 @@ is left out.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import io
 import os
@@ -19,17 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from docs.pictures import FLAGS, served
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from regard import load
 from regard.data.synthetic import draw_shapes
 from regard.runs.layout import WEIGHTS
+from regard.serve.page_app import page_app
+from regard.serve.server import run_in_thread
 from regard.training.build import train
 from regard.viewer.session import Session, page
 
 SIZES: dict[int, int] = {390: 844, 1440: 900, 2560: 1440}  # width: height
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 SCHEMES = ("light", "dark")
 LONG = (
     "The lighthouse keeper climbed the stairs every evening, as his father had done before him, and "
@@ -89,6 +92,13 @@ def opened(name: str, runs: Path, steps: int) -> Session | None:
         train(subject.recipe, out=run, steps=steps, set=subject.settings)
     picture = torch.from_numpy(draw_shapes(seed=7, count=1).pixels)[0]
     return page(load(run, "cpu"), picture if subject.input is None else subject.input)
+
+
+@contextlib.contextmanager
+def served(session: Session) -> Iterator[str]:
+    """Serve the page; yield its address."""
+    with run_in_thread(page_app(session.model, session)) as port:
+        yield f"http://127.0.0.1:{port}/"
 
 
 def addresses(tab: Page, url: str, session: Session) -> Iterator[tuple[str, str]]:

@@ -70,6 +70,7 @@ export const look = {
     const focused = document.activeElement?.closest(".stage") ? document.activeElement.id : "";
     app.go(completeState(app), { quiet: true });
     const scene = await readScene(app);
+    app.go({ token: scene.token }, { quiet: true });
     const name = depthOf(app);
     const depth = await readDepth(app, scene, name);
     lastScene = scene;
