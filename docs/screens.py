@@ -206,7 +206,7 @@ def film(browser: Browser, session: Session, path: Path) -> None:
         take(2 * HOLD)
         for _, state in [*states[1:], states[0]]:
             tab.evaluate(TURN, state)
-            tab.wait_for_function("window.motions?.length > 1")
+            tab.wait_for_function("() => window.motions?.length > 1")
             for n in range(1, STEPS_OF_ZOOM):
                 tab.evaluate(SEEK, n / STEPS_OF_ZOOM)
                 take(60)

@@ -30,7 +30,7 @@ async function drawSlab(app, plan, slab) {
   if (!tensor || !slab.isConnected || tensor.shape[0] !== end - first) return;
   const image = paint({ tensor });
   const [wide, tall] = [slab.clientWidth, slab.clientHeight];
-  const sharp = Math.min(2, devicePixelRatio);
+  const sharp = 2; // pixels a pixel
   const size = { width: wide * sharp, height: tall * sharp };
   const canvas = h("canvas", { class: "beads", ...size, "aria-hidden": "true" });
   const pen = penOf(canvas);

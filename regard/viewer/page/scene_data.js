@@ -180,12 +180,12 @@ export async function readScene(app) {
   const keys = sideOf(manifest, chosen?.attention.columns ?? sides[0]);
   const usual = usualToken(manifest, queries.side);
   const start = clampIndex(state.token, queries.tokens.length, usual ?? 0);
-  const [weights, answers] = await Promise.all(
-    [readWeights(app, chosen, keys, queries, start), readAnswers(app, queries.side, start)]);
+  const small = { most: 48, as: /** @type {const} */ ("uint8") };
+  const [weights, answers, images] = await Promise.all([
+    readWeights(app, chosen, keys, queries, start), readAnswers(app, queries.side, start),
+    chosen ? tensorOrNull(app, `${chosen.attention.name}.weights`, small) : null]);
   const token = usual === null && state.token === undefined
     ? tellingQuery(weights, queries.tokens.length) : start;
-  const images = chosen
-    ? await tensorOrNull(app, `${chosen.attention.name}.weights`, { most: 48, as: "uint8" }) : null;
   const prefix = chosen ? `${chosen.attention.name}.` : "";
   const open = chosen
     ? items.findIndex(({ boxes }) => boxes.some(({ name }) => name.startsWith(prefix)))

@@ -128,8 +128,7 @@ export function planScene(scene, width, height) {
 
 /** @type {(scene: Scene, width: number, height: number, narrow: boolean) => Box} */
 function answerBox({ answers }, width, height, narrow) {
-  const large = narrow ? 1 : Math.min(1.25, Math.max(1, width / 1800));
-  const tall = answers ? (38 + 24 * answers.list.length) * large : 0;
+  const tall = answers ? 38 + 24 * answers.list.length : 0;
   const wide = narrow ? width - 2 * MARGIN : Math.min(340, Math.max(190, width * 0.17));
   return { x: width - MARGIN - wide, y: height - tall - 12, width: wide, height: tall };
 }

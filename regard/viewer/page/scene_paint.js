@@ -90,7 +90,8 @@ export function drawMatrix(matrix, { x, y, width, height }) {
   const [tall, wide] = tensor.shape;
   const words = note ?? shapeWords(tensor.shape);
   const parts = [
-    place(h("span", { class: "caption matrix-title" }, h("b", {}, title), ` ${words}`), { x, y: y - 24 }),
+    place(h("span", { class: "caption matrix-title" }, h("b", {}, title), ` ${words}`),
+      { x, y: y - 24, width: width + 32 }),
     place(paint(matrix), { x, y, width, height })];
   if (matrix.format && width / wide >= 36 && height / tall >= 18) {
     parts.push(place(cellNumbers(matrix, width, height), { x, y, width, height }));
