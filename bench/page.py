@@ -37,6 +37,7 @@ from regard.viewer.session import Session
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "runs", "away", "again")
 DEPTH, HEADS = 12, 12
+VIEWS = (("head", "#view=attention", "#matrix"), ("model", "#form=atlas", "#atlas"))
 LIMIT = 90  # seconds for BertViz: to write its page, and to draw it
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
@@ -151,14 +152,14 @@ def measure_page(browser: Browser, rounds: int) -> dict[str, float]:
     with serve_session(Session(model(128), text(128))) as url:
         starts = []
         for _ in range(rounds + 1):
-            page, start = open_page(browser, url, "#matrix")
+            page, start = open_page(browser, f"{url}#view=attention", "#matrix")
             starts.append(start)
             page.close()
         for name in ("paint", "picture"):
             times[f"{name}, 128 tokens"] = statistics.median(one[name] for one in starts[1:])
 
         def atlas(_: int) -> float:
-            page, _start = open_page(browser, url, "#matrix")
+            page, _start = open_page(browser, f"{url}#view=attention", "#matrix")
             took = page.evaluate(PRESSED, ["#form-atlas", "#matrix", "#atlas"])
             page.close()
             return float(took)
@@ -272,7 +273,7 @@ def main() -> None:
             it = Session(model(tokens), text(tokens))
             each: dict[str, dict[str, Any] | None] = {}
             with serve_session(it) as url:
-                for view, state, selector in (("head", "", "#matrix"), ("model", "#form=atlas", "#atlas")):
+                for view, state, selector in VIEWS:
                     starts = []
                     for _ in range(options.rounds + 1):
                         page, start = open_page(browser, url + state, selector)

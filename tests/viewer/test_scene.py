@@ -3,10 +3,12 @@
 import pytest
 
 from helpers.browsing import Session, axe_violations, close, number, shown
+from helpers.looking import noise, seer
 from helpers.serving import serve_session
 
 KINDS = ["gpt", "bert", "transformer", "t5", "vit", "captioner", "gru"]
 SIZES = [(390, 844), (1440, 900), (2560, 1440)]
+NUMBER = "&cell=decoder.1.cross.scores:1,2,3"
 SHARE = """() => {
   const box = document.querySelector(".stage").getBoundingClientRect();
   return box.width * box.height / (innerWidth * innerHeight);
@@ -112,6 +114,12 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     it.press("+")
     it.page.wait_for_selector(".layer.head #open-scores")
     it.page.wait_for_selector(".layer.block", state="detached")  # the zoom has ended
+    if kind != "vit":  # too many cells for numbers in them
+        weights = shown(kind).trace[f"{attention['name']}.weights"][head].flatten().tolist()
+        cells = it.page.eval_on_selector_all(
+            ".cell-numbers", "all => [...all.at(-1).children].map(one => one.textContent)"
+        )
+        assert [number(cell) for cell in cells] == pytest.approx([w for w in weights if w > 0], abs=5.1e-3)
     it.page.focus("#open-scores")
     it.press("Enter")
     it.page.wait_for_selector(".layer.product #product")
@@ -126,6 +134,10 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     it.page.click("#open-number")
     it.page.wait_for_selector(".layer.number .tick.right")
     assert close(it.text(".cell .total b"), float(scores[query, key]))
+    ends = it.page.eval_on_selector_all(
+        ".waterfall [data-to]", "all => all.map(bar => Number(bar.dataset.to))"
+    )
+    assert ends[-1] == pytest.approx(float(scores[query, key]), abs=1e-5 * float(scores.abs().max()))
     it.page.reload()
     it.page.wait_for_selector(".layer.number .tick.right")
     it.page.go_back()
@@ -165,6 +177,30 @@ def test_the_selected_token_and_head_stay_selected(tab):
     assert it.page.get_attribute("#strip-text-2", "aria-pressed") == "true"
     it.page.click("#view-next")
     it.wait("h2", "brown")
+
+
+def test_slabs_show_the_numbers_that_flow(tab):
+    """The first numbers of each token, where it leaves a part of the model."""
+    it = tab("transformer", viewport={"width": 1440, "height": 900})
+    it.page.wait_for_selector(".slab .beads")
+    names = it.page.eval_on_selector_all(".slab[data-tensor]", "all => all.map(one => one.dataset.tensor)")
+    assert "encoder.embed" in names
+    assert "logits" not in names
+    trace = shown("transformer").trace
+    lengths = {len(trace.tokens["source"]), len(trace.tokens["target"])}
+    assert {trace[name].shape[0] for name in names} <= lengths
+    it.page.wait_for_function(
+        f"() => document.querySelectorAll('.slab .beads').length === {len(names)}", timeout=5_000
+    )
+
+
+def test_a_picture_without_a_class_token_opens_on_a_patch_that_looks_elsewhere(tab):
+    session = Session(seer(pool="mean"), noise(6))
+    where = session.manifest["opening"]
+    weights = session.trace[f"blocks.{where['layer']}.attn.weights"][where["head"]].clone()
+    best = [0.0 if int(row.argmax()) == i else float(row.max()) for i, row in enumerate(weights)]
+    with serve_session(session) as server:
+        assert int(state(tab(server.url))["token"]) == best.index(max(best))
 
 
 def test_pointing_at_a_token_lights_up_what_it_looks_at(tab):
@@ -225,7 +261,7 @@ def test_presentation_and_table(tab):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(tab, scheme):
     for kind, depths in {
-        "transformer": ["", "&depth=block", "&depth=head", "&depth=product"],
+        "transformer": ["", "&depth=block", "&depth=head", "&depth=product", NUMBER],
         "vit": [""],
     }.items():
         it = tab(kind, color_scheme=scheme)
@@ -240,6 +276,8 @@ def test_tokens_of_a_short_side_are_its_own(tab):
     with serve_session(session) as server:
         it = tab(server.url, "#view=look&token=19", viewport={"width": 390, "height": 640})
         it.page.wait_for_selector(".chips.keys .chip")
+        chosen = it.page.locator("#strip [aria-pressed=true]").bounding_box()
+        assert chosen["x"] + chosen["width"] <= 390  # the strip is scrolled to it
         words = it.page.eval_on_selector_all(".chips.keys .chip", "all => all.map(one => one.textContent)")
     assert len(words) < len(session.trace.tokens["source"])
     assert set(words) <= set(session.trace.tokens["source"])

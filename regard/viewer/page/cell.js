@@ -22,8 +22,9 @@ const PRECISION = {
  * A panel for the number that the address names as "name:head,row,column".
  * @param {Pick<App, "source" | "manifest" | "go">} app
  * @param {string} address
+ * @param {(shown: Steps | Terms, result: number) => void} [onSum] is told what is added up
  */
-export async function openCell(app, address) {
+export async function openCell(app, address, onSum) {
   const colon = address.lastIndexOf(":");
   const [name, at] = [address.slice(0, colon), address.slice(colon + 1).split(",").map(Number)];
   const root = panel(app);
@@ -44,7 +45,7 @@ export async function openCell(app, address) {
       return root;
     }
     if (formula) root.append(h("div", { class: "formula" }, drawFormula(formula)));
-    root.append(...await sumParts(app, cell, sum, value));
+    root.append(...await sumParts(app, cell, sum, value, onSum));
   } catch (error) {
     root.append(h("p", { class: "pale" }, messageOf(error)));
   }
@@ -84,13 +85,15 @@ function placeWords(cell) {
  * @param {Cell} cell
  * @param {Sum} sum
  * @param {number} value what the model computed
+ * @param {(shown: Steps | Terms, result: number) => void} [onSum]
  */
-async function sumParts(app, cell, sum, value) {
+async function sumParts(app, cell, sum, value, onSum) {
   const operation = operationOf(sum);
   if (!operation) return [h("p", { class: "pale" }, `This page does not know the operation “${sum.does}”.`)];
   const values = await operation.operands(cell, sum);
   const result = operation.evaluate(values, sum, cell);
   const shown = operation.show(values, sum, cell);
+  onSum?.(shown, result);
   const parts = ["steps" in shown ? stepsTable(app, shown) : termsTable(app, shown)];
   if ("divisor" in shown && shown.divisor) {
     parts.push(h("p", { class: "pale" }, `Each is divided by their sum, ${formatNumber(shown.divisor)}.`));

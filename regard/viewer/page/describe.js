@@ -109,6 +109,8 @@ export function describeRole({ attention, head }) {
     formatWeight(chance)} if spread evenly).`;
 }
 
+const LEAST = 0.05; // of a head's attention, more than an even spread, that is worth a word
+
 /**
  * What a head does that has no name: where the largest part goes, compared with an even spread.
  * @type {(attention: AttentionInfo, head: number) => string}
@@ -118,6 +120,7 @@ function describeMixed({ patterns }, head) {
     ({ words: roleWords(name)?.[1] ?? name, weight: weights[head], chance }))
     .sort((a, b) => b.weight - b.chance - a.weight + a.chance);
   if (!best) return "";
+  if (best.weight - best.chance < LEAST) return "It does no one thing that has a name.";
   return `It does no one thing: ${formatWeight(best.weight)} of its attention ${best.words} (${
     formatWeight(best.chance)} if spread evenly).`;
 }

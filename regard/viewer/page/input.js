@@ -2,7 +2,7 @@
 
 import { alertBox, h } from "./dom.js";
 
-const PAUSE = 120; // milliseconds after a keystroke
+const PAUSE = 60; // milliseconds after a keystroke
 const MOST_LINES = 6;
 
 /**

@@ -70,6 +70,7 @@ export const look = {
     const focused = document.activeElement?.closest(".stage") ? document.activeElement.id : "";
     app.go(completeState(app), { quiet: true });
     const scene = await readScene(app);
+    app.go({ token: scene.token }, { quiet: true });
     const name = depthOf(app);
     const depth = await readDepth(app, scene, name);
     lastScene = scene;
@@ -231,8 +232,9 @@ function zoom(stage, layer, before, name) {
   const frame = stage.getBoundingClientRect();
   const box = (inward ? ghost : layer).querySelector("[data-zoom]")?.getBoundingClientRect() ?? frame;
   const scale = Math.max(0.08, Math.min(0.9, Math.min(box.width / frame.width, box.height / frame.height)));
-  const [cx, cy] = [box.x + box.width / 2 - frame.x, box.y + box.height / 2 - frame.y];
-  const [w, h2] = [frame.width / 2, frame.height / 2];
+  const times = frame.width / stage.clientWidth; // larger than its pixels, on a projector
+  const [cx, cy] = [box.x + box.width / 2 - frame.x, box.y + box.height / 2 - frame.y].map((x) => x / times);
+  const [w, h2] = [frame.width / 2 / times, frame.height / 2 / times];
   const small = `translate(${cx - w * scale}px, ${cy - h2 * scale}px) scale(${scale})`;
   const large = `translate(${w - cx / scale}px, ${h2 - cy / scale}px) scale(${1 / scale})`;
   const [inner, outer] = inward ? [layer, ghost] : [ghost, layer];

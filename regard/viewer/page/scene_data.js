@@ -103,14 +103,30 @@ function answerRow(manifest, side, token) {
 }
 
 /**
- * The token that is selected first: the last of a text that goes on, a blank, the class token.
- * @type {(manifest: Manifest, side: string) => number}
+ * The token that is selected first: the last of a text that goes on, a blank, the class token. Of a picture
+ * without one, null: that depends on where its patches look.
+ * @type {(manifest: Manifest, side: string) => number | null}
  */
-function usualToken({ tokens, outputs }, side) {
+function usualToken(manifest, side) {
+  const { tokens, outputs } = manifest;
   const words = tokens[side] ?? [];
+  const { grid, before } = sideOf(manifest, side);
+  if (grid && before === 0) return null;
   if (side === "target") return Math.max(0, words.length - 2); // the end says little
   if (outputs?.kind === "next") return Math.max(0, words.length - 1);
   return Math.max(0, words.indexOf("[MASK]"));
+}
+
+/**
+ * The query that looks at another token most.
+ * @type {(weightsOf: Scene["weightsOf"], count: number) => number}
+ */
+function tellingQuery(weightsOf, count) {
+  const most = range(count).map((query) => {
+    const [[key, weight]] = [...largestWeights(weightsOf(query), 1), [query, 0]];
+    return key === query ? 0 : weight;
+  });
+  return most.indexOf(Math.max(...most));
 }
 
 /**
@@ -162,11 +178,14 @@ export async function readScene(app) {
   const sides = Object.keys(manifest.tokens).filter((side) => side !== "label" && side !== "written");
   const queries = sideOf(manifest, chosen?.attention.rows ?? last(sides));
   const keys = sideOf(manifest, chosen?.attention.columns ?? sides[0]);
-  const token = clampIndex(state.token, queries.tokens.length, usualToken(manifest, queries.side));
-  const [weights, answers] = await Promise.all(
-    [readWeights(app, chosen, keys, queries, token), readAnswers(app, queries.side, token)]);
-  const images = chosen
-    ? await tensorOrNull(app, `${chosen.attention.name}.weights`, { most: 48, as: "uint8" }) : null;
+  const usual = usualToken(manifest, queries.side);
+  const start = clampIndex(state.token, queries.tokens.length, usual ?? 0);
+  const small = { most: 48, as: /** @type {const} */ ("uint8") };
+  const [weights, answers, images] = await Promise.all([
+    readWeights(app, chosen, keys, queries, start), readAnswers(app, queries.side, start),
+    chosen ? tensorOrNull(app, `${chosen.attention.name}.weights`, small) : null]);
+  const token = usual === null && state.token === undefined
+    ? tellingQuery(weights, queries.tokens.length) : start;
   const prefix = chosen ? `${chosen.attention.name}.` : "";
   const open = chosen
     ? items.findIndex(({ boxes }) => boxes.some(({ name }) => name.startsWith(prefix)))

@@ -101,7 +101,7 @@ function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed
   const places = narrow ? stack(width, height, scene) : spread(width, height, scene);
   const rowsOf = { rows: queries.grid || narrow ? undefined : queries.tokens, row: token };
   const keyRows = { rows: keys.grid || narrow ? undefined : keys.tokens, row: best };
-  const square = exact(weights) ? { row: token, column: best, blank } : {};
+  const square = exact(weights) ? { row: token, column: best, blank, format: formatWeight } : {};
   const labels = {
     rows: queries.grid ? undefined : queries.tokens, columns: keys.grid ? undefined : keys.tokens,
   };
@@ -116,7 +116,7 @@ function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed
     }],
     ["weights", weights && {
       title: "softmax", note: "who looks (row) at whom (column)", tensor: weights, signed: false,
-      ...square, ...labels, ...changed,
+      ...square, ...labels, ...(changed.image ? { format: undefined } : {}), ...changed,
     }],
     ["heads", out && { title: "× V: what comes out", tensor: out, row: token }],
   ];
@@ -161,8 +161,9 @@ const sideWidth = (...sides) => labelWidth(sides.flatMap(({ grid, tokens }) => (
  * @type {(width: number, height: number, scene: Scene) => Places}
  */
 function spread(width, height, { keys, queries }) {
-  const left = 24 + sideWidth(keys, queries);
-  const low = keys.grid ? 40 : labelWidth(keys.tokens) + 24;
+  const dense = 13 * Math.max(keys.tokens.length, queries.tokens.length) > height - 60; // no room for labels
+  const left = 24 + (dense ? 0 : sideWidth(keys, queries));
+  const low = dense || keys.grid ? 40 : labelWidth(keys.tokens) + 24;
   const third = (height - 110) / 3;
   const narrow = Math.min(230, width * 0.15);
   const square = Math.min((width - left * 3 - 2 * narrow - 170) / 2, height - 60 - low);
@@ -206,7 +207,8 @@ function spread(width, height, { keys, queries }) {
  * @type {(width: number, height: number, scene: Scene) => Places}
  */
 function stack(width, height, { keys, queries }) {
-  const left = 10 + sideWidth(keys, queries);
+  const dense = 13 * queries.tokens.length > width - 24 - sideWidth(queries); // no room for labels
+  const left = 14 + (dense ? 0 : sideWidth(keys, queries));
   const low = keys.grid ? 30 : labelWidth(keys.tokens);
   const third = (width - 20 - 24) / 3;
   const seen = keys.grid ? width - 2 * left : 0;

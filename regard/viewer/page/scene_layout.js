@@ -19,7 +19,8 @@ export const GAP = 9;
 const MARGIN = 20;
 const [LEAST_ROW, MOST_ROW] = [22, 80];
 const NARROW = 720; // pixels, below which the answer is under the tokens
-const TOP = 112; // of the first row
+const [TOP, WIDE_TOP] = [112, 96]; // of the first row
+const FOOT = 140; // below the last row, for the titles of slabs
 
 /**
  * @typedef {object} Plan
@@ -29,6 +30,7 @@ const TOP = 112; // of the first row
  * @property {boolean} narrow
  * @property {number} top
  * @property {number} bottom
+ * @property {number} end of the last row
  * @property {Slab[]} before the open block
  * @property {Slab[]} after
  * @property {number} beforeX
@@ -94,8 +96,9 @@ export function planScene(scene, width, height) {
   const [innerBefore, innerAfter] = narrow ? [[], []] : splitBoxes(scene);
   const answer = answerBox(scene, width, height, narrow);
   const bottom = narrow ? answer.y - 52 : height - 20;
+  const [top, end] = narrow ? [TOP, bottom] : [WIDE_TOP, bottom - FOOT];
   const right = narrow ? width - 8 : answer.x - 24 - after.length * (SLAB + GAP);
-  const most = Math.max(3, Math.floor((bottom - TOP) / LEAST_ROW));
+  const most = Math.max(3, Math.floor((end - top) / LEAST_ROW));
   const keyShown = pickTokens(keys.tokens.length, most, scene.token, scene.weightsOf(scene.token));
   const queryShown = keys.side === queries.side && !queries.grid ? keyShown
     : queries.grid ? [scene.token] : pickTokens(queries.tokens.length, most, scene.token, null);
@@ -104,9 +107,9 @@ export function planScene(scene, width, height) {
     Math.max(52, Math.min(longest, chipWidth(shown.map((i) => chipWords(side, i)))));
   const keyX = narrow ? 14 : MARGIN;
   const above = keys.before ? 34 : 0; // for the class token
-  const room = bottom - TOP - 20 - above;
-  const side = Math.min(narrow ? width * 0.56 : width * 0.34, room);
-  const middle = TOP + above + room / 2;
+  const room = bottom - top - 20 - above;
+  const side = Math.min(narrow ? width * 0.56 : width * 0.3, room);
+  const middle = top + above + room / 2;
   const picture = keys.grid ? { x: keyX, y: middle - side / 2, width: side, height: side } : null;
   const keyWidth = picture ? side : widthOf(keys, keyShown);
   const beforeX = keyX + keyWidth + (narrow ? 0 : 22);
@@ -115,18 +118,17 @@ export function planScene(scene, width, height) {
   const queryX = right - 14 - queryWidth - innerAfter.length * (SLAB + GAP);
   const left = (narrow ? cardX + 4 : cardX + 16) + innerBefore.length * (SLAB + GAP);
   return {
-    scene, width, height, narrow, top: TOP, bottom, before, after, beforeX, innerBefore, innerAfter, answer,
+    scene, width, height, narrow, top, bottom, end, before, after, beforeX, innerBefore, innerAfter, answer,
     card: { x: narrow ? 6 : cardX, y: 14, width: right - (narrow ? 6 : cardX), height: bottom - 6 },
     picture, left, keyX, keyWidth, queryX, queryWidth,
-    keyRows: picture ? patchRows(keys, picture) : rowsAt(keyShown, left, bottom),
-    queryRows: rowsAt(queryShown, queryX - 8, bottom),
+    keyRows: picture ? patchRows(keys, picture) : rowsAt(keyShown, left, top, end),
+    queryRows: rowsAt(queryShown, queryX - 8, top, end),
   };
 }
 
 /** @type {(scene: Scene, width: number, height: number, narrow: boolean) => Box} */
 function answerBox({ answers }, width, height, narrow) {
-  const large = narrow ? 1 : Math.min(1.25, Math.max(1, width / 1800));
-  const tall = answers ? (38 + 24 * answers.list.length) * large : 0;
+  const tall = answers ? 38 + 24 * answers.list.length : 0;
   const wide = narrow ? width - 2 * MARGIN : Math.min(340, Math.max(190, width * 0.17));
   return { x: width - MARGIN - wide, y: height - tall - 12, width: wide, height: tall };
 }
@@ -143,10 +145,10 @@ function patchRows({ grid, before, tokens }, { x, y, width, height }) {
   };
 }
 
-/** @type {(shown: number[], x: number, bottom: number) => Rows} */
-function rowsAt(shown, x, bottom) {
-  const step = Math.min(MOST_ROW, (bottom - TOP) / shown.length);
-  const start = TOP + (bottom - TOP - step * shown.length) / 2 + step / 2;
+/** @type {(shown: number[], x: number, top: number, end: number) => Rows} */
+function rowsAt(shown, x, top, end) {
+  const step = Math.min(MOST_ROW, (end - top) / shown.length);
+  const start = top + (end - top - step * shown.length) / 2 + step / 2;
   const places = new Map(shown.map((i, n) => [i, start + n * step]));
   return { shown, step, at: (i) => (places.has(i) ? [x, /** @type {number} */ (places.get(i))] : null) };
 }

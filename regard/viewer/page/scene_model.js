@@ -53,7 +53,16 @@ export function drawModel(root, scene, app, width, height) {
     }
   };
   light(scene.token);
+  if (!plan.narrow) requestAnimationFrame(() => paintSlabs(app, plan, root));
   return light;
+}
+
+/**
+ * After the picture itself: the numbers that flow.
+ * @type {(app: App, plan: Plan, root: HTMLElement) => Promise<void>}
+ */
+async function paintSlabs(app, plan, root) {
+  if (root.isConnected) await (await import("./scene_beads.js")).drawBeads(app, plan, root);
 }
 
 /** @type {(x0: number, y0: number, x1: number, y1: number, thick: number) => string} */
@@ -178,39 +187,50 @@ function chips(app, plan, which) {
 /** @type {(plan: Plan) => HTMLElement[]} */
 function captionList({ scene, keyX, keyWidth, queryX, queryWidth, top, keyRows, queryRows, picture }) {
   const hidden = scene.keys.tokens.length - keyRows.shown.length;
-  const many = `${keyRows.shown.length} of ${scene.keys.tokens.length}`;
   const same = scene.keys.side === scene.queries.side;
   const seen = "the more orange, the more it is looked at";
   const words = scene.keys.grid ? seen : same ? "tokens" : "it reads";
-  const y = picture ? picture.y + picture.height + 4 : top - 24;
+  const above = (/** @type {Rows} */ rows) => // the first chip
+    (rows.shown.length ? /** @type {Place} */ (rows.at(rows.shown[0]))[1] - 38 : top - 24);
+  const y = picture ? picture.y + picture.height + 4 : above(keyRows);
   const width = Math.max(keyWidth, 110);
-  const lines = hidden > 0 && !scene.keys.grid ? [words, many] : [words];
-  const list = lines.map((line, n) => place(h("span", { class: "caption" }, line),
-    { x: keyX, y: y - 15 * (lines.length - 1 - n), width }));
+  const some = hidden > 0 && !scene.keys.grid
+    ? `${keyRows.shown.length} of ${scene.keys.tokens.length} tokens` : words;
+  const list = [place(h("span", { class: "caption" }, some), { x: keyX, y, width })];
   const queryWords = scene.attention ? (same ? "who looks" : "it writes") : "it writes";
   const right = h("span", { class: "caption end" }, queryWords);
   if (queryRows.shown.length) {
-    const first = /** @type {Place} */ (queryRows.at(queryRows.shown[0]))[1];
-    list.push(place(right, { x: queryX + queryWidth - 90, y: Math.min(top - 24, first - 44), width: 90 }));
+    list.push(place(right, { x: queryX + queryWidth - 90, y: above(queryRows), width: 90 }));
   }
   return list;
 }
 
+/** How to read the picture. @type {(plan: Plan) => HTMLElement | null} */
+function legend({ scene, narrow, left, queryX, end }) {
+  if (narrow || queryX - left < 260) return null;
+  const who = nameToken(scene.queries, scene.token);
+  return place(h("p", { class: "legend" },
+    scene.attention ? `The wider a ribbon, the more ${who} takes over from where it begins. ` : null,
+    "The stripes on the lines are the first numbers of each token at that point: ",
+    h("span", { class: "above-zero" }, "blue"), " above zero, ", h("span", { class: "below-zero" }, "orange"),
+    " below."), { x: left + 8, y: end + 26, width: Math.min(560, queryX - left - 24) });
+}
+
 /** @param {Plan} plan */
-const captions = (plan) => h("div", {}, captionList(plan));
+const captions = (plan) => h("div", {}, captionList(plan), legend(plan));
 
 /** @type {(app: App, plan: Plan) => HTMLElement} */
-function cardHead(app, { scene, card, narrow }) {
+function cardHead(app, { scene, card }) {
   const item = scene.items[scene.open];
   const title = item.layer === null ? item.title : `Block ${item.layer}`;
   const kind = item.boxes.find(({ name }) => scene.attention && name.startsWith(`${scene.attention.name}.`));
-  const words = kind && item.layer !== null && !narrow ? ` ${kind.title.toLowerCase()}` : "";
+  const words = kind && item.layer !== null && card.width > 460 ? ` ${kind.title.toLowerCase()}` : "";
   const open = h("button", {
     type: "button", id: "open-block", class: "open-block",
     onclick: () => app.go({ depth: "block" }),
   }, h("b", {}, title), words, h("span", { "aria-hidden": "true" }, " ⤢"));
   const head = h("div", { class: "card-head" }, h("span", { class: "stepper" }, layerButton(app, scene, -1),
-    open, layerButton(app, scene, 1)), headButtons(app, scene, card.width - 300 - 7 * words.length),
+    open, layerButton(app, scene, 1)), headButtons(app, scene, card.width - 350 - 7 * words.length),
     scene.attention ? h("button", {
       type: "button", id: "open-head", class: "open-head", onclick: () => app.go({ depth: "head" }),
     }, scene.attention.heads > 1 ? `Open head ${scene.head}` : "Open the attention",

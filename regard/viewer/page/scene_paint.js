@@ -1,7 +1,7 @@
 /* Matrices of the scene: an image with a title, its shape, and the selected row and column framed. */
 
 import { isDark, opaque, paintMatrix, penOf } from "./colour.js";
-import { h, label } from "./dom.js";
+import { h, label, s } from "./dom.js";
 import { shapeWords } from "./describe.js";
 import { place } from "./scene_layout.js";
 
@@ -21,6 +21,7 @@ const OUTLIER = 4; // times as large as 99 % of the numbers
  * @property {[number, number]} [limits] of the colours; without them, those of the numbers
  * @property {HTMLCanvasElement} [image] painted already
  * @property {Numbers | null} [blank] not 0 where a cell is masked
+ * @property {(x: number) => string} [format] of numbers in cells, where there is room
  * @property {number | null} [row] to frame
  * @property {number | null} [column] to frame
  */
@@ -89,8 +90,12 @@ export function drawMatrix(matrix, { x, y, width, height }) {
   const [tall, wide] = tensor.shape;
   const words = note ?? shapeWords(tensor.shape);
   const parts = [
-    place(h("span", { class: "caption matrix-title" }, h("b", {}, title), ` ${words}`), { x, y: y - 24 }),
+    place(h("span", { class: "caption matrix-title" }, h("b", {}, title), ` ${words}`),
+      { x, y: y - 24, width: width + 32 }),
     place(paint(matrix), { x, y, width, height })];
+  if (matrix.format && width / wide >= 36 && height / tall >= 18) {
+    parts.push(place(cellNumbers(matrix, width, height), { x, y, width, height }));
+  }
   if (row !== null) {
     const frame = { x, y: y + (row * height) / tall, width, height: height / tall };
     parts.push(place(h("i", { class: "frame" }), frame));
@@ -108,6 +113,21 @@ export function drawMatrix(matrix, { x, y, width, height }) {
       { x: x + ((i + 0.5) * width) / wide - 9, y: y + height + 6 })));
   }
   return parts;
+}
+
+/** @type {(matrix: Matrix, width: number, height: number) => any} */
+function cellNumbers(matrix, width, height) {
+  const { tensor: { shape: [tall, wide], data }, blank = null, format = String } = matrix;
+  const { data: pixels } = penOf(paint(matrix)).getImageData(0, 0, wide, tall);
+  const texts = Array.from(data, (x, i) => {
+    if ((blank && blank[i]) || !Number.isFinite(x)) return null;
+    const [r, g, b] = pixels.subarray(4 * i);
+    return s("text", {
+      x: ((i % wide) + 0.5) * (width / wide), y: (Math.floor(i / wide) + 0.5) * (height / tall) + 4.5,
+      fill: 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14181d" : "#ffffff",
+    }, format(x));
+  });
+  return s("svg", { class: "cell-numbers", width, height, "aria-hidden": "true" }, texts.filter(Boolean));
 }
 
 /** @param {string[]} words */

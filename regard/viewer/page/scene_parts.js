@@ -1,7 +1,7 @@
 /* The other parts of the model, the picture that it sees, and its answer. */
 
 import { penOf } from "./colour.js";
-import { formatPercent, h, label, range } from "./dom.js";
+import { formatPercent, h, label, last, range } from "./dom.js";
 import { nameToken, quote } from "./describe.js";
 import { GAP, SLAB, foldItems, place } from "./scene_layout.js";
 import { rove, tokenChanges } from "./strip.js";
@@ -19,11 +19,12 @@ export function slabs(app, plan) {
   const { before, after, beforeX, card, innerBefore, innerAfter, queryX, queryWidth, top, bottom } = plan;
   const tall = { y: 14, height: bottom - 6, width: SLAB };
   const inside = { y: top - 8, height: bottom - top, width: SLAB - 2 };
+  const { column } = plan.scene.items[plan.scene.open];
   const boxSlab = (/** @type {GraphBox} */ box) => h("button", {
-    type: "button", class: "slab inner", id: `slab-${box.name}`,
-    title: `${box.title}: ${box.shape.join(" × ")}`,
+    type: "button", class: "slab inner", id: `slab-${box.name}`, ...outputOf(app, [box], column),
+    title: `${box.title}: ${[...(box.note ? [box.note] : []), box.shape.join(" × ")].join(", ")}`,
     onclick: () => selectBox(app, plan, box),
-  }, h("span", {}, box.title), box.note ? h("small", {}, box.note) : null);
+  }, h("span", {}, box.title));
   return [
     ...before.map((item, n) => place(itemSlab(app, plan, item), { x: beforeX + n * (SLAB + GAP), ...tall })),
     ...innerBefore.map((box, n) => place(boxSlab(box), { x: card.x + 10 + n * (SLAB + GAP), ...inside })),
@@ -32,6 +33,19 @@ export function slabs(app, plan) {
     ...after.map((item, n) =>
       place(itemSlab(app, plan, item), { x: card.x + card.width + GAP + n * (SLAB + GAP), ...tall })),
   ];
+}
+
+/**
+ * What leaves a part of the model: the last tensor of its last box, which has a row for each token.
+ * @type {(app: App, boxes: GraphBox[], column: string) => Attributes}
+ */
+function outputOf({ manifest }, boxes, column) {
+  const { name, group, shape } = last(boxes);
+  if (manifest.outputs && ["logits", "probabilities"].includes(name)) return {}; // not of a token
+  const part = name.slice(0, name.lastIndexOf(".") + 1);
+  const inside = group ? Object.keys(manifest.tensors).filter((one) => one.startsWith(part)
+    && String(manifest.tensors[one].shape) === String(shape)) : [];
+  return { "data-tensor": inside[inside.length - 1] ?? name, "data-reads": column === "reads" ? "1" : null };
 }
 
 /**
@@ -56,7 +70,7 @@ function itemSlab(app, plan, item) {
   const box = item.boxes.find(({ title }) => /attention/i.test(title)) ?? item.boxes[0];
   return h("button", {
     type: "button", class: `slab${item.layer === null ? "" : " block"}`, id: `slab-${item.boxes[0].name}`,
-    title: `${words}: ${item.boxes[0].shape.join(" × ")}`,
+    title: `${words}: ${item.boxes[0].shape.join(" × ")}`, ...outputOf(app, item.boxes, item.column),
     onclick: () => selectBox(app, plan, box),
   }, h("span", {}, words), times);
 }

@@ -1,6 +1,6 @@
 /* A product with its operands: the row of one matrix times the column of the other gives the cell. */
 
-import { arrowKeys, formatNumber, h, onKeys, range } from "./dom.js";
+import { arrowKeys, formatNumber, formatWeight, h, onKeys, range } from "./dom.js";
 import { nameToken } from "./describe.js";
 import { largestWeights, tensorOrNull } from "./scene_data.js";
 import { place } from "./scene_layout.js";
@@ -98,8 +98,9 @@ class Drawing {
     const roomTall = (narrow ? Math.min(height, width) : height) - low - 110;
     const [T, inner, S] = [c.shape[0], a.shape[1], c.shape[1]];
     const u = Math.max(1, Math.min(26, (0.45 * Math.min(roomWide, roomTall)) / inner));
-    const wide = Math.min(44 * S, roomWide - u * inner);
-    const tall = Math.min(44 * T, roomTall - u * inner);
+    const most = [Math.min(84, (roomWide - u * inner) / S), Math.min(84, (roomTall - u * inner) / T)];
+    const wide = S * Math.min(most[0], 2 * most[1]);
+    const tall = T * Math.min(most[1], 2 * most[0]);
     const x0 = left + 16 + Math.max(0, (roomWide - u * inner - wide) / 2);
     const y0 = 44 + Math.max(0, (roomTall - u * inner - tall) / 2);
     const [x1, y1] = [x0 + u * inner + 44, y0 + u * inner + 44];
@@ -111,7 +112,9 @@ class Drawing {
     root.append(
       ...drawMatrix({ title: titles[0], tensor: a, rows, row: at[0], signed }, this.boxes.a),
       ...drawMatrix({ title: titles[1], tensor: b, column: at[1] }, this.boxes.b),
-      ...drawMatrix({ title: titles[2], tensor: c, columns, row: at[0], column: at[1] }, this.boxes.c));
+      ...drawMatrix({
+        title: titles[2], tensor: c, columns, row: at[0], column: at[1], format: formatWeight,
+      }, this.boxes.c));
     this.cell = place(h("i", { class: "frame cell-frame", "data-zoom": "number" }), {
       x: x1 + (at[1] * wide) / S, y: y1 + (at[0] * tall) / T, width: wide / S, height: tall / T,
     });

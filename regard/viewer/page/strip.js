@@ -1,6 +1,6 @@
 /* The tokens as running text above every view; what is pointed at lights up. */
 
-import { arrowKeys, h, label, onKeys, range } from "./dom.js";
+import { arrowKeys, h, label, onKeys, range, scrollInside } from "./dom.js";
 import { allAttentions, attentionParts, selectHead } from "./selection.js";
 
 const MOST = 400; // tokens of a side
@@ -68,6 +68,7 @@ export function showStrip(root, app, side, token) {
     return group;
   }));
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  scrollInside(root, root.querySelector("[aria-pressed=true]"));
 }
 
 /** @type {(app: App, side: string, i: number, chosen: number | null) => Child[]} */
