@@ -9,6 +9,7 @@ the wall time of whole commands. Ends with one JSON line.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -143,10 +144,12 @@ def start_row(options: Options) -> Row:
     """Whole commands, from the shell to the answer; a rate is commands per second."""
     run, text = gpt_run(options.scratch / "start", *options.size(("tiny", 1000), ("pico", 97)))
 
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
     def command(*words: str) -> Job:
         def call() -> dict[str, float]:
             start = time.perf_counter()
-            subprocess.run([sys.executable, *words], check=True, capture_output=True)
+            subprocess.run([sys.executable, *words], check=True, capture_output=True, env=environment)
             return {"count": 1.0, "seconds": time.perf_counter() - start}
 
         return call

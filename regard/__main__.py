@@ -1,3 +1,3 @@
-from regard.cli import main
+from regard.cli import command
 
-main()
+command()

@@ -137,3 +137,13 @@ def test_a_signal_while_data_are_read_leaves_nothing(tmp_path):
             assert process.wait(timeout=60) == 143
         assert "Traceback" not in process.stderr.read()
     assert [p.name for p in Path(tmp_path).iterdir()] == ["pipe"]
+
+
+def test_a_process_ends_after_what_others_have_registered():
+    script = (
+        "import atexit, sys\nfrom regard import cli\n"
+        "def main():\n    atexit.register(print, 'registered later')\n    print('answer')\n    sys.exit(3)\n"
+        "cli.main = main\ncli.command()\n"
+    )
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (3, "answer\nregistered later\n")
