@@ -193,7 +193,7 @@ def test_more_than_one_epoch_and_a_stop_in_it(text, tmp_path):
 
 def test_killed_at_any_moment(tmp_path):
     """SIGKILL, repeatedly, at every kind of file operation while saving and at random moments."""
-    case, steps = "write", 60
+    case, steps = "write", 90
     with Process("-m", "helpers.killing", case, write_data(case, tmp_path), tmp_path, steps, 0) as process:
         answer, errors = process.communicate()
     assert process.returncode == 0, answer + errors
