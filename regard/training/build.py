@@ -23,7 +23,7 @@ from regard.data.splitting import use_splits
 from regard.errors import UserError
 from regard.files import atomic
 from regard.models import MODELS
-from regard.runs import lora, recipe
+from regard.runs import recipe
 from regard.runs.adapter import write_base
 from regard.runs.folder import load_tokenizers, publish
 from regard.runs.layout import FOLDS, RECIPE, TEMPLATE
@@ -31,12 +31,11 @@ from regard.runs.load import check_config, load, load_task
 from regard.runs.model import Model
 from regard.tasks import TASKS, DataRequest, Task
 from regard.training import distributed
-from regard.training import optimizers as optim
 from regard.training.checkpointer import find_checkpoint
 from regard.training.config import limit_warmup
 from regard.training.folds import describe_folds, remove_folds, use_folds
 from regard.training.gather import gather_pairs
-from regard.training.initial import base_model, keep_head, load_base, load_parent, new_model
+from regard.training.initial import ModelFactory, load_base, load_parent
 from regard.training.job import Job, check_folder, exclusive_folder, get_preset, make_job
 from regard.training.live import LivePage, open_page
 from regard.training.machine import choose_device, explain_limits
@@ -151,22 +150,12 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
         check_teachable(task_class, sections["task"]["name"])
     started = going and find_checkpoint(job.folder)[0] is not None
     parent = load_parent(job, config, started)
-    if parent and parent.task.config.name == sections["task"]["name"]:
-        inherited = {name: getattr(parent.task.config, name) for name in task_class.inherits}
-        sections["task"] = {k: v for k, v in inherited.items() if v is not None} | sections["task"]
+    inherit_settings(job, parent, task_class)
     kind = choose_kind(job, parent, task_class)
     check_settings(job, kind, parent)
     use_data(job, task_class)
     if not going:
-        follow_plan(job, kind, parent, device)
-        config = recipe.fill("train", sections["train"], TrainConfig)
-        config = config if job.own_warmup else limit_warmup(config)
-        if config.folds and sections["data"].get("stream"):
-            raise UserError(
-                "train.folds divides all data, of which data.stream reads few at a time; leave one out"
-            )
-        if config.folds:
-            config = use_folds(job, config, run_job)
+        config = plan_training(job, kind, parent, device)
     if config.adapter and (parent is None or not config.lora):
         raise UserError(
             "--adapter keeps what changes in a model; give that with --from MODEL, and train.lora > 0"
@@ -180,30 +169,8 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     if not going:  # a run keeps its settings, and has none that came later
         sections["task"] = corpus.task_settings | sections["task"]
     section = recipe.fill("task", sections["task"], task_config)
-
-    def make_model(parent: Model | None, started: bool) -> nn.Module:
-        torch.manual_seed(config.seed)
-        if parent is not None:
-            model = base_model(parent, job.base, settings)
-        else:
-            model = new_model(kind, settings, corpus)
-            if not started:
-                task_class.init_from(model, data_config)
-        model = task_class.add_head(model, section)
-        if parent and parent.task.config.name == sections["task"]["name"]:
-            keep_head(parent, model, section)
-        if config.lora:
-            lora.add(model, config.lora, config.lora_alpha, only=config.adapter)
-        if config.freeze:
-            optim.freeze(model, config.freeze)
-        return model
-
-    def make_first_model() -> nn.Module:
-        """The model as it was before the first step, also when the run is resumed."""
-        torch.manual_seed(config.seed)
-        return make_model(load_base(job.base) if job.base else None, started=False)
-
-    model = make_model(parent, started).to(device).train()
+    factory = ModelFactory(job, kind, settings, corpus, data_config, task_class, section, config)
+    model = factory.make(parent, started).to(device).train()
     task = task_class(section, corpus.tokenizer, model.config.context, corpus.target_tokenizer)  # type: ignore[union-attr, arg-type]
     if base_task is not None:
         task.continue_from(base_task)
@@ -211,7 +178,27 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     if config.epochs:
         config = replace(config, steps=count_steps(task, corpus, config))
         config = config if going or job.own_warmup else limit_warmup(config)
-    return start(job, kind, model, task, corpus, data_config, config, device, make_first_model)
+    return start(job, kind, model, task, corpus, data_config, config, device, factory.make_first)
+
+
+def inherit_settings(job: Job, parent: Model | None, task_class: type[Task]) -> None:
+    """Take what a model for the same task was trained with, where the recipe is silent."""
+    section = job.sections["task"]
+    if parent and parent.task.config.name == section["name"]:
+        inherited = {name: getattr(parent.task.config, name) for name in task_class.inherits}
+        job.sections["task"] = {k: v for k, v in inherited.items() if v is not None} | section
+
+
+def plan_training(job: Job, kind: str, parent: Model | None, device: torch.device) -> TrainConfig:
+    """Plan a new run, and return its settings of training."""
+    follow_plan(job, kind, parent, device)
+    config = recipe.fill("train", job.sections["train"], TrainConfig)
+    config = config if job.own_warmup else limit_warmup(config)
+    if config.folds and job.sections["data"].get("stream"):
+        raise UserError(
+            "train.folds divides all data, of which data.stream reads few at a time; leave one out"
+        )
+    return use_folds(job, config, run_job) if config.folds else config
 
 
 def count_steps(task: Task, corpus: Corpus, config: TrainConfig) -> int:

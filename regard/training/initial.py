@@ -1,5 +1,6 @@
 """The model that a run begins with: a new one, or one that was trained before."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ from regard.data import Corpus
 from regard.errors import UserError
 from regard.models import MODELS
 from regard.quantize.model import dequantize_model
-from regard.runs import recipe
+from regard.runs import lora, recipe
 from regard.runs.adapter import find_base
 from regard.runs.layout import BASE
 from regard.runs.load import load_model
 from regard.runs.model import Model
+from regard.tasks import Task
 from regard.tasks.heads import without_head
 from regard.training.config import TrainConfig
 from regard.training.job import Job
+from regard.training.optimizers import freeze
 from regard.training.settings import from_data
 
 
@@ -35,6 +38,43 @@ def load_base(path: str | Path) -> Model:
     model = load_model(path, "cpu")
     dequantize_model(model.model)
     return model
+
+
+@dataclass(frozen=True)
+class ModelFactory:
+    """Makes the model of a run, with what the recipe adds to it."""
+
+    job: Job
+    kind: str
+    settings: dict[str, Any]  # of the model
+    corpus: Corpus
+    data_config: Any
+    task_class: type[Task]
+    task_config: Any
+    config: TrainConfig
+
+    def make(self, parent: Model | None, started: bool) -> nn.Module:
+        """The model; a run that has `started` loads its weights afterwards."""
+        torch.manual_seed(self.config.seed)
+        if parent is not None:
+            model = base_model(parent, self.job.base, self.settings)
+        else:
+            model = new_model(self.kind, self.settings, self.corpus)
+            if not started:
+                self.task_class.init_from(model, self.data_config)
+        model = self.task_class.add_head(model, self.task_config)
+        if parent and parent.task.config.name == self.task_config.name:
+            keep_head(parent, model, self.task_config)
+        if self.config.lora:
+            lora.add(model, self.config.lora, self.config.lora_alpha, only=self.config.adapter)
+        if self.config.freeze:
+            freeze(model, self.config.freeze)
+        return model
+
+    def make_first(self) -> nn.Module:
+        """The model as it was before the first step, also when the run is resumed."""
+        torch.manual_seed(self.config.seed)
+        return self.make(load_base(self.job.base) if self.job.base else None, started=False)
 
 
 def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:

@@ -121,10 +121,10 @@ def test_an_interrupted_run_goes_on_with_the_fold_that_is_not_finished(tmp_path,
     train("classify", data, out=tmp_path / "whole", steps=10, set=SETTINGS)
     out, save = tmp_path / "run", Checkpointer.save
 
-    def interrupt(self, state):
+    def interrupt(self, state, *more):
         if self.folder.name == "2":
             raise KeyboardInterrupt
-        return save(self, state)
+        return save(self, state, *more)
 
     monkeypatch.setattr(Checkpointer, "save", interrupt)
     with pytest.raises(KeyboardInterrupt):
