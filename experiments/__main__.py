@@ -16,7 +16,10 @@ import torch
 from experiments.document import Values, table, write_document
 from experiments.training import Result
 
-NAMES = ("order", "heads", "pronouns", "masks", "pretraining", "vectors", "temperature", "distance")
+NAMES = (
+    *("order", "heads", "pronouns", "masks", "pretraining"),
+    *("vectors", "temperature", "distance", "memory"),
+)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from experiments import distance, heads, masks, order, pretraining, pronouns, temperature, vectors
+from experiments import distance, heads, masks, memory, order, pretraining, pronouns, temperature, vectors
 from experiments.__main__ import NAMES, main
 from experiments.document import DOCUMENT, VALUES, table, with_tables
 from experiments.texts.__main__ import BUILTIN, make_files
@@ -78,6 +78,30 @@ def test_attention_copies_what_a_fixed_vector_loses():
     result = distance.run(0, steps=200, lengths=(9,))
     of = {name: measures["9 letters: right, %"] for name, measures in result.items()}
     assert of["attention"] > of["fixed vector"] + 8
+
+
+@torch.no_grad()
+def test_a_window_ends_where_it_is_said_to():
+    """The question mark reads a letter 16 tokens back with either window, 17 back only with the long one."""
+    for variant, farthest in (("GPT, 17 tokens", 16), ("GPT, all tokens", 64)):
+        torch.manual_seed(0)
+        model, _ = memory.make_model(variant)
+        for back in (16, 17, 64):
+            x = memory.draw(1, back)[:, : back + 1]
+            other = x.clone()
+            other[:, 0] = (x[:, 0] + 1) % memory.LETTERS
+            changed = not torch.equal(model(x)[:, -1], model(other)[:, -1])
+            assert changed == (back <= farthest), (variant, back)
+
+
+@pytest.mark.slow
+def test_a_window_is_worth_what_lies_in_it():
+    result = memory.run(0)
+    of = {name: list(measures.values()) for name, measures in result.items()}
+    assert min(of["GPT, all tokens"]) > 95
+    assert min(of["GPT, 17 tokens"][:2]) > 80
+    assert max(of["GPT, 17 tokens"][3:]) < 20
+    assert of["LSTM"][-1] > of["RNN"][-1] + 20
 
 
 # The command and its document

@@ -111,6 +111,11 @@ def test_notebooks_can_be_downloaded(site):
         assert f'href="{notebook.name}"' in (folder / "tour" / f"{notebook.stem}.html").read_text()
 
 
+def test_a_link_has_a_title_and_no_file_name(site):
+    for page in site[0].glob("*.html"):
+        assert not re.search(r">[a-z-]+\.md</a>", page.read_text()), page.name
+
+
 # The reference
 
 

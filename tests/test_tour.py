@@ -308,6 +308,8 @@ def test_commands_are_known(capsys):
     tried = set()
     for page, line in commands():
         name, *words = shlex.split(line, comments=True)
+        if (name, *words[:2]) == ("python", "-m", "regard.data.synthetic"):
+            continue
         assert name == "regard", f"{page}: {line}"
         options = build_parser().parse_args(words)
         if words[0] == "train":

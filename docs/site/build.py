@@ -63,17 +63,26 @@ class Site:
         self.files: set[str] = set()  # to copy, or to show as source code
         self.folders: set[str] = set()  # whose source code is listed
         self.broken: list[str] = []  # links that lead nowhere, each with its document
-        self.markdown = make_markdown(self.link)
+        self.markdown = make_markdown(self.link, self.name)
         self.current = HOME
+
+    def find(self, path: str) -> str:
+        """The document or file that a path on the current page leads to."""
+        source = posixpath.normpath(posixpath.join(posixpath.dirname(self.current), unquote(path)))
+        readme = f"{source}/README.md"
+        return readme if (ROOT / source).is_dir() and readme in self.pages else source
+
+    def name(self, target: str, text: str) -> str:
+        """The text of a link: the title of the page, if it is the name of its file."""
+        page = self.pages.get(self.find(urlsplit(target).path))
+        return page.title if page and text == posixpath.basename(page.source) else text
 
     def link(self, target: str) -> str:
         """The address of a link on the current page, relative to it."""
         parts = urlsplit(target)
         if parts.scheme or not parts.path:
             return target
-        source = posixpath.normpath(posixpath.join(posixpath.dirname(self.current), unquote(parts.path)))
-        if (ROOT / source).is_dir() and f"{source}/README.md" in self.pages:
-            source = f"{source}/README.md"
+        source = self.find(parts.path)
         if source in self.pages:
             address = self.pages[source].address
         elif (ROOT / source).is_file():
@@ -129,17 +138,19 @@ def add_anchors(tokens: list[Token]) -> None:
             known[slug] += 1
 
 
-def make_markdown(link: Callable[[str], str]) -> MarkdownIt:
+def make_markdown(link: Callable[[str], str], name: Callable[[str, str], str]) -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": True, "highlight": colour}).enable(
         ["table", "strikethrough"]
     )
     markdown.use(dollarmath_plugin, renderer=formula, allow_space=False, allow_digits=False)
 
     def rewrite(tokens: list[Token]) -> None:
-        for token in tokens:
-            for name in ("href", "src"):
-                if isinstance(value := token.attrGet(name), str):
-                    token.attrSet(name, link(value))
+        for n, token in enumerate(tokens):
+            if token.type == "link_open" and tokens[n + 1].type == "text":
+                tokens[n + 1].content = name(str(token.attrGet("href")), tokens[n + 1].content)
+            for attribute in ("href", "src"):
+                if isinstance(value := token.attrGet(attribute), str):
+                    token.attrSet(attribute, link(value))
             if token.type in ("html_block", "html_inline"):
                 token.content = ADDRESS.sub(lambda match: f'{match[1]}="{link(match[2])}"', token.content)
             rewrite(token.children or [])

@@ -3,13 +3,15 @@
 Of two shapes the caption names the larger one first, so an image has one right caption. Some combinations
 occur only with `held_out`: a model that captions those generalises over colour, shape and place.
 
-`python -m regard.data.synthetic picture.png [SEED]` saves one to try a model with, and prints its caption.
+`python -m regard.data.synthetic picture.png [SEED]` saves one to try a model with, and prints its caption;
+`word.wav` instead is a digit, said by a voice that no model has heard in training.
 
 Shapes: N images of SIZE x SIZE pixels.
 """
 
 import math
 import sys
+import wave
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from regard.audio.formants import DIGITS, Voice, say
+from regard.audio.mel import RATE
 
 SIZE = 32  # pixels, each way
 COLOURS = {
@@ -160,13 +163,28 @@ def speak_digits(seed: int, voices: int, takes: int) -> list[tuple[str, str, np.
 
 
 def save_sample(path: str | Path, seed: int = 0) -> str:
-    """Save a held-out image, eight times as large; return its caption."""
+    """Save a held-out image, eight times as large, or a recording (.wav); return what it shows or says."""
+    if Path(path).suffix == ".wav":
+        return save_digit(path, seed)
     from PIL import Image  # loaded only when an image is read or written
 
     drawing = draw_shapes(seed, 1, held_out=True)
     image = Image.fromarray(np.ascontiguousarray(drawing.pixels[0].transpose(1, 2, 0)))
     image.resize((8 * SIZE, 8 * SIZE), Image.Resampling.NEAREST).save(path)
     return drawing.captions[0]
+
+
+def save_digit(path: str | Path, seed: int) -> str:
+    """Save a digit, said by a voice that is not among the built-in ones; return its name."""
+    rng = np.random.Generator(np.random.Philox(key=3 + seed << 32))  # 1 and 2 have the built-in voices
+    word = list(DIGITS)[(7 + seed) % len(DIGITS)]
+    samples = say(word, Voice.draw(rng), rng)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)  # 16 bits
+        file.setframerate(RATE)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return word
 
 
 if __name__ == "__main__":

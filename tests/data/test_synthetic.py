@@ -1,12 +1,22 @@
 """Synthetic shapes: captions describe what is in the image."""
 
+import wave
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.synthetic import COLOURS, KINDS, RELATIONS, SIZE, ShapeImages, draw_shapes, save_sample
+from regard.data.synthetic import (
+    COLOURS,
+    KINDS,
+    RELATIONS,
+    SIZE,
+    ShapeImages,
+    draw_shapes,
+    save_sample,
+    speak_digits,
+)
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +127,12 @@ def test_a_sample_is_a_picture_of_its_caption(tmp_path: Path) -> None:
     with Image.open(tmp_path / "sample.png") as image:
         pixels = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.NEAREST))
     assert (pixels == drawing.pixels[0].transpose(1, 2, 0)).all()
+
+
+def test_a_recording_says_the_digit_that_is_printed(tmp_path: Path) -> None:
+    assert [save_sample(tmp_path / "sample.wav", seed) for seed in range(3)] == ["seven", "eight", "nine"]
+    assert save_sample(tmp_path / "sample.wav", 3) == "zero"
+    with wave.open(str(tmp_path / "sample.wav")) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32767
+    _, _, same = speak_digits(6, 1, 1)[0]  # the same voice, and its first word
+    np.testing.assert_allclose(samples, same, atol=1e-4)

@@ -134,8 +134,7 @@ def run_page(page: str, not_run: tuple[str, ...], monkeypatch: pytest.MonkeyPatc
         for line in dict.fromkeys(lines) if language == "sh" else ():
             for command in [] if line.startswith(not_run) else parse(line):
                 if command.words[0] == "python":
-                    script = [sys.executable, ROOT / command.words[1], *command.words[2:]]
-                    subprocess.run(script, check=True, env=ENVIRONMENT)
+                    subprocess.run(python_words(command.words), check=True, env=ENVIRONMENT)
                 elif command.words[0] == "regard":
                     try:
                         run_command(page, command, monkeypatch)
@@ -143,6 +142,12 @@ def run_page(page: str, not_run: tuple[str, ...], monkeypatch: pytest.MonkeyPatc
                         raise AssertionError(f"{page}: {line}: {error}") from None
                     count += 1
     return count
+
+
+def python_words(words: list[str]) -> list[str | Path]:
+    """What is run for `python SCRIPT` or `python -m MODULE`, wherever the current folder is."""
+    script = words[1:] if words[1] == "-m" else [ROOT / words[1], *words[2:]]
+    return [sys.executable, *script]
 
 
 def run_python(code: str) -> None:
