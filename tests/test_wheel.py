@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -83,3 +84,26 @@ def test_it_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     assert "commands:" in output
     assert "finished" in output  # in the list of runs
     assert (here / "a.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_the_demo_in_a_clean_environment(wheel: Path, tmp_path: Path, kind: str) -> None:
+    """`pip install FILE`, then `regard demo` in an empty folder. The other packages are those of this
+    environment, by a .pth file, which leads to no other `regard`."""
+    file, here, venv = wheel, tmp_path / "here", tmp_path / "venv"
+    here.mkdir()
+    if kind == "sdist":
+        code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+        run(sys.executable, "-c", code, cwd=wheel.parent / "source")
+        (file,) = tmp_path.glob("*.tar.gz")
+    run(sys.executable, "-m", "venv", venv, cwd=here)
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    options = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet")
+    run(venv / "bin/python", "-m", "pip", "install", *options, file, cwd=here)
+    code = "import regard; print(regard.__file__)"
+    assert Path(run(venv / "bin/python", "-c", code, cwd=here).strip()).is_relative_to(venv)
+    output = run(venv / "bin/regard", "demo", cwd=here)
+    assert "I am fine." in output
+    assert (here / "runs" / "demo" / "model.safetensors").is_file()

@@ -19,17 +19,24 @@ from regard.training.trackers import check_installed
 def reading_settings(options: argparse.Namespace) -> Iterator[None]:
     """Apply --set of a command that reads files without a recipe."""
     columns = chosen_columns(options) if options.command == "score" else {}
-    sheet = getattr(options, "sheet", None)
-    if options.command not in READING or not (options.set or columns or sheet):
+    sheet, encoding = getattr(options, "sheet", None), getattr(options, "encoding", None)
+    if options.command not in READING or not (options.set or columns or sheet or encoding):
         yield
         return
     from regard.data.reading import ReadConfig, read_together
     from regard.runs import recipe
 
-    sections = recipe.change({"data": {}}, recipe.assignments(options.set))
+    changes = recipe.assignments(options.set) | ({"data.encoding": encoding} if encoding else {})
+    sections = recipe.change({"data": {}}, changes)
     config = recipe.fill("data", sections["data"], ReadConfig)
     columns = {**(config.columns or {}), **columns}
-    with read_together(config.max_bytes, config.version, columns=columns, sheet=sheet or config.sheet):
+    with read_together(
+        config.max_bytes,
+        config.version,
+        columns=columns,
+        sheet=sheet or config.sheet,
+        encoding=config.encoding,
+    ):
         yield
 
 
@@ -53,8 +60,9 @@ def train(options: argparse.Namespace) -> None:
         if (value := getattr(options, option)) is not None:
             changes[f"train.{option}"] = value
     changes |= {f"data.columns.{name}": column for name, column in chosen_columns(options).items()}
-    if options.sheet is not None:
-        changes["data.sheet"] = options.sheet
+    for option in ("sheet", "encoding"):
+        if (value := getattr(options, option)) is not None:
+            changes[f"data.{option}"] = value
     if options.adapter:
         changes["train.adapter"] = True
     if options.dtype is not None:
@@ -131,7 +139,8 @@ def export(options: argparse.Namespace) -> None:
     from regard.runs.export import export
     from regard.runs.load import load
 
-    model = load(options.model, "cpu", adapter=options.adapter)
+    # in float32: weights of four bits would be rounded once more than they are in a GGUF file
+    model = load(options.model, "cpu", "float32", adapter=options.adapter)
     if summary := export(model, options.out, options.to, options.dtype, options.license):
         print(summary, file=sys.stderr)
     print(options.out)

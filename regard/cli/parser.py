@@ -181,6 +181,8 @@ def add_set_option(
 def add_column_options(p: argparse.ArgumentParser, taken: Sequence[str] = ()) -> None:
     """Add an option for each column; --NAME-column, where --NAME has another meaning."""
     p.add_argument("--sheet", metavar="NAME", help="the sheet of Excel files (default: the first)")
+    about = "the encoding of the files, such as cp1252 of Excel on Windows (default: utf-8)"
+    p.add_argument("--encoding", metavar="NAME", help=about)
     group = p.add_argument_group("columns of tables, by name or number")
     for name, about in COLUMN_OPTIONS.items():
         option = f"--{name}-column" if name in taken else f"--{name}"

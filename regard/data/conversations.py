@@ -13,7 +13,7 @@ from regard.data.files import (
     empty_file,
     expand_folders,
     normalize_newlines,
-    open_file,
+    open_text,
     read_jsonl,
 )
 from regard.data.pairs import SUFFIXES, Pair, UserReply, locate_pairs, read_pairs
@@ -142,14 +142,14 @@ def read_rows(file: str) -> Iterator[tuple[str, Any]] | None:
 
 
 def begins_list(path: str) -> bool:
-    with open_file(path) as file:
+    with open_text(path) as file:
         return file.read(2**10).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
 def read_json_list(path: str) -> Iterator[tuple[str, Any]]:
     """Yield the location (file:line) and the value of every item of the list in a .json file."""
     name = display_name(path)
-    with open_file(path) as file:
+    with open_text(path) as file:
         text = decode_utf8(file.read(), path).removeprefix("\ufeff")
     decoder = json.JSONDecoder()
     at, line, counted = skip_blanks(text, 0), 1, 0

@@ -57,7 +57,8 @@ def read_chunks(paths: Sequence[str]) -> Iterator[Chunk]:
         files = list(expand_folders([path]))
         empty: list[str] = []
         for file in files:
-            is_empty, source = True, None if is_text_table(file) else record_source(display_name(file))
+            is_empty = True
+            source = None if is_text_table(file) else record_source(display_name(file), "text")
             for starts, text in read_file_chunks(file):
                 is_empty = is_empty and (not text or text.isspace())
                 if starts and source is not None:

@@ -16,7 +16,15 @@ from typing import IO, Any
 
 from regard.data.archives import is_folder, list_archive, open_member, read_archive, split_path
 from regard.data.memory import is_memory
-from regard.data.reading import current_reading, reading_stream, reading_version, record_file, record_note
+from regard.data.reading import (
+    LEFT_OUT,
+    current_reading,
+    reading_stream,
+    reading_version,
+    record_file,
+    record_note,
+)
+from regard.data.recoding import recode
 from regard.errors import UserError, first_line, os_reason
 from regard.files.regular import regular_stat
 
@@ -26,9 +34,10 @@ SMALL = 2**28  # bytes that any compressed file may expand to
 PIPE_WAIT = 60.0  # seconds for the first byte of a pipe
 TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}  # that versions 1 and 2 read in folders
 CONVERTED = {".html", ".htm", ".xhtml", ".srt", ".vtt", ".warc", ".wet"}  # from version 3 on
+USUAL_IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tiff", ".webp"}  # of all that Pillow reads
 COMPRESSED = {".gz", ".xz", ".zst"}
 CONVERT = (
-    dict.fromkeys((".heic", ".heif"), " (convert to .png, or pip install pillow-heif)")
+    dict.fromkeys((".heic", ".heif"), " (convert to .png, or: pip install pillow-heif)")
     | {".svg": " (convert to .png)"}
     | dict.fromkeys((".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".wma"), " (convert to .wav)")
     | dict.fromkeys((".zip",), " (give it by itself)")
@@ -64,11 +73,11 @@ def list_files(folder: str, suffixes: Set[str] | None = None, what: str = "text"
         there = f" (only {kinds})" if kinds else ""
         raise UserError(
             f"{folder}: no {what} in this folder{there}; add files with the suffix "
-            f"{' '.join(sorted(suffixes))}"
+            f"{' '.join(sorted(suffixes & USUAL_IMAGES or suffixes))}"
         )
     if kinds:
         record_note(
-            f"{folder}: left out {left_out.total():,} of {left_out.total() + len(paths):,} files, which are "
+            f"{folder}{LEFT_OUT}{left_out.total():,} of {left_out.total() + len(paths):,} files, which are "
             f"no {what} by their suffix: {kinds}"
         )
     return sorted(paths)
@@ -262,10 +271,18 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
 # Text
 
 
+@contextlib.contextmanager
+def open_text(path: str) -> Iterator[IO[bytes]]:
+    """Open a file as `open_file` does; its text is recoded to UTF-8 where that is known to be needed."""
+    with open_file(path) as file:
+        is_recoded = reading_version() > 1
+        yield recode(file, display_name(path), current_reading().encoding) if is_recoded else file
+
+
 def read_lines(path: str) -> Iterator[bytes]:
     """Yield the lines of a file, newlines included; raise UserError at a line that cannot be text."""
     name = display_name(path)
-    with open_file(path) as file:
+    with open_text(path) as file:
         number = 0
         # One byte more than allowed, for the newline; an endless line is never held in memory.
         while line := file.readline(MAX_LINE + 1):
@@ -275,7 +292,7 @@ def read_lines(path: str) -> Iterator[bytes]:
             if b"\0" in line:
                 raise UserError(
                     f"{name}:{number}: a zero byte, so this is not a text file; "
-                    "if it is UTF-16, convert it with: iconv -f utf-16 -t utf-8"
+                    "if it is UTF-16, add --encoding utf-16, or convert it with: iconv -f utf-16 -t utf-8"
                 )
             if line.endswith(b"\r\n") and reading_version() > 1:
                 line = line[:-2] + b"\n"
@@ -290,7 +307,7 @@ def decode_utf8(data: bytes | bytearray, path: str, number: int = 1) -> str:
         line = number + data.count(b"\n", 0, error.start)
         raise UserError(
             f"{display_name(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
-            "if the file is Latin-1, convert it with: iconv -f latin1 -t utf-8"
+            "if the file is Latin-1, add --encoding latin1, or convert it with: iconv -f latin1 -t utf-8"
         ) from None
 
 

@@ -122,7 +122,7 @@ def read_class_folders(folder: str) -> Iterator[tuple[ImageSource, str]]:
     if any(is_idx(name) for name, _ in list_entries(folder)):
         raise UserError(f"{folder}: a folder of IDX files; give {folder}/...images-idx3-ubyte")
     suffixes = readable_suffixes() if reading_version() > 1 else SUFFIXES
-    source = record_source(folder)
+    source = record_source(folder, "image")
     for path in list_files(folder, suffixes, "image"):
         name, *below = Path(path).relative_to(folder).parts
         check_name(name)
@@ -147,7 +147,7 @@ def read_files(path: str, layout: Layout) -> Iterator[tuple[ImageSource, dict[st
 
 def image_finder(path: str) -> Callable[[str], ImageSource | None]:
     """Return a function that finds the images named in a table: in the .tar or the folder of the table's
-    name, or in the table's own folder."""
+    name, or in the table's own folder, or in the only folder there."""
     suffix = content_suffix(path)
     stem = path[: path.lower().rindex(suffix)] if suffix else path
     if os.path.isfile(tar := f"{stem}.tar"):
@@ -163,10 +163,12 @@ def image_finder(path: str) -> Callable[[str], ImageSource | None]:
         name = name.removeprefix("captions_")
         folders += [os.path.join(where, name), os.path.join(os.path.dirname(where), name)]
     folder = next((path for path in folders if is_folder(path)), os.path.dirname(path))
+    beside = [name for name, is_dir in list_entries(folder or ".") if is_dir] if folder not in folders else []
+    places = [folder, os.path.join(folder, beside[0])] if len(beside) == 1 else [folder]
 
     def find(name: str) -> ImageSource | None:
-        file = os.path.join(folder, name)
-        return find_source(file) if is_file(file) else None
+        files = [os.path.join(place, name) for place in places]
+        return next((find_source(file) for file in files if is_file(file)), None)
 
     return find
 
@@ -192,7 +194,7 @@ def read_idx_images(
             raise UserError(
                 f"{path}: {len(pixels):,} images, but {len(classes):,} labels beside them; get both again"
             )
-        source = record_source(path)
+        source = record_source(path, "image")
         for number, label in enumerate(classes.tolist(), 1):
             source.add({"image": number, "label": label})
         H, W = pixels.shape[1:]

@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from regard.data.archives import archive_of
+from regard.data.recoding import check_encoding
 
 # How files are read and split. In version 1, Windows' line ends stay, a header is a pair, CoNLL-U is not
 # known, of images only PNG, JPEG and WebP are read, folders named train and val are like any others, and rows
@@ -14,6 +15,7 @@ from regard.data.archives import archive_of
 # without them. A run goes on with the version that it began with.
 VERSION = 3
 EXAMPLES, LONGEST = 2, 60  # that are shown of what was read, and their characters
+LEFT_OUT = ": left out "  # in a note about files
 EXAMPLE = "  example: "  # what a line with one begins with
 
 
@@ -30,6 +32,7 @@ class ReadConfig:
     stream: bool = False  # texts are read while training, and datasets on the hub not copied to the disk
     columns: dict[str, str] | None = None  # of tables, by field: {text = "review"}; None: by their names
     sheet: str | None = None  # of Excel files; None: the first
+    encoding: str | None = None  # of texts; None: UTF-8, or UTF-16 with a byte order mark
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not self.max_bytes > 0:
@@ -38,6 +41,8 @@ class ReadConfig:
             raise ValueError(f"version={self.version} must be from 1 to {VERSION}")
         if self.fold < 0:
             raise ValueError(f"fold={self.fold} must not be negative")
+        if self.encoding is not None:
+            check_encoding(self.encoding)
 
 
 @dataclass
@@ -45,6 +50,7 @@ class Source:
     """What was read of a file, folder or dataset."""
 
     name: str
+    unit: str = "row"  # what is counted
     rows: int = 0  # that are used
     columns: dict[str, str] = field(default_factory=dict)  # of a table: which column each field is read from
     is_guess: bool = False  # the columns are not named as the fields are
@@ -74,6 +80,7 @@ class Reading:
     columns: Mapping[str, str] = field(default_factory=dict)  # as in ReadConfig: tables must have them
     stream: bool = False
     sheet: str | None = None
+    encoding: str | None = None
     usual_columns: Mapping[str, str] = field(default_factory=dict)  # those of a run, that tables may have
     notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
     files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
@@ -92,6 +99,7 @@ def read_together(
     usual_columns: Mapping[str, str] | None = None,
     stream: bool | None = None,
     sheet: str | None = None,
+    encoding: str | None = None,
 ) -> Iterator[Reading]:
     """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
 
@@ -105,6 +113,7 @@ def read_together(
         around.columns if columns is None else columns,
         around.stream if stream is None else stream,
         around.sheet if sheet is None else sheet,
+        around.encoding if encoding is None else encoding,
         around.usual_columns if usual_columns is None else usual_columns,
     )
     token = _reading.set(reading)
@@ -127,9 +136,9 @@ def record_reading(reading: Reading) -> None:
     around.sources |= reading.sources
 
 
-def record_source(name: str) -> Source:
+def record_source(name: str, unit: str = "row") -> Source:
     """Return the record of what is read of a file, folder or dataset, begun anew."""
-    source = current_reading().sources[name] = Source(name)
+    source = current_reading().sources[name] = Source(name, unit)
     return source
 
 
@@ -186,11 +195,13 @@ def describe_sources(
         for reason, (count, where) in source.left_out.items():
             before, first = left_out.get(reason, (0, where))
             left_out[reason] = before + count, first
+    has_note = any(LEFT_OUT in note for note in more)
     reasons = [f"{count:,} with {reason}, {where} first" for reason, (count, where) in left_out.items()]
-    size = f"{'more than ' * is_part}{rows:,} row{'s' * (rows != 1)}"
+    units = {source.unit for source in read}
+    size = f"{'more than ' * is_part}{rows:,} {units.pop() if len(units) == 1 else 'row'}{'s' * (rows != 1)}"
     return [
         f"data: {name}: {size}{': ' * bool(columns)}{columns}{guess}",
-        f"  left out: {'; '.join(reasons) or 'nothing'}",
+        f"  left out: {'; '.join(reasons) or ('nothing' if not has_note else 'see the note')}",
         *([f"  split: {split}"] if split else []),
         *more,
         *(f"{EXAMPLE}{' | '.join(f'{k}: {v}' for k, v in example.items())}" for example in read[0].examples),

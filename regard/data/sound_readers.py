@@ -51,7 +51,7 @@ def read_sound_classes(paths: Sequence[str]) -> list[LabelledSound]:
 def read_folder(folder: str) -> Iterator[LabelledSound]:
     """Yield the recordings FOLDER/CLASS/VOICE/any.wav, FOLDER/CLASS/VOICE_nohash_1.wav,
     FOLDER/CLASS/CLASS_VOICE_1.wav, FOLDER/CLASS/any.wav or FOLDER/CLASS_VOICE_1.wav."""
-    source = record_source(folder)
+    source = record_source(folder, "recording")
     for path in list_files(folder, SUFFIXES, "recording"):
         *folders, file = Path(path).relative_to(folder).parts
         stem = file[: -len(".wav")]

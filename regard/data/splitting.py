@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from regard.data.archives import enter_archive, is_folder, list_entries
-from regard.data.files import COMPRESSED
+from regard.data.files import COMPRESSED, content_suffix
 from regard.data.reading import reading_fold, reading_version, record_note
+from regard.data.tables import SUFFIXES
+from regard.errors import UserError
 
 TRAIN = ("train", "training")
 VALID = ("valid", "val", "validation", "dev")
@@ -87,10 +89,36 @@ def _has_classes(folder: str, name: str) -> bool:
     return bool(inside) and (has_recordings or all(is_dir for _, is_dir in inside))
 
 
-def use_splits(paths: Sequence[str], valid: Sequence[str], has_classes: bool) -> tuple[list[str], list[str]]:
+def enter_folder(path: str, has_classes: bool, has_media: bool) -> str:
+    """Return the path of what a folder or .zip was given for: the only folder in an archive; with images or
+    recordings (`has_media`), the table that names them."""
+    if not has_media or reading_version() < 3 or not is_folder(path):
+        return enter_archive(path, has_classes)
+    inner = path
+    while len(entries := list_entries(inner)) == 1 and entries[0][1]:
+        inner = os.path.join(inner, entries[0][0])
+    files = [name for name, is_dir in entries if not is_dir]
+    tables = [name for name in files if content_suffix(name) in SUFFIXES and not _is_about(name)]
+    has_named = has_classes and any(RECORDING.fullmatch(name) for name in files)
+    if not tables or has_named or (has_classes and len(entries) - len(files) > 1):
+        return enter_archive(path, has_classes)
+    if len(tables) > 1:
+        listed = ", ".join(tables[:5])
+        raise UserError(f"{inner}: several tables, {listed}; give one of them, and another with --valid")
+    record_note(f"{path}: what its table {tables[0]} names")
+    return os.path.join(inner, tables[0])
+
+
+def _is_about(name: str) -> bool:
+    return Path(name.lower()).stem in ABOUT
+
+
+def use_splits(
+    paths: Sequence[str], valid: Sequence[str], has_classes: bool, has_media: bool = False
+) -> tuple[list[str], list[str]]:
     """Return what to train on and to evaluate on, where folders have splits of their own."""
-    train, held_out = [], [enter_archive(str(path), has_classes) for path in valid]
-    for path in (enter_archive(str(path), has_classes) for path in paths):
+    train, held_out = [], [enter_folder(str(path), has_classes, has_media) for path in valid]
+    for path in (enter_folder(str(path), has_classes, has_media) for path in paths):
         splits = find_splits(path, has_classes) if reading_version() > 1 and is_folder(path) else {}
         train.append(splits.get("train", path))
         if not splits:
@@ -103,10 +131,10 @@ def use_splits(paths: Sequence[str], valid: Sequence[str], has_classes: bool) ->
     return train, held_out
 
 
-def choose_test(paths: Sequence[str], has_classes: bool) -> list[str]:
+def choose_test(paths: Sequence[str], has_classes: bool, has_media: bool = False) -> list[str]:
     """Return what to score on, where folders have splits of their own: test, else valid."""
     chosen = []
-    for path in (enter_archive(str(path), has_classes) for path in paths):
+    for path in (enter_folder(str(path), has_classes, has_media) for path in paths):
         splits = find_splits(path, has_classes) if reading_version() > 1 and is_folder(path) else {}
         kind = next((kind for kind in ("test", "valid") if kind in splits), None)
         chosen.append(path if kind is None else splits[kind])

@@ -20,7 +20,7 @@ from regard.data.files import (
     empty_file,
     load_hub_dataset,
     missing_file,
-    open_file,
+    open_text,
     read_jsonl,
     read_lines,
     read_tsv,
@@ -173,7 +173,7 @@ def _check_object(where: str, value: Any) -> None:
 
 
 def _read_json(path: str) -> Table:
-    with open_file(path) as file:
+    with open_text(path) as file:
         text = decode_utf8(file.read(), path).removeprefix("\ufeff")
     if not text.strip():
         raise empty_file(path)

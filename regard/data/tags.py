@@ -111,7 +111,7 @@ def _read_conll(path: str) -> list[TaggedSentence]:
     sentences = [sentence for sentence in sentences if sentence[0]]
     if not sentences:
         raise UserError(f"{display_name(path)}: no sentence in it; {EXPECTED}")
-    source = record_source(display_name(path))
+    source = record_source(display_name(path), "sentence")
     for words, tags in sentences:
         source.add({"words": words, "tags": tags})
     return sentences

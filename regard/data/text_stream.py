@@ -289,7 +289,7 @@ def open_stream(
     sample: list[tuple[int, int, str]] = []
     counted = int(HELD_OUT / max(config.holdout, LEAST)) if hold_out else 0  # characters
     characters, most = 0, max(counted, SAMPLE if tokenizer is None else 1)
-    source = record_source(f"{paths[0]}, the beginning")
+    source = record_source(f"{paths[0]}, the beginning", "text")
     for unit, number, text in chain.from_iterable(
         ((unit, number, text) for number, (_, text) in enumerate(read(0))) for unit, read in enumerate(units)
     ):

@@ -31,7 +31,8 @@ def export(
 
     `hf` is Hugging Face's layout, which `load` reads, too. With a `dtype` of fewer bits than float32, it is a
     folder for `load` alone, or a GGUF file. `license` is the hub's name of a licence, such as apache-2.0, for
-    the model's card; otherwise it is that of the model it began from, if a card says so.
+    the model's card; otherwise it is that of the model it began from, if a card says so. Weights of fewer
+    bits are written as they were loaded: load a GGUF file in float32 to write what it holds.
     """
     if to not in EXPORTS:
         raise UserError(f"to={to} is not known; known are {', '.join(EXPORTS)}")

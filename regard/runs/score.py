@@ -45,7 +45,7 @@ def score_model(
     if against is not None:
         check_comparable(task, against.task)
     with read_together(usual_columns=usual_columns(model)) as reading:
-        data = task.held_out(choose_test(paths, task.has_class_folders))
+        data = task.held_out(choose_test(paths, task.has_class_folders, task.has_media))
     record_reading(reading)
     if by_position:
         return evaluate_positions(model, data)

@@ -115,6 +115,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
     reads = "image"
     ask_batch_size = 64
     inherits = ("size", "channels")
+    has_media = True
     generation: ClassVar = {"max_new_tokens": 60, "temperature": 0.0, "num_beams": 4}
 
     @property

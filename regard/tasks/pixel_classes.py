@@ -107,7 +107,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     kinds = ("vit",)
     specials = ()
     builtin = (), ()  # synthetic
-    static_shapes = has_references = shows_scores = has_class_folders = True
+    static_shapes = has_references = shows_scores = has_class_folders = has_media = True
     data_settings = ("labels", "mean", "std", "weights", "metric")
     ask_batch_size = 64
     normalised: ClassVar[Text] = IMAGE  # what the page says about pixels as the network reads them

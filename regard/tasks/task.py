@@ -49,6 +49,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     builtin: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]  # files to train and evaluate on by default
     data_settings: ClassVar[tuple[str, ...]] = ()  # settings that follow from the data, not for others
     has_class_folders: ClassVar[bool] = False  # its folders are named after classes
+    has_media: ClassVar[bool] = False  # it reads images or recordings, which a table may name
     inherits: ClassVar[tuple[str, ...]] = ()  # settings taken over from the model that it starts from
     for_writers: ClassVar[str | None] = None  # the task that takes its place for models that continue texts
     measures_base: ClassVar[bool] = False  # the model that it starts from is evaluated, too

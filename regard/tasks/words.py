@@ -121,7 +121,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
             Stream([text.ids for text in side], sum(text.bytes for text in side)) for side in sides
         )
         known = tokenizer.vocab - len(cls.specials)
-        notes = [f"{known:,} words occur at least {data.least} times"]
+        notes = [f"{known:,} words occur at least {data.least} time{'s' * (data.least != 1)}"]
         return Corpus(train, evaluation if len(evaluation) >= 2 else None, tokenizer, notes=notes)
 
     def held_out(self, paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:

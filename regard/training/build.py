@@ -85,6 +85,7 @@ def run_job(job: Job, live: LivePage | None = None) -> torch.device:
             reading.columns,
             stream=reading.stream,
             sheet=reading.sheet,
+            encoding=reading.encoding,
         ):
             trainer = assemble(job, config, device)
         trainer.live = live
@@ -116,6 +117,7 @@ def plan(
         columns=reading.columns,
         stream=reading.stream,
         sheet=reading.sheet,
+        encoding=reading.encoding,
     ):
         task_class, _ = find_task(job.sections["task"].get("name"), config)
         if job.teachers:
@@ -258,7 +260,9 @@ def use_data(job: Job, task_class: type[Task]) -> None:
         job.data, held = ([str(here / name) for name in names] for names in task_class.builtin)
         job.valid, job.built_in = job.valid or held, True
     with read_together() as reading:
-        job.data, job.valid = use_splits(job.data, job.valid, task_class.has_class_folders)
+        job.data, job.valid = use_splits(
+            job.data, job.valid, task_class.has_class_folders, task_class.has_media
+        )
     job.notes = list(reading.notes)
 
 

@@ -168,6 +168,8 @@ def damaged_image(source: ImageSource, error: Exception) -> UserError:
     if isinstance(error, UserError):
         return error
     reason = "" if "cannot identify" in str(error) else f" ({first_line(error)})"  # it names no file
+    if source.name.lower().endswith((".heic", ".heif")) and importlib.util.find_spec("pillow_heif") is None:
+        return UserError(f"{source.name}: HEIC; convert it to .png or .jpg, or: pip install 'regard[heic]'")
     known = "PNG, JPEG or WebP" if source.formats == WEB else "image, such as a PNG, JPEG or WebP"
     return UserError(f"{source.name}: not a complete {known}{reason}; remove it or get it again")
 

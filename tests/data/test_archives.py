@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.errors import user_error
 from helpers.sounds import write_wav
 from regard.data import archives
 from regard.data.documents import read_documents
@@ -224,3 +225,29 @@ def test_folders_whose_names_end_in_zip_stay_folders(tmp_path: Path) -> None:
     (folder / "a.txt").write_text("text")
     assert archives.split_path(str(folder / "a.txt")) is None
     assert list(read_documents([str(folder)])) == ["text"]
+
+
+@pytest.mark.parametrize("images", ["", "photos/"])  # beside the table, or in the only folder there
+def test_a_folder_or_zip_with_images_and_their_table(tmp_path: Path, images: str) -> None:
+    folder = tmp_path / "my data" / "größe"
+    for n, name in enumerate(("a b.png", "c.png", "d.png")):
+        draw(folder / images / name, n)
+    (folder / "labels.csv").write_text("image,label,caption\na b.png,x,an a\nc.png,y,a c\n")
+    archive = Path(pack(folder)).rename(tmp_path / "packed.zip")
+    for path in (str(tmp_path / "my data"), str(archive)):
+        for has_classes in (True, False):
+            with read_together() as reading:
+                (table,), _ = use_splits([path], [], has_classes, has_media=True)
+                assert choose_test([path], has_classes, has_media=True) == [table]
+            assert "labels.csv" in next(iter(reading.notes))
+        assert read_image_classes([table])[1] == ["x", "y"]
+        assert read_captions([table])[1] == [["an a"], ["a c"]]
+    (folder / "more.csv").touch()
+    user_error(lambda: use_splits([str(folder)], [], True, has_media=True), "labels.csv, more.csv", "--valid")
+
+
+def test_a_table_beside_class_folders_is_not_asked(tmp_path: Path) -> None:
+    for n, name in enumerate(("cat", "dog")):
+        draw(tmp_path / name / "a.png", n)
+    (tmp_path / "notes.csv").write_text("image,label\nx,y\n")
+    assert use_splits([str(tmp_path)], [], True, has_media=True) == ([str(tmp_path)], [])

@@ -1,5 +1,7 @@
 """Images and recordings inside tables, and images in memory; formats of images that Pillow reads."""
 
+import base64
+import importlib.util
 import io
 import sys
 from pathlib import Path
@@ -15,8 +17,9 @@ import regard
 from helpers.errors import user_error
 from helpers.sounds import wav_bytes
 from regard.data.image_readers import read_captions, read_image_classes
+from regard.data.images import find_image
 from regard.data.memory import list_inputs, name_data
-from regard.data.reading import read_together
+from regard.data.reading import describe_sources, read_together
 from regard.data.sound_readers import read_sound_classes
 from regard.data.sounds import open_sound
 from regard.vision import decoding
@@ -178,3 +181,36 @@ def test_heic_is_read_where_its_package_is(tmp_path: Path, monkeypatch: pytest.M
         Image.EXTENSION.update(extensions)
         for each in caches:
             each.cache_clear()
+
+
+# A HEIC file of 16 x 16 pixels, as pillow-heif writes it.
+HEIC = base64.b64decode(
+    "AAAAHGZ0eXBoZWljAAAAAG1pZjFoZWljbWlhZgAAAXxtZXRhAAAAAAAAACFoZGxyAAAAAAAAAABwaWN0AAAAAAAAAAAAAAAAAAAAACJp"
+    "bG9jAAAAAERAAAEAAQAAAAABoAABAAAAAAAAACgAAAAjaWluZgAAAAAAAQAAABVpbmZlAgAAAAABAABodmMxAAAAAA5waXRtAAAAAAAB"
+    "AAAA/GlwcnAAAADcaXBjbwAAAHVodmNDAQNwAAAAkAAAAAAAHvAA/P34+AAADwNgAAEAGEABDAH//wNwAAADAJAAAAMAAAMAHroCQGEA"
+    "AQApQgEBA3AAAAMAkAAAAwAAAwAeoCCBBZbqrprm4CGgwIAAAAyAAAADAIRiAAEABkQBwXPBiQAAABNjb2xybmNseAABAA0ABoAAAAAU"
+    "aXNwZQAAAAAAAABAAAAAQAAAAChjbGFwAAAAEAAAAAEAAAAQAAAAAf///9AAAAAC////0AAAAAIAAAAQcGl4aQAAAAADCAgIAAAAGGlw"
+    "bWEAAAAAAAAAAQABBYECAwWEAAAAMG1kYXQAAAAkKAGvC0hOQ4D1/TpX/8oFvn6QZ95EheWo1WpWgJySOXqQK4Cw"
+)
+
+
+def test_a_real_heic_file(tmp_path: Path) -> None:
+    path = tmp_path / "owl" / "IMG_0001.HEIC"
+    path.parent.mkdir()
+    path.write_bytes(HEIC)
+    IMAGES[0].save(path.parent / "a.png")
+    with read_together() as reading:
+        images, _ = read_image_classes([str(tmp_path)])
+    if importlib.util.find_spec("pillow_heif") is None:
+        assert len(images) == 1
+        (note,) = reading.notes
+        assert "1 of 2 files" in note
+        assert "1 .heic" in note
+        lines = describe_sources(reading.sources.values(), "", notes=reading.notes)
+        assert "nothing" not in lines[1]
+        source = find_image(str(path))
+        user_error(lambda: decoding.decode_image(source, (3, 16, 16)), path, "HEIC", "regard[heic]")
+    else:
+        red, green, blue = decoding.decode_image(find_image(str(path)), (3, 16, 16)).mean(axis=(1, 2))
+        assert len(images) == 2
+        assert red > 150 > 80 > max(green, blue)

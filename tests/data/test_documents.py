@@ -94,7 +94,7 @@ def test_empty_in_a_folder_and_empty_folder(tmp_path):
 def test_binary(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nfine\nnot\0fine\n")
     user_error(lambda: read(tmp_path / "a.txt"), f"{tmp_path / 'a.txt'}:3:", "zero byte")
-    (tmp_path / "b.txt").write_bytes("wide".encode("utf-16"))
+    (tmp_path / "b.txt").write_bytes("wide".encode("utf-16-le"))  # without a mark that says so
     user_error(lambda: read(tmp_path / "b.txt"), f"{tmp_path / 'b.txt'}:1:", "utf-16")
 
 

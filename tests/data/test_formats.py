@@ -360,7 +360,7 @@ def test_every_format_has_the_same_rows(tmp_path: Path, case: Case) -> None:
     lines = describe_sources(reading.sources.values(), "all to train on")
     if case.name != "pairs":  # of which the first file is looked at before
         assert len(lines) in (4, 5)
-        assert f"{len(rows):,} row" in lines[0]
+        assert f": {len(rows):,} " in lines[0]
 
 
 def test_options_are_the_fields_of_recipes() -> None:

@@ -33,7 +33,7 @@ MALFORMED = [
         ["a.csv:5: an empty text", "3 of 40 rows"],
     ),
     ("classify", "a.csv", b'text,label\n"a,b\nc,d\n', {}, ["a.csv:2: not CSV", "double"]),
-    ("classify", "a.csv", LABELLED.encode("utf-16"), {}, ["a.csv:1", "zero byte", "utf-16"]),
+    ("classify", "a.csv", LABELLED.encode("utf-16-le"), {}, ["a.csv:1", "zero byte", "utf-16"]),
     ("classify", "a.csv", "text,label\ncafé,b\n".encode("latin1"), {}, ["a.csv:2: byte 0xe9 is not UTF-8"]),
     (
         "classify",

@@ -38,7 +38,7 @@ def test_answers_become_likelier(tmp_path: Path, adapter: bool) -> None:
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     model = load(tmp_path / "run", "cpu")
     export(model, tmp_path / "merged")
-    export(load(smollm2(), "cpu"), tmp_path / "base")
+    export(load(smollm2(), "cpu", "float32"), tmp_path / "base")
     ids = torch.tensor([model.task.prompt([{"role": "user", "content": "Hi how are you"}])])
     read = transformers.AutoModelForCausalLM.from_pretrained
     theirs = peft.PeftModel.from_pretrained(read(tmp_path / "base"), str(tmp_path / "run"))

@@ -22,6 +22,7 @@ from helpers.errors import user_error
 from helpers.ggufs import SIZES, gguf, llama, numbers, smollm2, text, weights, write
 from helpers.runs import before
 from helpers.sums import check_sums
+from regard import cli
 from regard.convert.gguf import llamacpp
 from regard.convert.gguf.quants import QUANT_TYPES
 from regard.convert.gguf.reader import Gguf
@@ -179,6 +180,17 @@ def test_as_transformers(tmp_path, spoken, kind, quant, tied):
     assert isinstance(weight, Int8Weight if quant == 8 else Int4Weight)
     assert (weight.dequantize() - exact).norm() < 0.01 * exact.norm()
     assert is_quantized(small)
+
+
+def test_an_exported_folder_has_the_numbers_of_the_file(tmp_path, spoken):
+    """The scales of small weights are rounded; those of an export are not."""
+    tensors = weights(len(spoken["tokenizer.ggml.tokens"]), np.random.default_rng(1), quant=3)
+    path = write(tmp_path / "a.gguf", llama() | spoken, tensors)
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["export", str(path), str(tmp_path / "out")])
+    want, got = (regard.load(each, "cpu", "float32").model for each in (path, tmp_path / "out"))
+    for name, tensor in want.state_dict().items():
+        assert torch.equal(tensor, got.state_dict()[name]), name
 
 
 @pytest.mark.parametrize("quant", [2, 3, 6, 8, 12, 14])
