@@ -6,8 +6,9 @@ The model is a GPT with random weights and GPT-2's 12 layers of 12 heads. Times 
 navigation or a key until the image is drawn, with the server on this machine. PYTHON is an interpreter with
 BertViz; FOLDER holds the libraries that BertViz loads from the network: require.min.js, d3.min.js,
 jquery.min.js. A dash stands for more than LIMIT seconds. With `--demo RUN`, such as that of `regard demo`,
-only its scene is measured: the first paint, the picture once its numbers have come, a zoom from the model to
-a block, and a keystroke until the picture of the new text is drawn. Ends with one JSON line.
+only its scene is measured: the first paint, beside that of one line of text from the same server, the picture
+once its numbers have come, a zoom from the model to a block, and a keystroke until the picture of the new
+text is drawn. Ends with one JSON line.
 """
 
 import argparse
@@ -132,6 +133,7 @@ def open_page(browser: Browser, url: str, selector: str) -> tuple[Page, dict[str
     page.add_init_script(DRAWN)
     page.goto(url, wait_until="commit", timeout=1000 * LIMIT)
     picture = page.evaluate("selector => window.drawn(selector)", selector)
+    page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length")
     start = page.evaluate("""() => ({
       paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime,
       bytes: [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
@@ -186,8 +188,12 @@ def measure_scene(browser: Browser, rounds: int, run: str) -> dict[str, float]:
     starts: list[dict[str, float]] = []
     frames: list[float] = []
     keys: list[float] = []
+    blank: list[float] = []
     with serve_session(Session(trained, text)) as url:
         for n in range(rounds + 1):
+            page, start = open_page(browser, f"{url}missing", "body")
+            page.close()
+            blank.append(start["paint"])
             page, start = open_page(browser, url, ".ribbons.strong path")
             came = page.evaluate(CAME)
             starts.append(start | {"after": start["picture"] - came})
@@ -197,6 +203,7 @@ def measure_scene(browser: Browser, rounds: int, run: str) -> dict[str, float]:
             page.close()
     frames.sort()
     return {
+        "a line of text: first paint": statistics.median(blank[1:]),
         "demo: first paint": statistics.median(one["paint"] for one in starts[1:]),
         "demo: picture": statistics.median(one["picture"] for one in starts[1:]),
         "demo: picture after its numbers": statistics.median(one["after"] for one in starts[1:]),

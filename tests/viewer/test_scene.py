@@ -258,6 +258,32 @@ def test_presentation_and_table(tab):
     assert list(map(float, cells)) == pytest.approx(weights.flatten().tolist(), abs=5.1e-5)
 
 
+def test_a_handout_has_the_whole_picture(tab):
+    """As it is on the screen, and as wide as the paper."""
+    it = tab("gpt", viewport={"width": 1440, "height": 900})
+    it.page.wait_for_selector(".slab .beads")
+    it.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    it.page.emulate_media(media="print")
+    assert not it.page.is_visible("header")
+    stage = it.page.locator(".stage").bounding_box()
+    assert 1000 < stage["x"] + stage["width"] <= 1040
+    chips = it.page.eval_on_selector_all(
+        ".chip, .leaf", "all => all.map(e => e.getBoundingClientRect().right)"
+    )
+    assert max(chips) <= stage["x"] + stage["width"]
+    it.page.emulate_media(media="screen")
+
+
+@pytest.mark.parametrize("kind", ["transformer", "vit"])
+def test_presentation_cuts_no_word_off(tab, kind):
+    it = tab(kind, "#view=look&present=1", viewport={"width": 1440, "height": 900})
+    it.page.wait_for_selector("body.present .queries .chip")
+    widths = "all => all.map(b => [b.scrollWidth, b.clientWidth])"
+    assert all(full <= room for full, room in it.page.eval_on_selector_all(".chip bdi", widths))
+    assert it.page.evaluate(SHARE) >= 0.6
+    assert it.page.evaluate("document.documentElement.scrollHeight <= innerHeight + 1")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(tab, scheme):
     for kind, depths in {

@@ -117,6 +117,17 @@ export const look = {
   },
 };
 
+const PAPER = 1020; // pixels of a page across, without its margins
+
+/** A handout has the picture as it is on the screen, as wide as the paper. */
+addEventListener("beforeprint", () => {
+  const stage = /** @type {HTMLElement | null} */ (document.querySelector(".stage"));
+  if (!stage) return;
+  stage.style.setProperty("--wide", `${stage.clientWidth}px`);
+  stage.style.setProperty("--tall", `${stage.clientHeight}px`);
+  stage.style.setProperty("--paper", String(PAPER / stage.clientWidth));
+});
+
 /** @type {Scene | null} */
 let lastScene = null;
 
