@@ -115,7 +115,8 @@ def highest(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
     R, V = x.shape
     rest = V // GROUP * GROUP
     if rest < FEW_GROUPS * n * GROUP:
-        return x.topk(n)  # type: ignore[return-value]
+        top, index = x.topk(n)
+        return top, index
     maxima = x[:, :rest].unflatten(1, (-1, GROUP)).amax(2)  # (R, V / GROUP)
     first = maxima.topk(n).indices[..., None] * GROUP  # (R, n, 1)
     places = (first + torch.arange(GROUP, device=x.device)).flatten(1)
