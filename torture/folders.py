@@ -17,6 +17,7 @@ from typing import Any
 
 from helpers.hostile import ODD_VALUES, mutate, mutate_json
 from regard import cli
+from regard.files import atomic
 from regard.runs import checkpoints
 from regard.training.trainer import Trainer
 from torture import commands, forks
@@ -278,10 +279,7 @@ def check_end(reference: Path, out: Path, done: list[str]) -> None:
     saved = (out / "checkpoints").resolve()  # it may be a link, which rglob does not follow
     names = ("*damaged*", "thesis*", "step-9999*")
     for path in [path for folder in (out, saved) for name in names for path in folder.rglob(name)]:
-        if path.is_symlink():
-            path.unlink()
-        elif path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+        atomic.remove(path)
     try:
         check_same_run(reference, out)
     except (AssertionError, ValueError, OSError) as e:

@@ -195,7 +195,8 @@ def check_config(folder: Path, module: nn.Module, task: Task, kind: str) -> None
             filled: Any = recipe.fill("config", values, type(config))
         except UserError as e:
             raise UserError(f"{folder / CONFIG}: {e}") from None
-        for key in values.keys() & vars(filled).keys():
+        # Of the model also what is missing, if the run's is not the default; a task may add to its settings.
+        for key in vars(filled) if config is module.config else values.keys() & vars(filled).keys():
             if (value := getattr(filled, key)) != getattr(config, key):
                 raise UserError(f"{folder / CONFIG}: {key}={str(value)[:80]} is not this run's; restore it")
     with_generation(module, task, folder, kind)

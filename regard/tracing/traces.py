@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from regard.draw.picture import Picture
 from regard.errors import UserError, suggest
+from regard.files.atomic import is_missing
 from regard.files.tensors import read_tensors, write_tensors
 from regard.tracing.names import attention_sides
 from regard.tracing.picture import Patches, draw_attention
@@ -94,11 +95,16 @@ class Trace:
         return None if session is None else session._repr_html_()
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, atomically."""
+        """Write one safetensors file, atomically.
+
+        Of files that exist, only another trace is replaced: the weights of a model have the same suffix.
+        """
+        if not is_missing(path := Path(path)):
+            check_replaceable(path)
         about = {"tokens": self.tokens, "ids": self.ids, "about": self.about, "names": self.names}
         text = json.dumps(about | {"difference": self.difference})
         sha = hashlib.sha256(text.encode()).hexdigest()
-        write_tensors(Path(path), self.tensors, {FORMAT: text, f"{FORMAT}-sha256": sha})
+        write_tensors(path, self.tensors, {FORMAT: text, f"{FORMAT}-sha256": sha})
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
@@ -114,3 +120,14 @@ class Trace:
         if set(names) != set(tensors) or set(fields) != {"tokens", "ids", "about", "difference"}:
             raise UserError(f"{path}: its tensors are not those that its metadata lists; make it again")
         return cls({name: tensors[name] for name in names}, **fields)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise UserError if a file is no trace."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            is_trace = FORMAT in (file.metadata() or {})
+    except (OSError, SafetensorError):
+        is_trace = False
+    if not is_trace:
+        raise UserError(f"{path} exists and is no trace; choose another name, or delete it if it is no use")

@@ -40,6 +40,20 @@ def test_files_that_are_no_traces(tmp_path: Path) -> None:
         Trace.load(path)
 
 
+def test_only_a_trace_is_replaced(tmp_path: Path) -> None:
+    """The weights of a model have the same suffix."""
+    path, one = tmp_path / "model.safetensors", trace(*model_and_input("gpt"))
+    for content in ({"x": torch.ones(3)}, None):
+        path.write_bytes(b"cut") if content is None else save_file(content, path)
+        there = path.read_bytes()
+        with pytest.raises(UserError, match=r"model\.safetensors exists and is no trace"):
+            one.save(path)
+        assert path.read_bytes() == there
+    path.unlink()
+    one.save(path)
+    one.save(path)
+
+
 def test_nothing_else_can_be_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     original = trace(*model_and_input("gpt"))

@@ -374,6 +374,7 @@ def test_an_edited_recipe_is_named(text, copy, change):
         ("config.json", lambda old: old[:-9], "JSON"),
         ("config.json", lambda old: old.replace('"dim": 8', '"dim": 9'), "dim=9"),
         ("config.json", lambda old: old.replace('"dim": 8', '"dim": "a"'), "dim"),
+        ("config.json", lambda old: old.replace('"dim": 8,', ""), "dim="),
         ("config.json", lambda old: old.replace("regard-gpt", "regard-bert"), "bert"),
         ("config.json", None, "no config.json"),
         ("generation_config.json", lambda old: '{"temperature": -1}', "temperature"),
