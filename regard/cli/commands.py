@@ -164,7 +164,10 @@ def prepare(options: argparse.Namespace) -> None:
     from regard.runs import recipe
     from regard.tasks import Write
 
-    sections = recipe.change(recipe.read("write"), recipe.assignments(options.set))
+    changes = recipe.assignments(options.set)
+    if options.encoding is not None:
+        changes["data.encoding"] = options.encoding
+    sections = recipe.change(recipe.read("write"), changes)
     config = recipe.fill("data", sections["data"], DataConfig)
     prepare(options.data, options.out, config, Write.specials, options.valid, part=options.part)
     print(options.out)

@@ -157,6 +157,7 @@ def build_parser() -> Parser:
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
     about = "prepare only the K-th of N parts of the files, as on one of N machines; the last one joins them"
     p.add_argument("--part", type=part_of, metavar="K/N", help=about)
+    add_encoding_option(p)
     add_set_option(p)
     for name in READING:
         about = "data.max_bytes=N: let a compressed file expand to N bytes"
@@ -178,11 +179,15 @@ def add_set_option(
     p.add_argument("--set", **REPEATED, metavar="KEY=VALUE", help=about)
 
 
+def add_encoding_option(p: argparse.ArgumentParser) -> None:
+    about = "the encoding of the files, such as cp1252 of Excel on Windows (default: utf-8)"
+    p.add_argument("--encoding", metavar="NAME", help=about)
+
+
 def add_column_options(p: argparse.ArgumentParser, taken: Sequence[str] = ()) -> None:
     """Add an option for each column; --NAME-column, where --NAME has another meaning."""
     p.add_argument("--sheet", metavar="NAME", help="the sheet of Excel files (default: the first)")
-    about = "the encoding of the files, such as cp1252 of Excel on Windows (default: utf-8)"
-    p.add_argument("--encoding", metavar="NAME", help=about)
+    add_encoding_option(p)
     group = p.add_argument_group("columns of tables, by name or number")
     for name, about in COLUMN_OPTIONS.items():
         option = f"--{name}-column" if name in taken else f"--{name}"

@@ -219,7 +219,12 @@ def prepare(
             raise UserError(f"{inputs[0]}: prepared already; give the texts")
     try:
         reading_as = read_together(
-            config.max_bytes, config.version, columns=config.columns, stream=config.stream
+            config.max_bytes,
+            config.version,
+            columns=config.columns,
+            stream=config.stream,
+            sheet=config.sheet,
+            encoding=config.encoding,
         )
         with atomic_folder(target, "--out") as draft, reading_as as reading:
             valid_paths = fetch(list(valid_paths))

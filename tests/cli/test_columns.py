@@ -114,3 +114,18 @@ def test_columns_of_another_recipe_are_refused(
     check_refused(capsys, tmp_path, refused, "--source", "--text --other --label --score")
     refused = ["train", "classify", table, "--set", "data.columns=3", "--dry-run"]
     check_refused(capsys, tmp_path, refused, "data.columns=3", "table")
+
+
+def test_an_encoding(run: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "b.csv"
+    other.write_text(table.read_text().replace("film", "café"), encoding="cp1252")
+    check_refused(capsys, tmp_path, ["score", run, other], f"{other}:2", "--encoding latin1")
+    assert "accuracy" in stdout_of(capsys, "score", run, other, "--encoding", "cp1252")
+    wrong = ["train", "classify", other, "--encoding", "cp1253x", "--dry-run"]
+    check_refused(capsys, tmp_path, wrong, "cp1253x", "cp1252")
+    options = ["--encoding", "cp1252", "--text", "q1", "--label", 3, "--steps", 1, *TINY]
+    path = train_model(tmp_path / "run", "classify", other, *options)
+    assert tomllib.loads((path / "recipe.toml").read_text())["data"]["encoding"] == "cp1252"
+    text = tmp_path / "a.txt"
+    text.write_text("Un café.\n" * 50, encoding="cp1252")
+    stdout_of(capsys, "prepare", text, "--encoding", "cp1252", "--out", tmp_path / "shards")
