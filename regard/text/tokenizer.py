@@ -149,9 +149,11 @@ class Tokenizer:
         if any(changes) or model.end_of_word_suffix or model.byte_fallback or model.fuse_unk or model.dropout:
             return None
         content = json.loads(self.inner.to_str())
+        vocabulary = content["model"]["vocab"]
         if content["model"]["merges"] or not all(token["special"] for token in content["added_tokens"]):
             return None
-        vocabulary = content["model"]["vocab"]
+        if model.unk_token not in vocabulary:  # the library says what is wrong
+            return None
         ids = np.full(sys.maxunicode + 1, vocabulary[model.unk_token], dtype=np.int32)
         for token in (token for token in vocabulary if len(token) == 1):
             ids[ord(token)] = vocabulary[token]

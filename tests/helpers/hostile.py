@@ -1,6 +1,7 @@
 """Valid model folders, ways to damage them, and limits that must hold when a damaged one is read."""
 
 import contextlib
+import copy
 import faulthandler
 import json
 import os
@@ -345,7 +346,7 @@ def mutate_json(rng: random.Random, raw: bytes) -> bytes | None:
             elif way == 2:
                 inner[key] = inner[rng.choice(keys)]
             else:
-                inner[key] = rng.choice(ODD_VALUES)
+                inner[key] = copy.deepcopy(rng.choice(ODD_VALUES))  # it may be changed next
             break
     header = json.dumps(top).encode()
     return join_safetensors(header, split_safetensors(raw)[1]) if safetensors else header

@@ -8,6 +8,7 @@ from regard.serve import connections, log, page, registry, requests, sessions
 from regard.serve.connections import ConnectionLimits
 from regard.serve.places import MAX_PLACES, PLACES
 from regard.serve.registry import ServerLimits
+from regard.text import chat_template
 
 ROOT = Path(__file__).parents[2]
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -68,6 +69,12 @@ def test_limits_are_those_of_the_code():
         ("pixels", LIMITS["pixels"]),
     ):
         assert [value for what, value in serving.items() if what.startswith(begins)] == [want]
+
+
+def test_limits_of_templates_are_those_of_the_code():
+    seconds, megabytes = chat_template.SECONDS, chat_template.MEMORY // MIB
+    stated = f"{seconds:g} s of processor time for a conversation and {megabytes} MiB"
+    assert stated in (ROOT / "SECURITY.md").read_text("utf-8")
 
 
 def test_named_tests_exist():

@@ -184,3 +184,12 @@ def test_a_part_of_another_kind_is_refused_in_one_line(part, value):
         assert Tokenizer.read(changed(**parts), FILE).encode("a")
     else:
         user_error(lambda: Tokenizer.read(changed(**parts), FILE), FILE)
+
+
+def test_an_unknown_token_that_is_in_no_vocabulary():
+    """Every character is looked up in a table, but not these."""
+    content = json.loads(train_tokenizer("char", ["the cat"], 30, ["<s>"]).inner.to_str())
+    content["model"]["unk_token"] = "<uink>"
+    tokenizer = Tokenizer.read(json.dumps(content), Path("w"))
+    assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+    user_error(lambda: tokenizer.encode("x"), "<uink>")
