@@ -98,14 +98,36 @@ def test_the_container_has_what_it_runs():
     assert re.search(r"^USER user$", DOCKERFILE, re.M)
 
 
-def test_slurm_starts_a_command_that_exists():
-    text = (ROOT / "deploy/slurm.sh").read_text()
+def check_launch(text):
+    """Return the options of the command that a script starts with torchrun, once both are known ones."""
     words = shlex.split(text[text.index("-m regard") :].replace("$resume", "--resume"))
-    options = build_parser().parse_args(words[2:])
-    assert (options.command, options.data, options.out, options.resume) == ("train", ["$data"], "$run", True)
     launcher = set(re.findall(r"--[a-z-]+(?= )", text[text.index("torchrun ") : text.index("-m regard")]))
     known = {string for action in get_args_parser()._actions for string in action.option_strings}
     assert launcher <= known | {string.replace("_", "-") for string in known}
+    return build_parser().parse_args(words[2:])
+
+
+def test_slurm_starts_a_command_that_exists():
+    options = check_launch((ROOT / "deploy/slurm.sh").read_text())
+    assert (options.command, options.data, options.out, options.resume) == ("train", ["$data"], "$run", True)
+
+
+def test_pods_that_train_find_each_other():
+    service, job = yaml.safe_load_all((ROOT / "deploy/train.yaml").read_text())
+    name, spec = job["metadata"]["name"], job["spec"]
+    pod, (container,) = spec["template"]["spec"], spec["template"]["spec"]["containers"]
+    assert service["spec"]["selector"] == {"job-name": name}
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["metadata"]["name"] == pod["subdomain"]
+    (script,) = container["args"]
+    assert f"--master-addr {name}-0.{pod['subdomain']} " in script
+    numbers = {each["name"]: int(each["value"]) for each in container["env"]}
+    assert numbers["MACHINES"] == spec["completions"] == spec["parallelism"]
+    assert numbers["GPUS"] == container["resources"]["limits"]["nvidia.com/gpu"]
+    options = check_launch(script)
+    where = container["volumeMounts"][0]["mountPath"]
+    assert all(path.startswith(f"{where}/") for path in (*options.data, options.out, options.recipe))
+    assert options.resume
 
 
 def test_the_recipe_of_a_large_model_is_planned(capsys, tmp_path):

@@ -3,7 +3,7 @@
 Threads only read and write files. What processes must agree on, they agree on between two steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -26,6 +26,7 @@ class BackgroundWriter:
         self.folder = folder
         self.thread = ThreadPoolExecutor(1, "checkpoint")
         self.copies: Tensors = {}  # used for every checkpoint: new memory would have to be cleared first
+        self.reserving: Future[None] | None = None
         self.parts = 1
         self.writing: Future[Digests] | None = None  # this process's part
         self.completing: Future[list[str]] | None = None  # the rest, in the first process
@@ -50,6 +51,8 @@ class BackgroundWriter:
         partial = self.folder / f".step-{step}.partial"
         part, self.parts = find_part([*weights.values(), *optimizer.values()])
         spans: Spans = {}
+        if self.reserving is not None:
+            self.reserving.result()
         weights, optimizer = self.copy_own(weights, spans), self.copy_own(optimizer, spans)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -65,20 +68,22 @@ class BackgroundWriter:
     def copy_own(self, tensors: Tensors, spans: Spans) -> Tensors:
         """Return copies of the rows that this process writes, and note in `spans` where they belong."""
         copies: Tensors = {}
-        for name, t in tensors.items():
-            if not distributed.is_first_copy(t):
-                continue
-            local = t.detach()
+        for name, local in own_tensors(tensors):
+            t = tensors[name]
             if hasattr(t, "to_local"):
-                local, rows = t.to_local().detach(), distributed.own_rows(t)
-                if rows.start == rows.stop:
-                    continue
-                spans[name] = (rows.start, len(t))
+                spans[name] = (distributed.own_rows(t).start, len(t))
             copy = self.copies.get(name)
             if copy is None or (copy.shape, copy.dtype) != (local.shape, local.dtype):
-                copy = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
+                copy = empty_copy(local)
             self.copies[name] = copies[name] = copy.copy_(local, non_blocking=True)
         return copies
+
+    def reserve(self, tensors: Tensors) -> None:
+        """Begin to allocate the copies, so that the first checkpoint does not wait for new memory."""
+        own = dict(own_tensors(tensors))
+        self.reserving = self.thread.submit(
+            lambda: self.copies.update((name, empty_copy(t).zero_()) for name, t in own.items())
+        )
 
     def is_writing(self) -> bool:
         return self.writing is not None and not self.writing.done()
@@ -113,6 +118,19 @@ class BackgroundWriter:
     def close(self) -> None:
         """Wait for this process's thread only: others may have failed."""
         self.thread.shutdown()
+
+
+def own_tensors(tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names and rows of the tensors of which this process writes some."""
+    for name, t in tensors.items():
+        if distributed.is_first_copy(t):
+            local = t.to_local() if hasattr(t, "to_local") else t
+            if local is t or len(local):  # a process may have no rows of a small tensor
+                yield name, local.detach()
+
+
+def empty_copy(t: Tensor) -> Tensor:
+    return torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda)
 
 
 def agree(problem: BaseException | None, elsewhere: str) -> None:

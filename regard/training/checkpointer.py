@@ -133,7 +133,7 @@ class Checkpointer:
     def publish(self, weights: Tensors) -> None:
         """Make these weights the model of the run. All processes must call this together."""
         if self.is_publishing:  # older ones
-            self.unreported += self.wait()
+            self.unreported = self.wait()
         full: Tensors = {}
         for name, t in weights.items():  # one after another: only the first process keeps all
             gathered = distributed.gather_full(t)
@@ -196,6 +196,12 @@ class Checkpointer:
         ]
         self.stay = stay
         return [f"saved {path}", *notices]
+
+    def reserve(self) -> None:
+        """Begin to allocate what checkpoints of several processes are copied to. Called after the first step,
+        when there is a state of the optimizer."""
+        if self.background is not None and self.background.reserving is None:
+            self.background.reserve(self.weights() | self.optimizer_state())
 
     def is_writing(self) -> bool:
         return self.background is not None and self.background.is_writing()

@@ -130,6 +130,8 @@ class Trainer:
                 if self.live is not None:
                     self.live.between_steps(self)
                 result = self.train_step()
+                if self.step == self.first_step + 1:
+                    self.checkpointer.reserve()
                 problem = self.checkpointer.data.problem()
                 interrupted, used_up, wrong_data, is_writing = distributed.all_max(
                     *(self.signal or 0, self.budget_used() >= 1, problem is not None),

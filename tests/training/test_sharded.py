@@ -16,6 +16,8 @@ from regard.runs.info import info
 from regard.runs.load import load
 from regard.runs.parts import Parts, part_names, write_part
 from regard.training import distributed
+from regard.training.background import BackgroundWriter
+from regard.training.checkpointer import Checkpointer
 from regard.training.config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -137,6 +139,30 @@ def test_damage_of_any_part_is_noticed(resumed):
     (path / "model-00003-of-00002.safetensors").rename(path / "model-00001-of-00002.safetensors")
 
 
+@pytest.mark.parametrize("holdout", [0.0, 0.1])
+def test_the_background_writes_what_one_process_writes(tmp_path, monkeypatch, holdout):
+    """Without held-out texts, each checkpoint is also the model; with them, the first one is, until the first
+    evaluation."""
+    text, outs = write_data("write", tmp_path), [tmp_path / name for name in ("plain", "background")]
+    settings = EACH | {"data__holdout": holdout, "train__evaluate": 3, "steps": 4}
+    tiny(text, outs[0], **settings)
+    init, writers = Checkpointer.__init__, []
+
+    def init_with_background(self, *args):
+        init(self, *args)
+        self.background = BackgroundWriter(self.checkpoints)
+        writers.append(self.background)
+
+    monkeypatch.setattr(Checkpointer, "__init__", init_with_background)
+    tiny(text, outs[1], **settings)
+    names = [path.relative_to(outs[0]) for path in sorted(outs[0].rglob("*.safetensors"))]
+    assert len(names) == 1 + 2 * 2
+    for name in names:
+        assert (outs[0] / name).read_bytes() == (outs[1] / name).read_bytes()
+    assert not list(outs[1].rglob(".*"))
+    assert writers[0].reserving.done()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_every_family_in_every_way(tmp_path, exact, case):
@@ -157,6 +183,9 @@ def test_rows_are_read_in_any_other_division(tmp_path):
     for n, (a, b) in enumerate([(0, 5), (5, 6), (6, 11)]):
         write_part(tmp_path / str(n), {"t": t[a:b]} | ({} if n else {"n": number}), {"t": (a, 11)})
     parts = Parts([tmp_path / str(n) for n in (2, 0, 1)])
+    write_tensors(tmp_path / "joined", parts)
+    write_tensors(tmp_path / "whole", {"t": t, "n": number})
+    assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
     assert {name: x.shape for name, x in parts.headers().items()} == {"t": (11, 7), "n": ()}
     for start in range(12):
         for stop in range(start, 12):
