@@ -214,7 +214,11 @@ def film(browser: Browser, session: Session, path: Path) -> None:
             tab.wait_for_selector(".stage > .layer:only-child")
             take(HOLD)
     tab.close()
-    palette = frames[0][0].quantize(128)
+    rests = [one for one, time in frames if time >= HOLD]
+    every = Image.new("RGB", (800, 500 * len(rests)))
+    for n, one in enumerate(rests):
+        every.paste(one, (0, 500 * n))
+    palette = every.quantize(192)
     small = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one, _ in frames]
     times = [time for _, time in frames]
     small[0].save(path, save_all=True, append_images=small[1:], duration=times, loop=0, optimize=True)

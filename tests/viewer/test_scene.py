@@ -9,6 +9,16 @@ from helpers.serving import serve_session
 KINDS = ["gpt", "bert", "transformer", "t5", "vit", "captioner", "gru"]
 SIZES = [(390, 844), (1440, 900), (2560, 1440)]
 NUMBER = "&cell=decoder.1.cross.scores:1,2,3"
+MODEL = """() => [document.querySelectorAll(".layer.model .chip").length,
+  document.querySelector(".layer.model .card-open").style.width]"""
+PAUSE = """() => {  // every motion that begins
+  const { animate } = Element.prototype;
+  Element.prototype.animate = function (...how) {
+    const motion = animate.apply(this, how);
+    motion.pause();
+    return motion;
+  };
+}"""
 SHARE = """() => {
   const box = document.querySelector(".stage").getBoundingClientRect();
   return box.width * box.height / (innerWidth * innerHeight);
@@ -72,6 +82,19 @@ def test_other_models_fill_the_window_and_no_chip_is_cut_off(tab, kind):
     assert it.page.evaluate(SHARE) >= 0.6
     widths = "all => all.map(b => [b.scrollWidth, b.clientWidth])"
     assert all(full <= room for full, room in it.page.eval_on_selector_all(".chip bdi", widths))
+
+
+def test_ribbons_have_room_at_every_width(tab):
+    """Where the parts of the model would leave none, they stand in a row below."""
+    it = tab("transformer", viewport={"width": 1440, "height": 900})
+    for width in (320, 730, 800, 1024, 1200):
+        it.page.set_viewport_size({"width": width, "height": 900})
+        it.turn("#view=look")
+        keys, queries = (
+            it.page.locator(f".{side} .chip").first.bounding_box() for side in ("keys", "queries")
+        )
+        assert queries["x"] - keys["x"] - keys["width"] > 100, width
+    it.page.set_viewport_size({"width": 1440, "height": 900})
 
 
 @pytest.mark.parametrize("kind", ["vit", "captioner"])
@@ -146,6 +169,18 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
         it.press("Escape")
         it.page.wait_for_selector(f".layer.{outer}:only-child")
     assert "depth" not in state(it)
+
+
+def test_what_is_left_moves_away_as_it_was(tab):
+    """In a zoom: it is not drawn again for the place that it has no more."""
+    it = tab("gpt", reduced_motion="no-preference")
+    it.page.wait_for_selector(".queries .chip")
+    before = it.page.evaluate(MODEL)
+    it.page.evaluate(PAUSE)
+    it.press("+")
+    it.page.wait_for_selector(".layer.block + .layer.model")
+    it.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert it.page.evaluate(MODEL) == before
 
 
 def test_a_product_plays_term_by_term(tab):

@@ -87,8 +87,8 @@ export const look = {
         (child instanceof Node ? child : String(child))));
       lightStrip(scene.keys.side, scene.weightsOf(query));
     };
-    new ResizeObserver(() => {
-      if (stage.clientWidth === width && stage.clientHeight === height) return;
+    new ResizeObserver(() => { // once it is left, the picture stays as it is: it moves away in a zoom
+      if (!stage.isConnected || (stage.clientWidth === width && stage.clientHeight === height)) return;
       const isFirst = width === 0;
       [width, height] = [stage.clientWidth, stage.clientHeight];
       const active = isFirst ? focused : layer.querySelector(":focus")?.id;

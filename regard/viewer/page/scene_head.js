@@ -101,7 +101,7 @@ function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed
   const places = narrow ? stack(width, height, scene) : spread(width, height, scene);
   const rowsOf = { rows: queries.grid || narrow ? undefined : queries.tokens, row: token };
   const keyRows = { rows: keys.grid || narrow ? undefined : keys.tokens, row: best };
-  const square = exact(weights) ? { row: token, column: best, blank, format: formatWeight } : {};
+  const square = exact(weights) ? { row: token, column: best, blank, numbers: true } : {};
   const labels = {
     rows: queries.grid ? undefined : queries.tokens, columns: keys.grid ? undefined : keys.tokens,
   };
@@ -116,7 +116,7 @@ function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed
     }],
     ["weights", weights && {
       title: "softmax", note: "who looks (row) at whom (column)", tensor: weights, signed: false,
-      ...square, ...labels, ...(changed.image ? { format: undefined } : {}), ...changed,
+      ...square, ...labels, ...(changed.image ? { numbers: false } : {}), ...changed,
     }],
     ["heads", out && { title: "× V: what comes out", tensor: out, row: token }],
   ];

@@ -18,6 +18,7 @@ export const SLAB = 32;
 export const GAP = 9;
 const MARGIN = 20;
 const [LEAST_ROW, MOST_ROW] = [22, 80];
+const RIBBONS = 140; // pixels that they need
 const NARROW = 720; // pixels, below which the answer is under the tokens
 const [TOP, WIDE_TOP] = [112, 96]; // of the first row
 const FOOT = 140; // below the last row, for the titles of slabs
@@ -86,10 +87,10 @@ function chipWidth(words) {
  * @param {Scene} scene
  * @param {number} width
  * @param {number} height
+ * @param {boolean} [narrow] also where the other parts of the model would leave no room for the ribbons
  * @returns {Plan}
  */
-export function planScene(scene, width, height) {
-  const narrow = width < NARROW;
+export function planScene(scene, width, height, narrow = width < NARROW) {
   const { items, open, keys, queries } = scene;
   const before = narrow ? [] : foldItems(items.slice(0, open));
   const after = narrow ? [] : foldItems(items.slice(open + 1));
@@ -117,6 +118,7 @@ export function planScene(scene, width, height) {
   const queryWidth = widthOf(queries, queryShown);
   const queryX = right - 14 - queryWidth - innerAfter.length * (SLAB + GAP);
   const left = (narrow ? cardX + 4 : cardX + 16) + innerBefore.length * (SLAB + GAP);
+  if (!narrow && queryX - left < RIBBONS) return planScene(scene, width, height, true);
   return {
     scene, width, height, narrow, top, bottom, end, before, after, beforeX, innerBefore, innerAfter, answer,
     card: { x: narrow ? 6 : cardX, y: 14, width: right - (narrow ? 6 : cardX), height: bottom - 6 },

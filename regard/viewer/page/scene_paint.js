@@ -21,7 +21,7 @@ const OUTLIER = 4; // times as large as 99 % of the numbers
  * @property {[number, number]} [limits] of the colours; without them, those of the numbers
  * @property {HTMLCanvasElement} [image] painted already
  * @property {Numbers | null} [blank] not 0 where a cell is masked
- * @property {(x: number) => string} [format] of numbers in cells, where there is room
+ * @property {boolean} [numbers] in the cells, where there is room
  * @property {number | null} [row] to frame
  * @property {number | null} [column] to frame
  */
@@ -91,9 +91,9 @@ export function drawMatrix(matrix, { x, y, width, height }) {
   const words = note ?? shapeWords(tensor.shape);
   const parts = [
     place(h("span", { class: "caption matrix-title" }, h("b", {}, title), ` ${words}`),
-      { x, y: y - 24, width: width + 32 }),
+      { x, y: y - 24, width: width + 16 }),
     place(paint(matrix), { x, y, width, height })];
-  if (matrix.format && width / wide >= 36 && height / tall >= 18) {
+  if (matrix.numbers && width / wide >= 44 && height / tall >= 18) {
     parts.push(place(cellNumbers(matrix, width, height), { x, y, width, height }));
   }
   if (row !== null) {
@@ -115,9 +115,12 @@ export function drawMatrix(matrix, { x, y, width, height }) {
   return parts;
 }
 
+/** A number as short as a cell. @param {number} x */
+const formatCell = (x) => x.toFixed(Math.abs(x) < 99.995 ? 2 : 0).replace("-", "−");
+
 /** @type {(matrix: Matrix, width: number, height: number) => any} */
 function cellNumbers(matrix, width, height) {
-  const { tensor: { shape: [tall, wide], data }, blank = null, format = String } = matrix;
+  const { tensor: { shape: [tall, wide], data }, blank = null } = matrix;
   const { data: pixels } = penOf(paint(matrix)).getImageData(0, 0, wide, tall);
   const texts = Array.from(data, (x, i) => {
     if ((blank && blank[i]) || !Number.isFinite(x)) return null;
@@ -125,7 +128,7 @@ function cellNumbers(matrix, width, height) {
     return s("text", {
       x: ((i % wide) + 0.5) * (width / wide), y: (Math.floor(i / wide) + 0.5) * (height / tall) + 4.5,
       fill: 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14181d" : "#ffffff",
-    }, format(x));
+    }, formatCell(x));
   });
   return s("svg", { class: "cell-numbers", width, height, "aria-hidden": "true" }, texts.filter(Boolean));
 }

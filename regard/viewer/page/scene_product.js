@@ -1,6 +1,6 @@
 /* A product with its operands: the row of one matrix times the column of the other gives the cell. */
 
-import { arrowKeys, formatNumber, formatWeight, h, onKeys, range } from "./dom.js";
+import { arrowKeys, formatNumber, h, onKeys, range } from "./dom.js";
 import { nameToken } from "./describe.js";
 import { largestWeights, tensorOrNull } from "./scene_data.js";
 import { place } from "./scene_layout.js";
@@ -113,7 +113,7 @@ class Drawing {
       ...drawMatrix({ title: titles[0], tensor: a, rows, row: at[0], signed }, this.boxes.a),
       ...drawMatrix({ title: titles[1], tensor: b, column: at[1] }, this.boxes.b),
       ...drawMatrix({
-        title: titles[2], tensor: c, columns, row: at[0], column: at[1], format: formatWeight,
+        title: titles[2], tensor: c, columns, row: at[0], column: at[1], numbers: true,
       }, this.boxes.c));
     this.cell = place(h("i", { class: "frame cell-frame", "data-zoom": "number" }), {
       x: x1 + (at[1] * wide) / S, y: y1 + (at[0] * tall) / T, width: wide / S, height: tall / T,
