@@ -128,7 +128,7 @@ def test_the_picture_shows_what_a_token_looks_at(tab, kind):
 def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     """By keyboard, through every depth; each has an address that reload and back open again."""
     motion = {"reduced_motion": "no-preference"} if kind == "gpt" else {}  # of one, which is drawn often
-    it = tab(kind, "", **motion)
+    it = tab(kind, "", viewport={"width": 1600, "height": 900}, **motion)
     attention, head, _ = opening(kind)
     it.page.click("#open-block")
     it.page.wait_for_selector(".layer.block .card-box")
