@@ -15,8 +15,6 @@ from torch.nn import functional as F
 from regard.errors import UserError
 
 NO_TOKEN = -1  # after the end of a finished hypothesis
-GROUP = 64  # numbers
-FEW_GROUPS = 4  # for each of the numbers that are looked for
 MAX_EXPONENT = 80.0  # exp of it and of its negative are normal numbers in float32
 
 
@@ -101,28 +99,9 @@ def best_candidates(sums: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor
 
     There are twice as many as beams, so that enough are left if half of them end here.
     """
-    (B, K, V), C = log_p.shape, 2 * sums.shape[1]
-    best, tokens = highest(log_p.reshape(B * K, V), min(C, V))  # (B K, c): none of the others is among C
-    top, index = (sums.view(-1, 1) + best).view(B, -1).topk(min(C, K * V))  # (B, C)
-    return top, index // best.shape[1], tokens.view(B, -1).gather(1, index)
-
-
-def highest(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n highest numbers of each row of x (R, V) and their places, as of topk, which sorts more.
-
-    They are in the n groups with the highest maxima, or in what is left after the last whole group.
-    """
-    R, V = x.shape
-    rest = V // GROUP * GROUP
-    if rest < FEW_GROUPS * n * GROUP:
-        top, index = x.topk(n)
-        return top, index
-    maxima = x[:, :rest].unflatten(1, (-1, GROUP)).amax(2)  # (R, V / GROUP)
-    first = maxima.topk(n).indices[..., None] * GROUP  # (R, n, 1)
-    places = (first + torch.arange(GROUP, device=x.device)).flatten(1)
-    places = torch.cat([places, torch.arange(rest, V, device=x.device).expand(R, -1)], dim=1)
-    top, index = x.gather(1, places).topk(n)
-    return top, places.gather(1, index)
+    K, V = log_p.shape[1:]
+    top, index = (sums[:, :, None] + log_p).flatten(1).topk(min(2 * K, K * V))  # (B, C)
+    return top, index // V, index % V
 
 
 def make_hypotheses(texts: Tensor, scores: Tensor, ends: Sequence[int]) -> list[Hypothesis]:

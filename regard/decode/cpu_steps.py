@@ -3,8 +3,7 @@
 A step takes a few milliseconds, of which calling modules would be a good part. The blocks themselves are the
 readable form of what is computed here.
 
-Shapes: B rows (in cross-attention, sources), H heads, G key/value heads, S positions, D width,
-d width of a head.
+Shapes: B rows, H heads, G key/value heads, S positions, D width, d width of a head.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from torch.nn import functional as F
 
 from regard.cancel import check_cancelled
 from regard.core.attention import Attention
-from regard.core.cache import CrossKVCache, KeysValues, KVCache, Mask, State, over_keys
+from regard.core.cache import KeysValues, KVCache, Mask, State, over_keys
 from regard.core.layers import Stack, SwiGLU
 from regard.core.positions import Positions, Rotation, rotate
 from regard.decode.blocks import find_decoder, is_observed
@@ -35,7 +34,6 @@ def speed_up(model: Any, state: Any) -> None:
         return
     if (decoder := find_decoder(model)) is not None and all(map(attends_plainly, decoder)):
         state.layers = [RoomyKVCache(layer.kv) for layer in state.layers]
-        state.source = [SharedCrossKVCache(layer.kv) for layer in state.source]
         state.run = partial(CPUStack(decoder).run, state)
 
 
@@ -52,10 +50,9 @@ class RoomyKVCache(KVCache):
 
     @kv.setter
     def kv(self, kv: KeysValues | None) -> None:
-        self._kv, self._room, self._spare = kv, None, None
+        self._kv, self._room = kv, None
 
     _room: KeysValues | None  # of which the keys and values are the first positions
-    _spare: KeysValues | None  # as large, for the next order of the rows
 
     def extend(self, new: Callable[[], KeysValues]) -> KeysValues:
         return self.append(*new())
@@ -74,51 +71,6 @@ class RoomyKVCache(KVCache):
         values.narrow(2, past, S - past).copy_(v)
         self._kv = keys.narrow(2, 0, S), values.narrow(2, 0, S)
         return self._kv
-
-    def reorder(self, rows: Tensor) -> None:
-        """From one room to the other: new memory at every step of a beam search takes longer than copying."""
-        if self._kv is None or self._room is None:
-            super().reorder(rows)
-            return
-        S, shape = self.length, (len(rows), *self._room[0].shape[1:])
-        if self._spare is None or self._spare[0].shape != shape:
-            self._spare = self._room[0].new_empty(shape), self._room[1].new_empty(shape)
-        for old, new in zip(self._kv, self._spare, strict=True):
-            torch.index_select(old, 0, rows, out=new.narrow(2, 0, S))
-        self._room, self._spare = self._spare, self._room
-        self._kv = self._room[0].narrow(2, 0, S), self._room[1].narrow(2, 0, S)
-
-
-class SharedCrossKVCache(CrossKVCache):
-    """The keys and values of each source once, for the rows that read it if they are next to each other.
-
-    So are the beams of a search: to choose among them copies nothing.
-    """
-
-    def __init__(self, kv: KeysValues | None) -> None:
-        self.kv, self.share = kv, 1  # rows of a source
-
-    def extend(self, new: Callable[[], KeysValues]) -> KeysValues:
-        """Keys and values of all rows."""
-        k, v = super().extend(new)
-        return (k, v) if self.share == 1 else (each_for(k, self.share), each_for(v, self.share))
-
-    def reorder(self, rows: Tensor) -> None:
-        if self.kv is None:
-            return
-        sources = [row // self.share for row in rows.tolist()]
-        share = next((i for i, source in enumerate(sources) if source != sources[0]), len(sources)) or 1
-        if len(sources) % share or any(source != sources[i - i % share] for i, source in enumerate(sources)):
-            share = 1
-        self.share, kept = share, sources[::share]
-        if kept != list(range(len(self.kv[0]))):
-            index = torch.tensor(kept, dtype=torch.long)
-            self.kv = self.kv[0][index], self.kv[1][index]
-
-
-def each_for(x: Tensor, rows: int) -> Tensor:
-    """Every entry for so many rows."""
-    return x.repeat_interleave(rows, dim=0)
 
 
 def make_room(x: Tensor, S: int) -> Tensor:
@@ -164,7 +116,7 @@ class CPUStack:
         for i, (attn, cross, ffn) in enumerate(self.layers):
             stream = attn(stream, state.layers[i], rotary, mask)  # type: ignore[arg-type]
             if cross is not None:
-                stream = cross(stream, state.source[i], source_mask)  # type: ignore[arg-type]
+                stream = cross(stream, state.source[i], source_mask)
             stream = ffn(stream)
         return stream[:, None]
 
@@ -212,15 +164,14 @@ class CrossAttention(Branch):
         self.heads, self.kv_heads = attn.heads, attn.kv_heads
         self.q, self.out = products(attn.q), products(attn.out)
 
-    def __call__(self, x: Tensor, cache: SharedCrossKVCache, mask: Mask) -> Tensor:
+    def __call__(self, x: Tensor, cache: KVCache, mask: Mask) -> Tensor:
         assert cache.kv is not None
-        (keys, values), share = cache.kv, cache.share
+        B, (keys, values) = len(x), cache.kv
         (q,) = self.q(self.norm(x))
-        q = q.view(len(keys), share, self.heads, -1).transpose(1, 2)  # (B, H, K, d): K rows share a source
         y = F.scaled_dot_product_attention(
-            q, keys, values, None if mask is None else mask[::share], enable_gqa=self.heads != self.kv_heads
-        )  # (B, H, K, d)
-        return self.add(x, self.out(y.transpose(1, 2).reshape(len(x), -1))[0])
+            q.view(B, self.heads, 1, -1), keys, values, mask, enable_gqa=self.heads != self.kv_heads
+        )
+        return self.add(x, self.out(y.view(B, -1))[0])
 
 
 class FeedForward(Branch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from regard.decode.beam import beam_search, highest, penalize_length
+from regard.decode.beam import beam_search, penalize_length
 from regard.decode.sampling import Sampling, beam_processor
 from regard.models import GPT, GPTConfig
 
@@ -249,11 +249,3 @@ class Whole(Wrapped):
     def step(self, ids, state):
         state.texts = [[*t, i] for t, i in zip(state.texts, ids[:, 0].tolist(), strict=True)]
         return self.model(torch.tensor(state.texts))[:, -1], state
-
-
-@pytest.mark.parametrize(("vocab", "n"), [(7, 7), (1283, 3), (1280, 5), (4099, 8)])
-def test_the_highest_numbers_are_those_of_topk(vocab, n):
-    x = torch.randperm(5 * vocab).view(5, vocab).float()
-    x[1, vocab // 2 :] = -math.inf
-    for ours, theirs in zip(highest(x, n), x.topk(n), strict=True):
-        assert torch.equal(ours, theirs)

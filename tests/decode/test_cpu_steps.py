@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.core.cache import KVCache
 from regard.decode.cpu_steps import RoomyKVCache, speed_up
 from regard.decode.prompts import read_rows
 from regard.describe.watch import watch
@@ -100,41 +99,3 @@ def test_a_step_writes_to_room_that_is_there() -> None:
     k, _ = cache.extend(lambda: (more, more))
     assert torch.equal(k, torch.cat([new[[1, 0, 1]], more], dim=2))
     assert torch.equal(parts[-1][0], new)
-
-
-@torch.inference_mode()
-def test_rows_change_places_between_two_rooms() -> None:
-    cache, plain = RoomyKVCache(None), KVCache()
-    for order in ([0, 1], [1, 1, 0], [2, 0, 1], [0, 2, 2], [1], [0, 0], [1, 0]):
-        for kv in (cache, plain):
-            kv.reorder(torch.tensor(order))
-        new = torch.randn(len(order), 3, 17, 5)  # the room grows, too
-        for x, y in zip(cache.extend(lambda: (new, -new)), plain.extend(lambda: (new, -new)), strict=True):  # noqa: B023
-            assert torch.equal(x, y)
-
-
-# After two beams each, beams change places, a source is finished, rows are in no such order, and again
-ORDERS = ([0, 0, 1, 1, 2, 2], [1, 0, 3, 3, 4, 5], [0, 1, 5, 4], [3, 1, 0], [2, 2, 0, 0], [1, 0, 3, 2], [0])
-
-
-@pytest.mark.parametrize("kind", ["transformer", "pre-norm", "t5"])
-@torch.inference_mode()
-def test_beams_share_the_keys_of_their_source(kind: str) -> None:
-    model = build(kind)
-
-    def logits(fast: bool) -> list[torch.Tensor]:
-        _, state = read_rows(model, [[3]] * 3, SOURCES)
-        if not fast:
-            state.run = None
-        results = []
-        for order in ORDERS:
-            state.reorder(torch.tensor(order))
-            results.append(model.step(torch.arange(len(order))[:, None], state)[0])
-            if fast:
-                sources = len(state.source[0].kv[0])
-                assert sources * state.source[0].share == len(order)
-                assert sources == {6: 3, 4: 2, 3: 3, 1: 1}[len(order)]
-        return results
-
-    for fast, plain in zip(logits(True), logits(False), strict=True):
-        assert_close(fast, plain, rtol=1e-4, atol=1e-4)
