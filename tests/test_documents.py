@@ -4,7 +4,7 @@ import pytest
 
 from helpers.documents import ROOT, Command, blocks, fenced, run_command, run_page, split_commands
 
-QUICK = ("README.md", "docs/start.md", "docs/chatting.md", "docs/words.md")
+QUICK = ("README.md", "docs/start.md", "docs/words.md")
 NOT_RUN = {  # lines that begin so, and why
     "regard ask hf:OWNER/NAME": "a model on the Hub, which tests don't reach",
     "torchrun --nproc-per-node 8": "eight GPUs; tests/training/test_distributed.py has two processes",

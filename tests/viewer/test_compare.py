@@ -22,7 +22,7 @@ from regard.serve.server import run_in_thread
 from regard.viewer.session import Session
 from regard.viewer.whatif import compare_runs
 
-KINDS = ["gpt", "transformer", "gru", "bert", "vit", "captioner"]
+KINDS = ["gpt", "gru", "vit", "captioner"]
 OTHER = "the lazy brown dog jumps"
 
 

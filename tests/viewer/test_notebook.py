@@ -99,7 +99,7 @@ def test_hostile_tokens_stay_in_the_frame(browser, tmp_path):
     ("tokens", "vocab"), [(37, 20_011), (1024, 1009), pytest.param(4096, 1009, marks=pytest.mark.slow)]
 )
 def test_a_frame_is_below_8_megabytes(browser, tmp_path, tokens, vocab):
-    """For any input: all of it is shown, with a limited number of values."""
+    """For any input: all of it is shown, with a limited number of values (1,024 tokens have more)."""
     tokenizer = reader("write", "gpt").tokenizer
     torch.manual_seed(7)
     config = GPTConfig(vocab=vocab, context=4096, dim=16, depth=5, heads=1)

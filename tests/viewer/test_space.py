@@ -21,7 +21,7 @@ from regard.viewer import space
 from regard.viewer.session import Session
 from regard.viewer.space import Space, Tokens
 
-KINDS = ["gpt", "transformer", "gru", "bert", "vit", "captioner"]
+KINDS = ["gpt", "gru", "vit", "captioner"]
 
 
 def components(x):
