@@ -1,5 +1,6 @@
 """Tests for every model: one line in CASES adds a new one."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,18 @@ WRITERS = [case for case in DECODERS if not case.pair and not case.looks]
 every_model = pytest.mark.parametrize("case", CASES, ids=str)
 # Positions of an encoder, or of both sides, are learnt as a GPT's are.
 LEARNERS = [case for case in CASES if case.compiles or case.name not in ("transformer", "bert")]
-every_learner = pytest.mark.parametrize("case", LEARNERS, ids=str)
+
+
+def overfitted() -> list[Any]:
+    """The first two of each family; others have a part or two that is different, and are slow."""
+    seen = Counter[str]()
+    cases: list[Any] = []
+    for case in LEARNERS:
+        seen[case.name] += 1
+        cases.append(case if seen[case.name] <= 2 else pytest.param(case, marks=pytest.mark.slow))
+    return cases
+
+
 every_decoder = pytest.mark.parametrize("case", DECODERS, ids=str)
 every_writer = pytest.mark.parametrize("case", WRITERS, ids=str)
 every_pair = pytest.mark.parametrize("case", [case for case in CASES if case.pair], ids=str)
@@ -405,7 +417,7 @@ def test_every_weight_learns(case: Case) -> None:
         assert p.grad.abs().max() > 0, name
 
 
-@every_learner
+@pytest.mark.parametrize("case", overfitted(), ids=str)
 def test_one_batch_overfits(case: Case) -> None:
     cls, config, _ = MODELS[case.name]
     model, batch = cls(config(**case.settings)), case.inputs()
@@ -451,6 +463,7 @@ def test_runs_under_autocast(case: Case) -> None:
 # Compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in COMPILED if case not in ONE_OF_EACH], ids=str)
 def test_compiles_without_graph_breaks(case: Case) -> None:
     """Those whose gradients are not compared below."""

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.browsing import Tab, hostile, shown
 from helpers.serving import serve_session
-from regard.serve import security
+from regard.serve import page, security
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,6 +24,22 @@ def scripts_are_loaded_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(security, "security_headers", cached)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def a_training_is_looked_at_often():
+    """The Training view asks for news of a run every two seconds, which tests would have to wait for."""
+    made = page.PageRoutes.__init__
+
+    def hurried(self, *args, **options):
+        made(self, *args, **options)
+        slow = b"const POLL = 2000;"
+        assert slow in self.files["training.js"]
+        self.files["training.js"] = self.files["training.js"].replace(slow, b"const POLL = 150;")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page.PageRoutes, "__init__", hurried)
         yield
 
 

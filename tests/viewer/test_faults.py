@@ -255,7 +255,7 @@ def test_labels_are_never_blank(tab):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast_and_headings(tab, tmp_path, scheme):
     for kind, views in (
-        ("gpt", VIEWS["gpt"] if scheme == "light" else ["look", "attention", "next", "talk", "whatif"]),
+        ("gpt", VIEWS["gpt"] if scheme == "light" else ["look", "attention", "talk"]),
         ("vit", ["look", "picture", "take"]),
         ("transformer", ["look", "alignment", "attention"]),
     ):
