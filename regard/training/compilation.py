@@ -5,20 +5,19 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.core.layers import Block
-from regard.tasks import loss
+from regard.tasks import Task, loss
 from regard.training import distributed, joint
 from regard.training.config import TrainConfig
 
 GRAPHED = 200_000_000  # parameters; the kernels of larger models take longer than their launch
 
 
-def pays(task: Any, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
+def pays(task: Task, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
     """Whether the recipe asks for torch.compile, or a run is so long that compiling likely pays off.
 
     With graphs, it takes longer: a minute of compiling saves some milliseconds of a step. For rows of several
@@ -33,7 +32,7 @@ def pays(task: Any, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
     return c.compile == "on" or (c.compile == "auto" and long and steady)
 
 
-def use_graphs(model: nn.Module, task: Any, c: TrainConfig, flops: float, device: torch.device) -> bool:
+def use_graphs(model: nn.Module, task: Task, c: TrainConfig, flops: float, device: torch.device) -> bool:
     """Whether steps are replayed as CUDA graphs: their shapes are few, and known without the values."""
     return (
         device.type == "cuda"
@@ -69,7 +68,7 @@ def check_kernels(device: torch.device, report: Callable[[str, Exception], None]
 
 def compile_where_it_pays(
     module: nn.Module,
-    task: Any,
+    task: Task,
     c: TrainConfig,
     device: torch.device,
     graphs: bool,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.tasks import targets
+from regard.tasks import Task, targets
 from regard.training import distributed
 from regard.training.checkpointer import Checkpointer
 from regard.training.config import TrainConfig
@@ -23,7 +23,7 @@ class Evaluation:
 
     def __init__(
         self,
-        task: Any,
+        task: Task,
         objective: Objective,
         checkpointer: Checkpointer,
         reporter: Reporter,

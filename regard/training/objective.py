@@ -1,10 +1,11 @@
 """What is trained: a model and the loss of its task, or of its teachers."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from regard.tasks import Task
 
 TEMPERATURE = 2.0  # that softens probabilities, so that small ones count more
 
@@ -15,7 +16,7 @@ class Objective(nn.Module):
     In eval mode it returns what the task measures: sums over the batch, the loss first.
     """
 
-    def __init__(self, model: nn.Module, task: Any):
+    def __init__(self, model: nn.Module, task: Task):
         super().__init__()
         self.model, self.loss, self.measure, self.task = model, task.loss, task.measure, task
         self.teachers: Sequence[nn.Module] = []  # a list, so that their weights are not this module's

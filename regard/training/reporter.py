@@ -13,6 +13,7 @@ from regard.draw.curve import curve_svg
 from regard.files import atomic
 from regard.files.untrusted import read_json
 from regard.runs import layout as run_folder
+from regard.tasks import Task
 from regard.training import distributed, folds
 from regard.training.config import TrainConfig
 from regard.training.log import Log
@@ -23,7 +24,7 @@ from regard.training.state import TrainState
 class Reporter:
     """Reports from the first process; silent in the others, and until it is opened."""
 
-    def __init__(self, folder: Path, task: Any, config: TrainConfig, description: str):
+    def __init__(self, folder: Path, task: Task, config: TrainConfig, description: str):
         self.folder, self.task, self.config, self.description = folder, task, config, description
         self.display: Display = Silent()
         self.log: Log | None = None

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,8 @@ from regard.data.text_stream import StreamWindows
 from regard.files.tensors import read_tensors
 from regard.runs import layout as run_folder
 from regard.runs.film import drop_later
-from regard.tasks import Batch, idle
+from regard.tasks import Batch, Task, idle
+from regard.tasks.batches import Bucketed
 from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, no_first_model
 from regard.training.config import WARMUP_SHARE, TrainConfig
@@ -45,7 +45,7 @@ class Trainer:
     def __init__(
         self,
         folder: Path,
-        task: Any,
+        task: Task,
         model: nn.Module,
         corpus: Corpus,
         config: TrainConfig,
@@ -70,6 +70,7 @@ class Trainer:
             *(self.objective, c, device, bf16, self.pace.flops), self.report_failure, self.is_interrupted
         )
         if take_step.few_shapes:
+            assert isinstance(self.samples, Bucketed)
             self.reporter.notice(self.samples.describe_shapes())
         self.ema = MovingAverage(take_step.wrapped, take_step.optimizers, c.ema) if c.ema else None
         count_read = partial(throughput.count_read, task)
