@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 import regard
 from helpers.shapes import checked, promises
+from helpers.slow import slow_after
 from regard.core.attention import Attention
 from regard.core.layers import Block, FeedForward
 from regard.describe.watch import watch
@@ -473,7 +474,7 @@ def test_compiles_without_graph_breaks(case: Case) -> None:
     assert_close(batch(compiled), batch(model), atol=1e-5, rtol=1e-5)
 
 
-@one_of_each
+@pytest.mark.parametrize("case", slow_after(3, ONE_OF_EACH), ids=str)
 def test_compiled_gradients(case: Case) -> None:
     """Of two blocks, too, for a GPT."""
     torch._dynamo.reset()

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from helpers.errors import user_error
 from helpers.exports import train_tokens, trained_model
 from helpers.folders import CONTEXT, save_folder
+from helpers.slow import slow_after
 from regard.cli import main
 from regard.convert.ctranslate2 import ACTIVATIONS, is_tie
 from regard.core.layers import FeedForward
@@ -28,6 +29,7 @@ GPT2 = {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": Tru
 LEARNT = {"positions": "learned", "ffn": "gelu", "output_bias": True, "decoder_depth": 3}
 TRANSLATORS: list[tuple[str, dict[str, Any], bool]] = [
     ("transformer", {}, False),
+    ("t5", {"ffn": "gelu_tanh"}, False),
     ("transformer", {"pre": True, "tied": False}, True),
     ("transformer", TODAY, False),
     ("transformer", TODAY | {"kv_heads": 1, "hidden": 53}, True),
@@ -36,7 +38,6 @@ TRANSLATORS: list[tuple[str, dict[str, Any], bool]] = [
     ("transformer", {"ffn": "silu", "positions": "none"}, False),
     ("transformer", {"decoder_heads": 2, "decoder_hidden": 53, "decoder_depth": 1}, False),
     ("transformer", TODAY | {"decoder_heads": 10, "head_dim": 6}, False),
-    ("t5", {"ffn": "gelu_tanh"}, False),
 ]
 
 
@@ -45,7 +46,7 @@ def names(tokenizer: Any, rows: Any) -> list[list[str]]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("kind", "sizes", "two"), TRANSLATORS, ids=str)
+@pytest.mark.parametrize(("kind", "sizes", "two"), slow_after(5, TRANSLATORS), ids=str)
 def test_encoder_decoder(tmp_path: Path, kind: str, sizes: dict[str, Any], two: bool) -> None:
     """Probabilities of random targets, and 200 greedy answers."""
     other = train_tokens("wordpiece", "chat") if two else None

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
+from helpers.slow import slow_after
 from regard.core.cache import KVCache, State
 from regard.decode.generate import Stopper, generate
 from regard.decode.prompts import fit_context, pad_rows, read_rows
@@ -78,7 +79,7 @@ def test_tiny_contexts(context):
 
 
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("samples", slow_after(1, [3, 1]))
 def test_rows_that_end_leave_the_others_as_they_are(cached, samples):
     model, lengths = gpt(), set()
     together = write(model, PROMPTS, SAMPLED, samples=samples)

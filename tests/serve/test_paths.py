@@ -10,6 +10,7 @@ from helpers.errors import user_error
 from helpers.images import noise, save
 from helpers.looking import captioner, every_task, seer
 from helpers.serving import serve_models, serve_session
+from helpers.slow import slow_after
 from regard.serve.page import PageRoutes
 from regard.tasks import TASKS, Request
 from regard.viewer.session import Session, page
@@ -86,7 +87,7 @@ def test_api_takes_no_path(tmp_path, touched):
         )
 
 
-@pytest.mark.parametrize("first", ["write", "see"])
+@pytest.mark.parametrize("first", slow_after(1, ["see", "write"]))
 def test_page_takes_no_path(tmp_path, touched, first):
     models = every_task()
     model = models.pop(first)

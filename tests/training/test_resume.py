@@ -29,6 +29,7 @@ from helpers.runs import (
     write_data,
     write_text,
 )
+from helpers.slow import slow_after
 from regard.files import atomic
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import load
@@ -76,7 +77,7 @@ def every(request, tmp_path_factory, quick):
 # ------------------------------------------------------------------------------ stopped and gone on with
 
 
-@pytest.mark.parametrize("step", [0, 3, 7, 11])
+@pytest.mark.parametrize("step", slow_after(2, [0, 7, 3, 11]))
 def test_stopped_before_a_step(straight, text, tmp_path, step):
     """3 and 7 come right before an evaluation, 11 is the last one."""
     out, (weights, settings) = tmp_path / "out", straight
@@ -88,7 +89,7 @@ def test_stopped_before_a_step(straight, text, tmp_path, step):
     same(weights, out)
 
 
-@pytest.mark.parametrize("step", [0, 4, 7, 11])
+@pytest.mark.parametrize("step", slow_after(2, [0, 7, 4, 11]))
 def test_stopped_while_a_step_is_on_its_way_it_is_done_or_not_begun(straight, text, tmp_path, step):
     """With train.micro the signal comes between the parts of a batch, and the step is dropped."""
     out, (weights, settings) = tmp_path / "out", straight
@@ -151,7 +152,7 @@ class Measured:
     step = 0
 
 
-@pytest.mark.parametrize("step", [4, 8, 12])
+@pytest.mark.parametrize("step", slow_after(1, [8, 4, 12]))
 def test_stopped_in_the_middle_of_an_evaluation(straight, text, tmp_path, step):
     out, (weights, settings) = tmp_path / "out", straight
 

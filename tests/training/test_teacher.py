@@ -9,6 +9,7 @@ from torch import nn
 
 from helpers.errors import user_error
 from helpers.runs import at_step, rows, same, stopped, tiny, write_data
+from helpers.slow import slow_after
 from regard import cli
 from regard.runs.load import load
 from regard.training import teacher as distillation
@@ -181,7 +182,7 @@ def test_without_teachers_all_is_as_before(taught, tmp_path):
 PROBABILITIES = ["write", "write-lstm-cells", "classify-bert", "classify-t5", "see-vit"]
 
 
-@pytest.mark.parametrize("case", PROBABILITIES)
+@pytest.mark.parametrize("case", slow_after(2, PROBABILITIES))
 def test_a_student_comes_to_predict_what_its_teachers_do(case, tmp_path):
     """Its divergence from the mean of two falls, and it is resumed bit for bit."""
     data = write_data(case, tmp_path)

@@ -30,6 +30,7 @@ from helpers.runs import (
     write_data,
     write_text,
 )
+from helpers.slow import slow_after
 from regard.runs.load import load
 from regard.tasks import Classify, Write, targets
 from regard.training import throughput as meter
@@ -295,7 +296,7 @@ def test_old_checkpoints_go(text, tmp_path):
     assert checkpoints(tmp_path / "out") == ["step-5", "step-6", "step-7"]
 
 
-@pytest.mark.parametrize("case", [*ONE_OF_EACH, "write-lstm-cells"])
+@pytest.mark.parametrize("case", slow_after(5, ["write-lstm-cells", *ONE_OF_EACH]))
 def test_the_use_of_the_machine_is_logged_where_it_is_known(tmp_path, monkeypatch, case):
     monkeypatch.setattr(meter, "flops", FLOPS)
     tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=2)
@@ -434,7 +435,7 @@ TUNING = {
 @pytest.mark.parametrize(
     ("tuning", "optimizer"), [*((tuning, "adamw") for tuning in TUNING), ("all", "muon")]
 )
-@pytest.mark.parametrize("case", ["write", "translate-transformer"])
+@pytest.mark.parametrize("case", slow_after(1, ["translate-transformer", "write"]))
 def test_tuning_is_resumed_bit_for_bit(tmp_path, case, tuning, optimizer):
     data = write_data(case, tmp_path)
     settings = TUNING[tuning] | {"steps": 5, "train__optimizer": optimizer, "train__evaluate": 2}

@@ -10,9 +10,10 @@ from PIL import Image
 import regard
 from helpers.browsing import VIEWS, WORDS, close, hostile, number, shown
 from helpers.looking import noise
+from helpers.slow import slow_after
 
 
-@pytest.mark.parametrize("kind", VIEWS)
+@pytest.mark.parametrize("kind", slow_after(4, VIEWS))
 def test_every_view_opens(tab, kind):
     it = tab(kind)
     assert it.page.eval_on_selector_all("nav a", "all => all.map(a => a.id.slice(5))") == VIEWS[kind]

@@ -6,6 +6,7 @@ import torch
 import regard
 from helpers.browsing import WORDS, axe_violations, close, number, shown, trained
 from helpers.serving import serve_session
+from helpers.slow import slow_after
 from regard.viewer.session import Session
 
 
@@ -134,7 +135,7 @@ def test_models_offer_the_questions_that_they_can_answer(tab, kind):
     it.page.wait_for_selector(".drop-down > div", state="hidden")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", slow_after(1, ["light", "dark"]))
 def test_axe_finds_nothing(tab, scheme):
     it = tab("gpt", "#view=look", color_scheme=scheme)
     it.page.click("#questions")

@@ -5,6 +5,7 @@ import pytest
 from helpers.browsing import Session, axe_violations, close, number, shown
 from helpers.looking import noise, seer
 from helpers.serving import serve_session
+from helpers.slow import slow_after
 
 KINDS = ["gpt", "bert", "transformer", "t5", "vit", "captioner", "gru"]
 SIZES = [(390, 844), (1440, 900), (2560, 1440)]
@@ -124,7 +125,7 @@ def test_the_picture_shows_what_a_token_looks_at(tab, kind):
         assert "row 2, column 2" in it.text("#sentence")
 
 
-@pytest.mark.parametrize("kind", ["gpt", "transformer", "vit"])
+@pytest.mark.parametrize("kind", slow_after(1, ["transformer", "gpt", "vit"]))
 def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     """By keyboard, through every depth; each has an address that reload and back open again."""
     motion = {"reduced_motion": "no-preference"} if kind == "gpt" else {}  # of one, which is drawn often
@@ -319,7 +320,7 @@ def test_presentation_cuts_no_word_off(tab, kind):
     assert it.page.evaluate("document.documentElement.scrollHeight <= innerHeight + 1")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", slow_after(1, ["light", "dark"]))
 def test_axe_finds_nothing(tab, scheme):
     for kind, depths in {
         "transformer": ["", "&depth=block", "&depth=head", "&depth=product", NUMBER],

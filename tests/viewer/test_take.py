@@ -11,6 +11,7 @@ from PIL import Image
 import regard
 from helpers.browsing import WORDS, shown, trained
 from helpers.serving import serve_session
+from helpers.slow import slow_after
 from regard.viewer.session import Session
 
 STATES = {
@@ -55,7 +56,7 @@ def check(tab, state, space):
     assert eval(lines[-1], space) is not None
 
 
-@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("kind", slow_after(2, STATES))
 def test_every_view_can_be_exported(tab, kind):
     it = tab(kind)
     for state in STATES[kind]:

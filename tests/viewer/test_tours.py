@@ -8,6 +8,7 @@ import torch
 
 from helpers.browsing import close, shown
 from helpers.serving import serve_session
+from helpers.slow import slow_after
 from regard.errors import UserError
 from regard.viewer.session import Session
 from regard.viewer.tours import read_tour
@@ -72,7 +73,7 @@ DRAWN = """() => document.querySelectorAll(
   + "main .bars button, main .versus").length > 0"""
 
 
-@pytest.mark.parametrize("kind", OFFERED)
+@pytest.mark.parametrize("kind", slow_after(3, OFFERED))
 def test_every_step_can_be_seen(tab, kind):
     """Tours are offered where they apply, and each of their steps shows something."""
     it = tab(kind, "#tours=1")
