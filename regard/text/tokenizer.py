@@ -21,6 +21,7 @@ from regard.text.tokenizer_sandbox import TokenizerSandbox
 
 END_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", "[SEP]")
 MAX_BYTES = 2**26  # of a tokenizer.json
+MAX_IDS = 2**22  # an id may be beyond the number of tokens, but not far
 PIECE = 2**19  # characters: a text of more than two pieces is encoded piece by piece
 # Characters, a piece for each core: while it is encoded, a token takes some hundred bytes in the library.
 AT_ONCE = PIECE * min(8, max(2, os.cpu_count() or 1))
@@ -69,6 +70,20 @@ def split_chunks(chunks: Iterable[str]) -> Iterator[str]:
     yield text[start:]
 
 
+def count_ids(inner: tokenizers.Tokenizer) -> int:
+    """The largest id, added tokens included, plus one."""
+    return max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def check_ids(inner: tokenizers.Tokenizer, file: Path) -> None:
+    """Raise an error for an id that is far beyond the number of tokens.
+
+    The library writes a vocabulary by counting up to its largest id, in time and memory.
+    """
+    if (count := count_ids(inner)) > MAX_IDS:
+        raise UserError(f"{file}: its {count} tokens are too many; up to {MAX_IDS} are allowed")
+
+
 class Tokenizer:
     """A tokenizer of the `tokenizers` library that adds no special tokens, and never truncates or pads.
 
@@ -101,11 +116,14 @@ class Tokenizer:
         """Parse the text of a tokenizer.json, which is not trusted; `file` is named in errors."""
         sandbox = sandbox_for(text, file)
         with tokenizer_errors(f"{file}: not a tokenizer.json of the tokenizers library"):
-            return cls(tokenizers.Tokenizer.from_str(text), sandbox)
+            inner = tokenizers.Tokenizer.from_str(text)
+        check_ids(inner, file)
+        return cls(inner, sandbox)
 
     @classmethod
     def adopt(cls, inner: tokenizers.Tokenizer, file: Path) -> "Tokenizer":
         """Wrap a tokenizer with parts of an untrusted file of another format."""
+        check_ids(inner, file)
         return cls(inner, sandbox_for(inner.to_str(), file))
 
     def save(self, path: str | Path) -> None:
@@ -114,7 +132,7 @@ class Tokenizer:
     @cached_property
     def vocab(self) -> int:
         """The number of rows an embedding needs: the largest id, added tokens included, plus one."""
-        return max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return count_ids(self.inner)
 
     @cached_property
     def longest(self) -> int:

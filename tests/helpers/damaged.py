@@ -272,6 +272,7 @@ WORDS: list[Case] = [
     for kind in ("write", "roberta")
     for what, damage in {
         "an-id-beyond": vocabulary(lambda t: t["model"]["vocab"].update(mine=10**7)),
+        "an-id-of-32-bits": vocabulary(lambda t: t["model"]["vocab"].update(mine=2**32 - 1)),
         "an-id-of-40-bits": vocabulary(lambda t: t["model"]["vocab"].update(mine=2**40)),
         "an-id-below-0": vocabulary(lambda t: t["model"]["vocab"].update(mine=-1)),
         "an-id-nan": vocabulary(lambda t: t["model"]["vocab"].update(mine=NAN)),
