@@ -202,6 +202,25 @@ def test_every_way_to_bind_a_name_is_seen(code: str) -> None:
     assert "found" in bound_names(ast.parse(code))
 
 
+# Where parts of a model are named, of any class that has them.
+UNTYPED = {"regard.convert.onnx.recurrent", "regard.describe.export", "regard.describe.values"}
+UNTYPED |= {"regard.bench.peers"}
+
+
+def test_models_and_tasks_have_types() -> None:
+    """No parameter `model` or `task` is `Any`."""
+    untyped = {
+        module(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.arg)
+        and node.arg in ("model", "task")
+        and isinstance(node.annotation, ast.Name)
+        and node.annotation.id == "Any"
+    }
+    assert untyped == UNTYPED
+
+
 def test_public_names_exist() -> None:
     names = getattr(regard, "__all__", [])
     assert sorted(set(names)) == sorted(names)

@@ -136,7 +136,7 @@ def format_answer(
 
 
 def answer_each(
-    model: Any, texts: Sequence[str], settings: dict[str, Any]
+    model: "Model", texts: Sequence[str], settings: dict[str, Any]
 ) -> "list[list[Answer] | UserError]":
     """Answer all texts, or say what is wrong with each that can't be answered."""
     try:
@@ -148,7 +148,7 @@ def answer_each(
     return [result for half in halves for result in answer_each(model, half, settings)]
 
 
-def note_unread(model: Any, where: str, text: str) -> int:
+def note_unread(model: "Model", where: str, text: str) -> int:
     """Say that not all of a text is read, and return how many of its tokens are not."""
     if not model.task.may_be_long(text):
         return 0
@@ -193,7 +193,7 @@ def print_stream(pieces: Iterable[str]) -> str:
     return answer
 
 
-def converse(model: Any, settings: dict[str, Any]) -> None:
+def converse(model: "Model", settings: dict[str, Any]) -> None:
     """Answer line by line on a terminal, until Ctrl-D."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  arrow keys and history for input()

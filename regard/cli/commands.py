@@ -30,13 +30,7 @@ def reading_settings(options: argparse.Namespace) -> Iterator[None]:
     sections = recipe.change({"data": {}}, changes)
     config = recipe.fill("data", sections["data"], ReadConfig)
     columns = {**(config.columns or {}), **columns}
-    with read_together(
-        config.max_bytes,
-        config.version,
-        columns=columns,
-        sheet=sheet or config.sheet,
-        encoding=config.encoding,
-    ):
+    with read_together(config, columns=columns, sheet=sheet or config.sheet):
         yield
 
 

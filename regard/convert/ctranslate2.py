@@ -24,7 +24,7 @@ from regard.core.layers import GELU_TANH, Block, FeedForward, SwiGLU
 from regard.core.positions import POSITIONS, Learned, Relative, Sinusoidal
 from regard.decode.generate import generate
 from regard.decode.sampling import Sampling
-from regard.describe.export import StackParts
+from regard.describe.export import ExportedModel, StackParts
 from regard.errors import UserError
 from regard.files.atomic import atomic_folder
 from regard.files.tensors import write_tensors
@@ -286,7 +286,7 @@ def set_special_tokens(config: Any, names: list[str], request: ExportRequest) ->
 
 
 @torch.inference_mode()
-def check_texts(engine: Any, folder: Path, model: Any, request: ExportRequest) -> str:
+def check_texts(engine: Any, folder: Path, model: ExportedModel, request: ExportRequest) -> str:
     """Raise UserError if the engine's greedy texts differ from the model's, other than by a tie."""
     context, translates = model.config.context, request.begin is not None
     new_tokens = min(NEW_TOKENS, context - 1 if translates else context // 2)
@@ -348,7 +348,9 @@ def write(
     return [result.sequences_ids[0] for result in results]
 
 
-def is_tie(model: Any, source: list[list[int]], a: list[int], b: list[int], end: int | None) -> bool:
+def is_tie(
+    model: ExportedModel, source: list[list[int]], a: list[int], b: list[int], end: int | None
+) -> bool:
     """Whether two texts differ first where both tokens have the same logit, but for rounding."""
     at = next(i for i in range(len(a) + len(b)) if a[i : i + 1] != b[i : i + 1])
     logits = model(*(torch.tensor([ids]) for ids in (*source, a[:at])))[0, -1]

@@ -9,6 +9,7 @@ from typing import Any
 from regard.convert.huggingface.files import TARGET_TOKENIZER, TOKENIZER
 from regard.convert.huggingface.tokenizer_json import add_template, special_token_ids
 from regard.convert.model_card import CardFacts
+from regard.describe.export import ExportedModel
 from regard.errors import UserError
 
 
@@ -16,7 +17,7 @@ from regard.errors import UserError
 class ExportRequest:
     """A trained model with everything that an export writes about it."""
 
-    model: Any  # an nn.Module with a `config`
+    model: ExportedModel
     task: dict[str, Any]  # the recipe's section, with all settings
     generation: dict[str, Any]  # the default options of `ask`
     tokenizer: str | None  # the text of a tokenizer.json

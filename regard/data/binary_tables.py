@@ -98,7 +98,7 @@ def read_excel(path: str) -> Iterator[Row]:
             check_expansion(path, sum(info.file_size for info in zipfile.ZipFile(file).infolist()), limit)
             file.seek(0)
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            wanted, titles = current_reading().sheet, [each.title for each in book.worksheets]
+            wanted, titles = current_reading().config.sheet, [each.title for each in book.worksheets]
             if wanted is not None and wanted not in titles:
                 raise UserError(
                     f"{path}: no sheet {quote_name(wanted)} (--sheet), only {quote_names(titles)}"

@@ -124,7 +124,8 @@ def link_pairs(pairs: Iterable[tuple[str, Pair]]) -> Iterator[tuple[str, Convers
 def read_rows(file: str) -> Iterator[tuple[str, Any]] | None:
     """Where each row of a file is, and its values by name; None if it is a file of pairs."""
     suffix, reading = content_suffix(file), current_reading()
-    if file == "-" or reading.columns or reading.usual_columns or (suffix == ".tsv" and reading.version < 3):
+    has_columns = reading.columns or reading.usual_columns
+    if file == "-" or has_columns or (suffix == ".tsv" and reading.config.version < 3):
         return None
     if suffix == ".jsonl":
         return read_jsonl(file)

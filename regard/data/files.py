@@ -167,7 +167,7 @@ class _ZstdReader(io.RawIOBase):
 
 def expansion_limit(size: int) -> int | None:
     """Return how many bytes a compressed file of this size may expand to; None: any number, of a pipe."""
-    limit = current_reading().max_bytes
+    limit = current_reading().config.max_bytes
     return max(SMALL, MAX_EXPANSION * size) if limit is None and size else limit
 
 
@@ -276,7 +276,7 @@ def open_text(path: str) -> Iterator[IO[bytes]]:
     """Open a file as `open_file` does; its text is recoded to UTF-8 where that is known to be needed."""
     with open_file(path) as file:
         is_recoded = reading_version() > 1
-        yield recode(file, display_name(path), current_reading().encoding) if is_recoded else file
+        yield recode(file, display_name(path), current_reading().config.encoding) if is_recoded else file
 
 
 def read_lines(path: str) -> Iterator[bytes]:

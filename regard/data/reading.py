@@ -3,7 +3,8 @@
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from regard.data.archives import archive_of
 from regard.data.recoding import check_encoding
@@ -74,17 +75,16 @@ class Source:
 class Reading:
     """What holds for all files that are read together, and which these are."""
 
-    max_bytes: int | None = None  # as in ReadConfig
-    version: int = VERSION
-    fold: int = 0
-    columns: Mapping[str, str] = field(default_factory=dict)  # as in ReadConfig: tables must have them
-    stream: bool = False
-    sheet: str | None = None
-    encoding: str | None = None
+    config: ReadConfig = field(default_factory=ReadConfig)
     usual_columns: Mapping[str, str] = field(default_factory=dict)  # those of a run, that tables may have
     notes: dict[str, None] = field(default_factory=dict)  # what the user should know, in this order
     files: dict[str, None] = field(default_factory=dict)  # opened so far, in this order
     sources: dict[str, Source] = field(default_factory=dict)  # what was read of each
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Those that tables must have, by field."""
+        return self.config.columns or {}
 
 
 _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
@@ -92,28 +92,15 @@ _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 @contextlib.contextmanager
 def read_together(
-    max_bytes: int | None = None,
-    version: int | None = None,
-    fold: int | None = None,
-    columns: Mapping[str, str] | None = None,
-    usual_columns: Mapping[str, str] | None = None,
-    stream: bool | None = None,
-    sheet: str | None = None,
-    encoding: str | None = None,
+    config: ReadConfig | None = None, *, usual_columns: Mapping[str, str] | None = None, **settings: Any
 ) -> Iterator[Reading]:
-    """Let compressed files expand to `max_bytes`, and record the files that are opened in this context.
+    """Read files by this configuration with some settings changed, and record those that are opened.
 
-    What is None is as in the context around it.
+    What is not given is as in the context around it.
     """
     around = current_reading()
     reading = Reading(
-        around.max_bytes if max_bytes is None else max_bytes,
-        around.version if version is None else version,
-        around.fold if fold is None else fold,
-        around.columns if columns is None else columns,
-        around.stream if stream is None else stream,
-        around.sheet if sheet is None else sheet,
-        around.encoding if encoding is None else encoding,
+        replace(config or around.config, **settings),
         around.usual_columns if usual_columns is None else usual_columns,
     )
     token = _reading.set(reading)
@@ -154,17 +141,17 @@ def record_note(note: str) -> None:
 
 def reading_version() -> int:
     """Return how files are read, see VERSION."""
-    return current_reading().version
+    return current_reading().config.version
 
 
 def reading_fold() -> int:
     """Return which part of the data is held out, counted from the last one."""
-    return current_reading().fold
+    return current_reading().config.fold
 
 
 def reading_stream() -> bool:
     """Return whether data.stream is set."""
-    return current_reading().stream
+    return current_reading().config.stream
 
 
 # What was understood

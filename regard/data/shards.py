@@ -218,15 +218,7 @@ def prepare(
         if is_prepared(inputs):
             raise UserError(f"{inputs[0]}: prepared already; give the texts")
     try:
-        reading_as = read_together(
-            config.max_bytes,
-            config.version,
-            columns=config.columns,
-            stream=config.stream,
-            sheet=config.sheet,
-            encoding=config.encoding,
-        )
-        with atomic_folder(target, "--out") as draft, reading_as as reading:
+        with atomic_folder(target, "--out") as draft, read_together(config) as reading:
             valid_paths = fetch(list(valid_paths))
             paths, valid_paths = use_splits(
                 list(paths) if part else fetch(list(paths)), valid_paths, has_classes=False

@@ -26,7 +26,7 @@ from regard.quantize.weights import SmallWeight
 LEAST_ROOM = 32  # positions
 
 
-def speed_up(model: Any, state: Any) -> None:
+def speed_up(model: object, state: object) -> None:
     """Compute the further steps from this state in fewer operations, if the model is one that allows it."""
     if not isinstance(model, nn.Module) or not isinstance(state, State) or state.run is not None:
         return

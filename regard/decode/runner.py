@@ -24,6 +24,7 @@ from regard.decode.pages import PagePool
 from regard.decode.prompts import Source, fit_context
 from regard.decode.sampling import Sampling, choose
 from regard.decode.steps import PAGE, Steps
+from regard.models.base import LanguageModel
 
 ROWS = 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512  # a step is filled up to one of these
 WARM_UP = 1, 2, 4, 8, 16, 32, 64, 128, 256  # those that are captured at the start of a server
@@ -58,7 +59,9 @@ class Runner:
     its own back and is read again later. With `graphs`, steps are CUDA graphs.
     """
 
-    def __init__(self, model: Any, slots: int = 256, pages: int | None = None, graphs: bool | None = None):
+    def __init__(
+        self, model: LanguageModel, slots: int = 256, pages: int | None = None, graphs: bool | None = None
+    ):
         decoder = find_decoder(model)
         if decoder is None:
             raise ValueError("the model's decoder has parts that can't be computed over pages")

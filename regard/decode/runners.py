@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,7 +14,9 @@ from torch import nn
 
 from regard.decode.blocks import find_decoder, is_observed
 from regard.decode.kernels import has_fused
+from regard.decode.prompts import Writer
 from regard.decode.runner import ROWS, Runner
+from regard.models.base import LanguageModel
 
 DTYPES = torch.float32, torch.bfloat16  # in which a model can write on a GPU
 Weights = tuple[tuple[int, int], ...]
@@ -41,7 +43,7 @@ def writing_dtype(model: nn.Module) -> torch.dtype:
     return _dtypes.get(model, torch.bfloat16)
 
 
-def make_runner(model: Any, slots: int) -> Runner | None:
+def make_runner(model: Writer, slots: int) -> Runner | None:
     """A runner with a copy of the model's weights in the precision for writing; None: it writes plainly.
 
     That is so for models that are not on such a GPU, without a decoder of known blocks that they call as a
@@ -55,7 +57,7 @@ def make_runner(model: Any, slots: int) -> Runner | None:
     for m in writer.modules():
         m._forward_pre_hooks.clear()
     try:
-        runner = Runner(writer.requires_grad_(False).eval(), slots)
+        runner = Runner(cast(LanguageModel, writer.requires_grad_(False).eval()), slots)
         return runner if runner.steps.try_out() else None
     except (
         AttributeError,
@@ -90,7 +92,7 @@ def weights_of(model: nn.Module) -> Weights:
 
 
 @contextmanager
-def borrow_runner(model: Any, texts: int) -> Iterator[Runner | None]:
+def borrow_runner(model: Writer, texts: int) -> Iterator[Runner | None]:
     """The model's runner with room for so many texts, for one user at a time; None: write plainly."""
     slots = next((n for n in ROWS if n >= texts), ROWS[-1])
     if not isinstance(model, nn.Module) or not can_run(model):

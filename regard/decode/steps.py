@@ -5,7 +5,7 @@ Shapes: R rows, P pages of L tokens, G key/value heads, d width of a head, V voc
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from regard.decode.blocks import FusedStack, Rows, attentions
 from regard.decode.buffers import DRAWS, Buffers, Kind, Text
 from regard.decode.prompts import attend_quickly, collate_sources
 from regard.decode.sampling import LEVELS, RowOptions, choose_by_row
+from regard.models.base import EncoderDecoder, LanguageModel
 
 PAGE = 32  # tokens
 TRIED = 17  # rows that are computed when a model is tried out
@@ -30,7 +31,9 @@ MEMORY = 0.8  # the share of the free memory that pages may take
 class Steps:
     """What a `Runner` computes with its model: the keys and values of all pages, and steps over them."""
 
-    def __init__(self, model: Any, decoder: Stack, slots: int, pages: int | None, graphs: bool | None):
+    def __init__(
+        self, model: LanguageModel, decoder: Stack, slots: int, pages: int | None, graphs: bool | None
+    ):
         self.model, self.decoder, self.context = model, decoder, int(model.config.context)
         attn = next(attentions(decoder))
         self.device, self.dtype = attn.q.weight.device, attn.q.weight.dtype
@@ -230,7 +233,7 @@ class Steps:
         sources, mask = collate_sources([t.source for t in texts if t.source is not None], self.device)
         lengths = np.array([t.source_length for t in texts])
         with attend_quickly(int(lengths.max())):
-            encoded = self.model.begin(sources, mask).encoded  # (B, S, D)
+            encoded = cast(EncoderDecoder, self.model).begin(sources, mask).encoded  # (B, S, D)
         row = np.repeat(np.arange(len(texts)), lengths)
         column = np.concatenate([np.arange(n) for n in lengths])
         page = np.concatenate([np.repeat(t.source_pages, PAGE)[: t.source_length] for t in texts])

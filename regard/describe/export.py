@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,21 @@ TEXT: Axes = ("batch", "length")
 SOURCE: Axes = ("batch", "source")
 # Names are those of Hugging Face's optimum, so that its programs know what to feed
 PAIR: Mapping[str, Axes] = {"input_ids": SOURCE, "attention_mask": SOURCE}  # what an encoder of texts reads
+
+
+class ExportedModel(nn.Module):
+    """What exporters use of a model. This is for type checkers: models need not derive from it."""
+
+    config: Any
+    graphs: Callable[[], "list[Graph]"]
+    stacks: Callable[[], "list[StackParts]"]
+    encode: Callable[..., Tensor]  # of one that reads
+    start: Callable[..., tuple[Tensor, Any]]  # of one that writes
+    step: Callable[[Tensor, Any], tuple[Tensor, Any]]
+
+
+def as_exported(model: nn.Module) -> ExportedModel:
+    return cast(ExportedModel, model)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Runs that keep an adapter: low-rank updates in PEFT's layout, and which model they are for."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -55,7 +54,7 @@ def find_base(folder: Path) -> str:
 
 
 @torch.no_grad()
-def merge_adapter(model: Any, folder: Path) -> None:
+def merge_adapter(model: nn.Module, folder: Path) -> None:
     """Add an adapter's updates to the weights of a model, which are float32 then."""
     dequantize_model(model)
     changes = read_adapter(folder, model)

@@ -11,6 +11,7 @@ from regard.convert.export import ExportRequest
 from regard.convert.formats import EXPORTS
 from regard.convert.huggingface.hub import HUB
 from regard.convert.model_card import CardFacts
+from regard.describe.export import as_exported
 from regard.errors import UserError
 from regard.files.atomic import new_folder
 from regard.files.tensors import write_tensors
@@ -51,7 +52,7 @@ def export(
     end = task.end if task.end is not None or tokenizer is None else tokenizer.end
     other, template = task.target_tokenizer, task.template
     request = ExportRequest(
-        model=module,
+        model=as_exported(module),
         task=asdict(task.config),
         generation=model.generation,
         tokenizer=None if tokenizer is None else tokenizer.inner.to_str(),

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.decode.prompts import Source, fit_context, read_rows, source_key
+from regard.decode.prompts import Source, Writer, fit_context, read_rows, source_key
 from regard.decode.sampling import Sampling, choose, draw_uniform, row_generator, row_rules
 from regard.decode.states import join, trim
 
@@ -133,7 +133,7 @@ class Batch:
 
     def __init__(
         self,
-        model: Any,
+        model: Writer,
         stop_ids: Collection[int],
         lock: threading.Condition,
         counts: Counter[str],

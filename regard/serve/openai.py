@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from regard.decode.grammar import Grammar
+from regard.models.base import CausalLM
 from regard.serve import schema
 from regard.serve.endpoint import DONE, encode_event, json_endpoint, stream_response
 from regard.serve.errors import APIError
@@ -164,7 +165,7 @@ class OpenAIRoutes:
         if isinstance(format, CompletionFormat) and format.echo and top_logprobs is not None:
             rows, top = [prompt.ids for prompt in encoded if prompt is not None], top_logprobs
             scores = await self.registry.run_in_thread(
-                lambda: score_prompts(served.cancellable.model, rows, top)
+                lambda: score_prompts(cast(CausalLM, served.cancellable.model), rows, top)
             )
             repeats = [i for i in range(len(rows)) for _ in range(options.samples)]
             format.add_prompts([rows[i] for i in repeats], [scores[i] for i in repeats])

@@ -4,11 +4,11 @@ Shapes: B rows, T tokens, D width, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from regard.decode.prompts import pad_rows
+from regard.models.base import CausalLM
 from regard.serve.batch import TokenOutput, score_tokens
 
 MAX_TOKENS = 4096  # that are read at once
@@ -16,7 +16,7 @@ MAX_LOGITS = 2**25  # that are computed at once
 
 
 @torch.inference_mode()
-def score_prompts(model: Any, prompts: Sequence[Sequence[int]], top: int) -> list[list[TokenOutput]]:
+def score_prompts(model: CausalLM, prompts: Sequence[Sequence[int]], top: int) -> list[list[TokenOutput]]:
     """All tokens of each prompt but the first, each with its log-probability after those before it, and the
     `top` likeliest tokens there. The model is causal: padding on the right changes nothing."""
     device = next(model.parameters()).device

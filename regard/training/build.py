@@ -78,15 +78,7 @@ def run_job(job: Job, live: LivePage | None = None) -> torch.device:
     config, reading = check_sections(job)
     device = choose_device(config.device)
     with distributed.process_group(device), explain_limits(job.folder), exclusive_folder(job):
-        with read_together(
-            reading.max_bytes,
-            reading.version,
-            reading.fold,
-            reading.columns,
-            stream=reading.stream,
-            sheet=reading.sheet,
-            encoding=reading.encoding,
-        ):
+        with read_together(reading):
             trainer = assemble(job, config, device)
         trainer.live = live
         remove_folds(job)
@@ -111,14 +103,7 @@ def plan(
     job = make_job(name, data, valid, None, base, teacher, steps, epochs, minutes, set, resume=False)
     config, reading = check_sections(job)
     where = find_machine(machine, choose_device(config.device))
-    with read_together(
-        reading.max_bytes,
-        reading.version,
-        columns=reading.columns,
-        stream=reading.stream,
-        sheet=reading.sheet,
-        encoding=reading.encoding,
-    ):
+    with read_together(reading):
         task_class, _ = find_task(job.sections["task"].get("name"), config)
         if job.teachers:
             check_teachable(task_class, job.sections["task"]["name"])
@@ -284,7 +269,7 @@ def read_data(
         known = [job.folder] if job.resumes else [Path(path) for path in teachers]
         has_tokenizers = known and "vocab" in from_data(MODELS[kind][1])
         tokenizers = load_tokenizers(known[0]) if has_tokenizers else []
-    with read_together(data_config.max_bytes, data_config.version) as reading:
+    with read_together(max_bytes=data_config.max_bytes, version=data_config.version) as reading:
         corpus = task_class.read(
             DataRequest(job.data, job.valid, data_config, config, context, tokenizers, base_task)
         )

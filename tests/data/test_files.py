@@ -54,9 +54,9 @@ def test_what_may_expand(tmp_path, monkeypatch, suffix):
     assert count_bytes(path) == 100 * 2**14  # small enough
     monkeypatch.setattr(files, "SMALL", 0)
     user_error(lambda: count_bytes(path), path, "data.max_bytes")
-    with read_together(100 * 2**14):
+    with read_together(max_bytes=100 * 2**14):
         assert count_bytes(path) == 100 * 2**14
-    with read_together(100 * 2**14 - 1):
+    with read_together(max_bytes=100 * 2**14 - 1):
         user_error(lambda: count_bytes(path), path, f"{100 * 2**14 - 1:,}")
     path.write_bytes(BOMBS[suffix](os.urandom(2**16).hex().encode()))
     assert count_bytes(path) == 2**17
@@ -181,10 +181,10 @@ def test_odd_names_that_would_be_written_down(tmp_path, odd):
 
 
 def test_a_context_inside_keeps_the_limit_and_the_version():
-    with read_together(7, 1), read_together() as inner:
-        assert (inner.max_bytes, inner.version) == (7, 1)
-    with read_together(7, 1), read_together(9, 2) as inner:
-        assert (inner.max_bytes, inner.version) == (9, 2)
+    with read_together(max_bytes=7, version=1), read_together() as inner:
+        assert (inner.config.max_bytes, inner.config.version) == (7, 1)
+    with read_together(max_bytes=7, version=1), read_together(max_bytes=9, version=2) as inner:
+        assert (inner.config.max_bytes, inner.config.version) == (9, 2)
 
 
 # Chunks

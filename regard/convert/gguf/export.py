@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.convert.export import ExportRequest, import_extra
 from regard.convert.gguf.llamacpp import FREQUENCIES, INTERLEAVED, KEYS, NAMES, read_gguf
@@ -21,6 +21,7 @@ from regard.convert.gguf.tokenizer import BYTE, CONTROL, USER_DEFINED, byte_leve
 from regard.convert.huggingface import llama
 from regard.convert.huggingface.family import export_weights, require_settings
 from regard.core.positions import scale_frequencies
+from regard.describe.export import ExportedModel
 from regard.errors import UserError
 from regard.files.atomic import atomic_file, is_missing
 from regard.models import GPT
@@ -200,7 +201,7 @@ def check_file(path: Path, request: ExportRequest) -> str:
     return f"{kind}, {size:.1f} MiB; the same tokens, logits within {worst:.1%} of the largest"
 
 
-def largest_difference(model: Any, other: Any, samples: Sequence[Sequence[int]]) -> float:
+def largest_difference(model: ExportedModel, other: nn.Module, samples: Sequence[Sequence[int]]) -> float:
     """How far apart the logits of two models are, relative to the largest."""
     worst = 0.0
     with torch.no_grad():

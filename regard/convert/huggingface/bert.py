@@ -8,6 +8,7 @@ from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import ACTIVATIONS, Family, encoder_settings, require_settings
 from regard.errors import UserError
 from regard.files.tensors import Tensors
+from regard.models import Bert
 
 LAYER = {  # our names: theirs, also in a RoBERTa
     "blocks.*.attn.f.q": "encoder.layer.*.attention.self.query",
@@ -91,12 +92,12 @@ def pack(state: Tensors, architecture: str) -> Tensors:
     return tensors
 
 
-def describe(model: Any, target: str = "BERT", pre: bool = False) -> dict[str, Any]:
+def describe(model: Bert, target: str = "BERT", pre: bool = False) -> dict[str, Any]:
     require_settings(model.config, target, window=None, pooler="tanh", embed_dim=None)
     return describe_encoder(model, target, pre)
 
 
-def describe_encoder(model: Any, target: str, pre: bool = False) -> dict[str, Any]:
+def describe_encoder(model: Bert, target: str, pre: bool = False) -> dict[str, Any]:
     """The config.json of a BERT, and of what others have in common with it."""
     c = model.config
     acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}

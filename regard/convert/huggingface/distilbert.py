@@ -6,6 +6,7 @@ from regard.convert.huggingface import bert
 from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import ACTIVATIONS, Family, require_settings
 from regard.files.tensors import Tensors
+from regard.models import Bert
 
 NAMES = {  # our names: theirs, without their `distilbert.`
     "embed": "embeddings.word_embeddings",
@@ -65,7 +66,7 @@ def pack(state: Tensors, architecture: str) -> Tensors:
     return {k if k.startswith(bare) else f"distilbert.{k}": t for k, t in tensors.items()}
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: Bert) -> dict[str, Any]:
     c = model.config
     acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
     require_settings(

@@ -61,7 +61,7 @@ def take_discriminator(state: Tensors, c: Config) -> Tensors:
 # Exporting
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: Bert) -> dict[str, Any]:
     width = model.config.embed_dim or model.config.dim
     require_settings(model.config, "ELECTRA", window=None)
     config = bert.describe_encoder(model, "ELECTRA")

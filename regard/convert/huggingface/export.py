@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -35,11 +35,13 @@ from regard.convert.huggingface.tokenizer_json import (
     tokenizer_config,
 )
 from regard.convert.model_card import huggingface_card
+from regard.describe.export import as_exported
 from regard.errors import UserError
 from regard.files.atomic import atomic_folder
 from regard.files.tensors import Tensors, write_tensors
 from regard.files.untrusted import write_json
 from regard.models import GPT, Bert, Electra, Transformer, ViT
+from regard.models.head import ModelWithHead
 
 CLASS_OF_TASK = {task: end for end, task in TASK_OF_CLASS.items()} | {"fill": "ForMaskedLM", "embed": "Model"}
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "longformer": "Longformer"}
@@ -53,45 +55,48 @@ def export_folder(folder: str | Path, request: ExportRequest) -> str:
         if isinstance(request.model, Electra) and len(request.model.generator):
             inner = temporary / "generator"
             inner.mkdir()
-            task = {"name": "fill", "next": False}
-            write_folder(inner, replace(request, model=electra.generator(request.model), task=task))
+            generator, task = electra.generator(request.model), {"name": "fill", "next": False}
+            write_folder(inner, replace(request, model=as_exported(generator), task=task))
     return ""  # no check: transformers need not be installed
 
 
 def write_folder(folder: Path, request: ExportRequest) -> None:
-    model, task = request.model, str(request.task["name"])
-    head: Any = None
+    model: nn.Module = request.model
+    task = str(request.task["name"])
+    head: nn.Linear | None = None
     mean = False  # the heads of transformers read the first token; sentence-transformers has one for the mean
     if getattr(model, "has_task_head", False):
-        mean, model, head = model.mean, model.model, model.head
+        with_head = cast(ModelWithHead, model)  # or any other that declares a head
+        mean, model, head = with_head.mean, with_head.model, with_head.head
     if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
         raise UserError(
             f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers; use "
             "--to onnx"
         )
-    family = FAMILIES[type(model), task](model.config, request)
+    config: Any = model.config
+    family = FAMILIES[type(model), task](config, request)
     own_head = {} if mean else head_weights(head, task)
     if isinstance(model, Electra):
         own_head, model = electra.discriminator_weights(model), model.model
-    config = describe(family, model, request, mean)
-    if config["model_type"] in LIKE_ROBERTA:
+    content = describe(family, model, request, mean)
+    if content["model_type"] in LIKE_ROBERTA:
         names = {ours: theirs for theirs, ours in roberta.TOKEN_NAMES.items()}
         request = replace(request, tokenizer=rename_special_tokens(request.tokenizer or "", names))
-    tensors = family.pack(export_weights(family, model) | own_head, config["architectures"][0])
+    tensors = family.pack(export_weights(family, model) | own_head, content["architectures"][0])
     ids = special_ids(request)
-    write_json(folder / CONFIG, config | ids | {"dtype": "float32", "torch_dtype": "float32"})
+    write_json(folder / CONFIG, content | ids | {"dtype": "float32", "torch_dtype": "float32"})
     write_tensors(folder / WEIGHTS, {name: t.float() for name, t in tensors.items()})
     if request.tokenizer is not None:
-        write_tokenizer(folder, request, family, config["model_type"], model.config)
+        write_tokenizer(folder, request, family, content["model_type"], config)
     if request.generates:
         write_json(folder / GENERATION, generation_config(request.generation, ids))
     if task == "see":
         write_json(folder / PREPROCESSOR, vit.preprocessor(request.task))
     if task == "embed":
-        write_modules(folder, request.task, model.config.dim)
-    if mean:
-        write_modules(folder, {"pooling": "mean", "normalize": False}, model.config.dim, head.state_dict())
-    (folder / "README.md").write_text(huggingface_card(task, config, request.card, mean), encoding="utf-8")
+        write_modules(folder, request.task, config.dim)
+    if mean and head is not None:
+        write_modules(folder, {"pooling": "mean", "normalize": False}, config.dim, head.state_dict())
+    (folder / "README.md").write_text(huggingface_card(task, content, request.card, mean), encoding="utf-8")
 
 
 # The family of a model
@@ -142,7 +147,7 @@ FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Famil
 }
 
 
-def describe(family: Family, model: Any, request: ExportRequest, bare: bool) -> dict[str, Any]:
+def describe(family: Family, model: nn.Module, request: ExportRequest, bare: bool) -> dict[str, Any]:
     """The content of config.json, but for the ids of special tokens; of a `bare` model, without a head."""
     config, task = family.describe(model), str(request.task["name"])
     if config["model_type"] == "longformer" and request.task.get("separators") == 1:

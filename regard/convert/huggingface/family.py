@@ -205,7 +205,7 @@ def remove_tied_copy(state: Tensors, copy: str, embedding: str, path: Path) -> N
 # Exporting
 
 
-def export_weights(family: Family, model: Any) -> Tensors:
+def export_weights(family: Family, model: nn.Module) -> Tensors:
     """Our weights by their names."""
     weights = {
         their_name(family.names, name): family.to_theirs(name, t, model.config)

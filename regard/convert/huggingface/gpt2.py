@@ -14,6 +14,7 @@ from regard.convert.huggingface.family import (
     require_settings,
 )
 from regard.files.tensors import Tensors
+from regard.models import GPT
 
 NAMES = {  # our names: theirs, without their `transformer.`
     "embed": "wte",
@@ -72,7 +73,7 @@ def pack(state: Tensors, architecture: str) -> Tensors:
     return {k if k.startswith("lm_head") else f"transformer.{k}": t for k, t in state.items()}
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: GPT) -> dict[str, Any]:
     c = model.config
     acts = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
     require_settings(

@@ -5,6 +5,7 @@ from typing import Any
 from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family, remove_prefix, remove_tied_copy, require_settings
 from regard.files.tensors import Tensors
+from regard.models import GPT
 
 NAMES = {  # our names: theirs, without their `model.`
     "embed": "embed_tokens",
@@ -97,7 +98,7 @@ def pack(state: Tensors, architecture: str) -> Tensors:
     return {k if k.startswith("lm_head") else f"model.{k}": t for k, t in state.items()}
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: GPT) -> dict[str, Any]:
     c = model.config
     require_settings(c, "Llama", positions="rotary", norm="rms", ffn="swiglu", bias=False)
     kind = "qwen3" if c.qk_norm else "qwen2" if c.qkv_bias else "mistral" if c.sliding_window else "llama"
@@ -114,7 +115,6 @@ def describe(model: Any) -> dict[str, Any]:
     if c.rope_scaling:
         rope |= {"rope_type": "llama3"} | dict(zip(ROPE_SCALING, c.rope_scaling, strict=True))
         rope[ROPE_SCALING[-1]] = int(c.rope_scaling[-1])
-    gate = model.blocks[0].ffn.f.gate
     config = {
         "model_type": kind,
         "architectures": [f"{CLASSES[kind]}ForCausalLM"],
@@ -124,7 +124,7 @@ def describe(model: Any) -> dict[str, Any]:
         "num_hidden_layers": c.depth,
         "num_attention_heads": c.heads,
         "num_key_value_heads": c.kv_heads or c.heads,
-        "intermediate_size": gate.out_features,
+        "intermediate_size": len(model.get_parameter("blocks.0.ffn.f.gate.weight")),
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6 if c.eps is None else c.eps,
         "rope_parameters": rope,

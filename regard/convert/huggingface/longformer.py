@@ -9,6 +9,7 @@ from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family, require_settings
 from regard.errors import UserError
 from regard.files.tensors import Tensors
+from regard.models import Bert
 
 NAMES = roberta.NAMES | {
     f"blocks.*.attn.f.{name[0]}_global": f"encoder.layer.*.attention.self.{name}_global"
@@ -40,7 +41,7 @@ def read_windows(c: Config, depth: int) -> list[int]:
 # Exporting
 
 
-def describe(model: Any, pad: int) -> dict[str, Any]:
+def describe(model: Bert, pad: int) -> dict[str, Any]:
     c = model.config
     require_settings(c, "Longformer", globals=0)
     windows = c.windows or [c.window] * c.depth

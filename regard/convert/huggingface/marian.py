@@ -14,6 +14,7 @@ from regard.convert.huggingface.family import ACTIVATIONS, Family, remove_prefix
 from regard.core.positions import sinusoids
 from regard.errors import UserError
 from regard.files.tensors import Tensors
+from regard.models import Transformer
 
 SIDES = ("encoder", "decoder")
 NAMES = {"embed": "shared", "output_bias": "final_logits_bias"}  # our names: theirs, without their `model.`
@@ -113,7 +114,7 @@ def pack(state: Tensors, architecture: str) -> Tensors:
     return {k if k == "final_logits_bias" else f"model.{k}": t for k, t in state.items()}
 
 
-def describe(model: Any, target: str = "Marian", pre: bool = False) -> dict[str, Any]:
+def describe(model: Transformer, target: str = "Marian", pre: bool = False) -> dict[str, Any]:
     c = model.config
     acts = {ours: name for name, ours in reversed(ACTS.items())}
     require_settings(

@@ -7,6 +7,7 @@ from regard.convert.huggingface import bert
 from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family
 from regard.files.tensors import Tensors
+from regard.models import Bert
 
 NAMES = {ours: theirs for ours, theirs in bert.NAMES.items() if ours != "embed_norm"} | {
     "blocks.*.attn.norm": "encoder.layer.*.attention.ln",
@@ -19,7 +20,7 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
     return bert.settings(c, state) | {"pre": True}
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: Bert) -> dict[str, Any]:
     return bert.describe(model, "Megatron-BERT", pre=True) | {"model_type": "megatron-bert"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.convert.export import ExportRequest
 from regard.convert.huggingface import gpt2, llama
@@ -37,7 +37,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 Matrices = dict[str, tuple[Tensor, Tensor]]  # A (r, I) and B (O, r), by our name of the weight W (O, I)
 
 
-def family_of(model: Any) -> Family:
+def family_of(model: nn.Module) -> Family:
     """The family of a model; raises UserError if it has none."""
     if not isinstance(model, GPT):
         raise UserError("an adapter is for a language model (a GPT); train this one without --adapter")
@@ -49,7 +49,7 @@ def family_of(model: Any) -> Family:
 # Writing
 
 
-def adapter_tensors(model: Any, matrices: Matrices) -> Tensors:
+def adapter_tensors(model: nn.Module, matrices: Matrices) -> Tensors:
     """The low-rank updates of queries and values, by PEFT's names. GPT-2 has queries, keys and values as one
     matrix, whose update is that of queries and values, one above the other."""
     family, tensors = family_of(model), Tensors()
@@ -74,7 +74,7 @@ def adapter_tensors(model: Any, matrices: Matrices) -> Tensors:
     return tensors
 
 
-def adapter_config(model: Any, base: str, rank: int, alpha: float) -> dict[str, Any]:
+def adapter_config(model: nn.Module, base: str, rank: int, alpha: float) -> dict[str, Any]:
     is_gpt2 = family_of(model) is gpt2.FAMILY
     return {
         "peft_type": "LORA",
@@ -105,7 +105,7 @@ def export_peft(folder: str | Path, request: ExportRequest) -> str:
 # Reading
 
 
-def read_adapter(folder: Path, model: Any) -> Tensors:
+def read_adapter(folder: Path, model: nn.Module) -> Tensors:
     """What an adapter adds to the model's weights, by our names."""
     path = folder / ADAPTER_CONFIG
     if not path.is_file() or not (folder / ADAPTER).is_file():

@@ -9,6 +9,7 @@ from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family
 from regard.core.positions import sinusoids
 from regard.files.tensors import Tensors
+from regard.models import Transformer
 
 NAMES = marian.NAMES | {"encoder_norm": "encoder.layer_norm", "decoder_norm": "decoder.layer_norm"}
 
@@ -18,14 +19,14 @@ def settings(c: Config, state: Tensors) -> dict[str, Any]:
     return marian.settings(c, state, pre=True) | {"pre": True}
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: Transformer) -> dict[str, Any]:
     config = marian.describe(model, "Pegasus", pre=True)
     own = {"model_type": "pegasus", "architectures": ["PegasusForConditionalGeneration"]}
     not_theirs = ("decoder_vocab_size", "share_encoder_decoder_embeddings")
     return {key: value for key, value in config.items() if key not in not_theirs} | own
 
 
-def position_tables(model: Any) -> Tensors:
+def position_tables(model: Transformer) -> Tensors:
     """Sinusoidal positions, which their files hold, too."""
     c = model.config
     table = sinusoids(torch.arange(c.context), c.dim)[:, marian.dimension_order(c.dim).argsort()]

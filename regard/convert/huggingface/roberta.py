@@ -14,6 +14,7 @@ from regard.convert.huggingface.bert import LAYER, SEGMENTS
 from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family, remove_prefix, require_settings
 from regard.files.tensors import Tensors
+from regard.models import Bert
 
 NAMES = LAYER | {
     "next": "next",  # a head that it never has
@@ -114,12 +115,12 @@ def pack(
     return tensors
 
 
-def describe(model: Any, pad: int) -> dict[str, Any]:
+def describe(model: Bert, pad: int) -> dict[str, Any]:
     require_settings(model.config, "RoBERTa", window=None)
     return describe_encoder(model, pad, "RoBERTa")
 
 
-def describe_encoder(model: Any, pad: int, target: str) -> dict[str, Any]:
+def describe_encoder(model: Bert, pad: int, target: str) -> dict[str, Any]:
     config = bert.describe_encoder(model, target)
     positions = config["max_position_embeddings"] + pad + 1
     return config | {"model_type": "roberta", "type_vocab_size": 1, "max_position_embeddings": positions}

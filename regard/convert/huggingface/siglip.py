@@ -8,6 +8,7 @@ from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import ACTIVATIONS, Family
 from regard.convert.huggingface.vit import image_sizes
 from regard.files.tensors import Tensors
+from regard.models import ViT
 
 NAMES = {  # our names: theirs, without their `vision_model.`
     "positions": "embeddings.position_embedding",
@@ -68,7 +69,7 @@ def pack(state: Tensors, architecture: str) -> Tensors:
     return {k if k.startswith("classifier.") else PREFIX + k: t for k, t in state.items()}
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: ViT) -> dict[str, Any]:
     c = model.config
     vision = image_sizes(c, "SigLIP", "mean") | {
         "model_type": "siglip_vision_model",

@@ -13,6 +13,7 @@ from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family, require_settings
 from regard.errors import UserError
 from regard.files.tensors import Tensors
+from regard.models import Transformer
 
 SELF, CROSS, FFN = "layer.0.SelfAttention", "layer.1.EncDecAttention", "DenseReluDense"
 NAMES = {  # our names: theirs
@@ -104,12 +105,12 @@ def to_theirs(name: str, t: Tensor, config: Any) -> Tensor:
     return t if (by := factor(name, config)) == 1 else (t.double() / by).float()
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: Transformer) -> dict[str, Any]:
     c = model.config
     kinds = {ours: name for name, ours in FFNS.items()}
     require_settings(c, "T5", positions="relative", norm="rms", ffn=tuple(kinds), bias=False, pre=True)
     require_settings(c, "T5", kv_heads=(None, c.heads), target_vocab=None, output_bias=False)
-    width = model.encoder[0].ffn.f.up.out_features
+    width = len(model.get_parameter("encoder.0.ffn.f.up.weight"))
     require_settings(c, "T5", decoder_heads=(None, c.heads), decoder_hidden=(None, width))
     return {
         "model_type": "t5",

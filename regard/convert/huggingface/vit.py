@@ -12,6 +12,7 @@ from regard.convert.huggingface.files import PREPROCESSOR
 from regard.errors import UserError, shorten
 from regard.files.tensors import Tensors
 from regard.files.untrusted import read_json
+from regard.models import ViT
 
 NAMES = {  # our names: theirs, without their `vit.`
     "first.weight": "embeddings.cls_token",
@@ -94,7 +95,7 @@ def image_sizes(c: Any, target: str, pool: str) -> dict[str, Any]:
     }
 
 
-def describe(model: Any) -> dict[str, Any]:
+def describe(model: ViT) -> dict[str, Any]:
     c = model.config
     return image_sizes(c, "ViT", "first") | {
         "model_type": "vit",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.convert.export import import_extra
-from regard.describe.export import Graph
+from regard.describe.export import ExportedModel, Graph
 from regard.errors import UserError
 
 TOLERANCE = 1e-4  # the largest difference from the model's own outputs
@@ -17,7 +17,7 @@ UNBOUNDED = 2**31
 
 
 @torch.inference_mode()
-def check_graphs(folder: Path, graphs: list[Graph], model: Any) -> str:
+def check_graphs(folder: Path, graphs: list[Graph], model: ExportedModel) -> str:
     """Return the largest difference as one line; raise UserError if it is too large."""
     try:
         runtime = import_extra("onnx", "onnxruntime")
@@ -46,7 +46,7 @@ def check_graphs(folder: Path, graphs: list[Graph], model: Any) -> str:
 
 
 def random_inputs(
-    graph: Graph, model: Any, seed: int, batch: int, lengths: tuple[int, int]
+    graph: Graph, model: ExportedModel, seed: int, batch: int, lengths: tuple[int, int]
 ) -> tuple[Tensor, ...]:
     """Inputs of a graph, with sources and targets of these lengths or what the context allows.
 

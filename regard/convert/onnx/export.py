@@ -25,7 +25,7 @@ from regard.convert.model_card import onnx_card
 from regard.convert.onnx.check import check_graphs, random_inputs
 from regard.convert.onnx.recurrent import OPSET, recurrent_graph
 from regard.core.cache import masked_mean
-from regard.describe.export import Graph
+from regard.describe.export import ExportedModel, Graph
 from regard.errors import UserError
 from regard.files.atomic import atomic_folder
 from regard.files.untrusted import write_json
@@ -36,7 +36,7 @@ LARGE = 2**30  # bytes: larger weights go into a separate file
 class GraphModule(nn.Module):
     """A graph's function as a module, with the model's weights."""
 
-    def __init__(self, model: nn.Module, f: Callable[..., Any]):
+    def __init__(self, model: ExportedModel, f: Callable[..., Any]):
         super().__init__()
         self.model, self.f = model, f
 
@@ -79,7 +79,7 @@ def export_onnx(folder: str | Path, request: ExportRequest) -> str:
         return check_graphs(temporary, graphs, model)
 
 
-def task_graphs(model: Any, task: dict[str, Any]) -> list[Graph]:
+def task_graphs(model: ExportedModel, task: dict[str, Any]) -> list[Graph]:
     """The model's graphs, with what the task does before or after them."""
     if not hasattr(model, "graphs"):
         raise UserError(f"a model of kind {type(model).__name__} declares no graphs for ONNX; use --to hf")
@@ -123,7 +123,7 @@ def normalize_pixels(graph: Graph, config: Any, task: dict[str, Any]) -> Graph:
 
 
 @torch.no_grad()
-def write_graph(path: Path, graph: Graph, model: Any, task: dict[str, Any]) -> None:
+def write_graph(path: Path, graph: Graph, model: ExportedModel, task: dict[str, Any]) -> None:
     if graph.recurrent:
         import_extra("onnx").save_model(recurrent_graph(model, graph, task), str(path))
         return
