@@ -474,7 +474,7 @@ def test_compiles_without_graph_breaks(case: Case) -> None:
     assert_close(batch(compiled), batch(model), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", slow_after(3, ONE_OF_EACH), ids=str)
+@pytest.mark.parametrize("case", slow_after(1, ONE_OF_EACH), ids=str)
 def test_compiled_gradients(case: Case) -> None:
     """Of two blocks, too, for a GPT."""
     torch._dynamo.reset()

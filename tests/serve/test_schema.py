@@ -20,7 +20,7 @@ PATHS = (
     *("/v1/models", "/v1/models/{model}", "/v1/completions", "/v1/chat/completions", "/v1/embeddings"),
     *("/v1/responses", "/api/ask", "/health", "/ready", "/metrics", "/openapi.json"),
 )
-FEW, MANY = 12, 500  # examples an operation
+FEW, MANY = 6, 500  # examples an operation
 REFUSED = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429]  # 413: too long a text
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.slow import slow_after
 from regard.tasks import loss
 from regard.tasks.loss import IGNORED, chunked_cross_entropy, cross_entropy
 from regard.training import compilation, joint
@@ -127,7 +128,7 @@ def test_nothing_is_changed_in_place() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile's own doing
 @pytest.mark.parametrize("limit", [5 * V, N * V])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("smoothing", slow_after(1, [0.1, 0.0]))
 def test_compiled_is_eager(smoothing: float, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, W, targets = batch(torch.float64)
     monkeypatch.setattr(loss, "LOGITS_AT_ONCE", limit)

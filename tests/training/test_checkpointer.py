@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.runs import at_step, before, checkpoints, losses, rows, same, stopped, tiny, write_text
+from helpers.slow import slow_after
 from regard.runs import checkpoints as checkpoint
 from regard.runs.load import load
 from regard.training.evaluation import Evaluation
@@ -81,7 +82,7 @@ class Died(BaseException):
     pass
 
 
-@pytest.mark.parametrize("steps", [[3], [3, 5, 7], [4, 6], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize("steps", slow_after(2, [[3, 5, 7], [4, 6], [3], [1, 2, 3, 4, 5, 6, 7]]))
 @pytest.mark.parametrize("how", [signal.SIGTERM, None])
 def test_the_mean_does_not_know_of_stops(text, tmp_path, steps, how):
     """The settings of saving, and kills, do not matter."""

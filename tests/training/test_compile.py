@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from helpers.runs import DIFFERENT, STEADY, at_step, same, stopped, tiny, write_data
+from helpers.runs import DIFFERENT, STEADY, at_step, others_are_slow, same, stopped, tiny, write_data
 from regard.errors import UserError
 from regard.models import Transformer, TransformerConfig
 from regard.training import compilation
@@ -14,7 +14,7 @@ from regard.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.mark.parametrize("case", DIFFERENT)
+@pytest.mark.parametrize("case", others_are_slow(DIFFERENT))
 def test_what_has_many_shapes_is_compiled_only_if_asked(tmp_path, monkeypatch, case):
     """By default, long runs in bf16 whose batches have one shape are compiled."""
     compiled = []

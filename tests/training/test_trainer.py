@@ -131,7 +131,7 @@ def test_the_loss_is_the_mean_of_the_batch_and_falls(text, tmp_path):
     assert losses_logged[-1] < 0.8 * losses_logged[0]
 
 
-@pytest.mark.parametrize("case", ["translate-transformer", "translate-gru"])
+@pytest.mark.parametrize("case", slow_after(1, ["translate-transformer", "translate-gru"]))
 def test_a_model_learns_its_pairs_by_heart(tmp_path, case):
     settings = {"steps": 150, "train__lr": 0.03, "train__log": 10, "task__smoothing": 0.0, "model__dim": 16}
     settings["train__weight_decay"] = 0.0

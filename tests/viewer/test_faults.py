@@ -10,6 +10,7 @@ from PIL import Image
 from helpers.browsing import VIEWS, WORDS, shown, trained
 from helpers.looking import CONTEXT, reader, seer
 from helpers.serving import serve_models, serve_session
+from helpers.slow import slow_after
 from regard.files.locks import lock_folder
 from regard.runs.layout import LOG
 from regard.runs.load import load
@@ -252,7 +253,7 @@ def test_labels_are_never_blank(tab):
     assert labels[5:] == ["␣", family, "e\u0301"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", slow_after(1, ["light", "dark"]))
 def test_contrast_and_headings(tab, tmp_path, scheme):
     for kind, views in (
         ("gpt", VIEWS["gpt"] if scheme == "light" else ["look", "attention", "talk"]),

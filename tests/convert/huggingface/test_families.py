@@ -15,6 +15,7 @@ from helpers.errors import user_error
 from helpers.exports import train_tokens, trained_model
 from helpers.folders import MAKERS, PAD, TEXT, VOCAB, save_folder
 from helpers.runs import unmeasured
+from helpers.slow import slow_after
 from regard.cli import main
 from regard.decode.sampling import Sampling
 from regard.runs.export import export
@@ -57,7 +58,7 @@ def own_logits(ours: Model) -> Tensor:
     return ours.model(ids, attention_mask)[attention_mask] if ours.kind == "bert" else ours.model(ids)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", slow_after(1, SEEDS))
 @pytest.mark.parametrize("kind", MAKERS)
 def test_round_trip(tmp_path: Path, kind: str, seed: int) -> None:
     theirs = save_folder(tmp_path / "theirs", kind, seed)

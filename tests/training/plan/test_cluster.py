@@ -10,6 +10,7 @@ import torch
 from helpers.errors import user_error
 from helpers.forking import Process
 from helpers.runs import write_data
+from helpers.slow import slow_after
 from regard import cli
 from regard.models import MODELS
 from regard.tasks import TASKS
@@ -27,6 +28,7 @@ from regard.training.plan.plan import Plan, make_plan
 from regard.training.plan.sizes import Request
 from regard.training.plan.speed import find_machine, known_machine, make_empty
 
+DIFFERENT = {"gpt", "transformer", "vit", "captioner", "lstm"}  # others are sharded as one of these
 WAYS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "fsdp": {"train.parallel": "fsdp"},
@@ -43,7 +45,7 @@ def plan_for(kind: str, machine: str, **by_hand: Any) -> Plan:
     return make_plan(Request(task, kind, {"train.steps": 9} | by_hand, FACTS, known_machine(machine)))
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", slow_after(5, sorted(MODELS, key=lambda kind: kind not in DIFFERENT)))
 def test_every_family_is_sharded_over_64_processes(kind: str) -> None:
     plans = {way: plan_cluster(plan_for(kind, "64xh200", **settings)) for way, settings in WAYS.items()}
     assert not torch.distributed.is_initialized()
