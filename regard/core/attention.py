@@ -28,7 +28,7 @@ GLOBAL_QKV, BY_QUERY = ("q_global", "k_global", "v_global"), ("scores", "weights
 
 
 def dot(q: Tensor, k: Tensor) -> Tensor:
-    """q·k, Luong et al. 2015, eq. 8."""
+    """q·k, Luong et al. 2015, section 3.1."""
     return q @ k.mT
 
 
@@ -54,7 +54,7 @@ class Additive(nn.Module):
 
 
 class Bilinear(nn.Module):
-    """qᵀ W k, "general" in Luong et al. 2015, eq. 8."""
+    """qᵀ W k, "general" in Luong et al. 2015, section 3.1."""
 
     def __init__(self, q_dim: int, k_dim: int):
         super().__init__()
