@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.documents import ROOT, Command, blocks, fenced, run_command, run_page, split_commands
+from helpers.documents import ROOT, Command, blocks, fenced, inline, run_command, run_page, split_commands
 
 QUICK = ("README.md", "docs/start.md", "docs/words.md")
 NOT_RUN = {  # lines that begin so, and why
@@ -14,6 +14,22 @@ NOT_RUN = {  # lines that begin so, and why
 PAGES_NOT_RUN = {
     "docs/results.md": "hours of training on data that are not here",
     "docs/experiments.md": "python -m experiments, which tests/test_experiments.py runs",
+}
+
+SUBJECT = "docs/subject.md"
+STANDS_FOR = {  # words of its commands, by another word that stands beside them
+    "RUN": {
+        **dict.fromkeys(("A", "The fox [MASK] over the dog."), "runs/bert"),
+        **dict.fromkeys(("king", "king queen man woman"), "runs/words"),
+        **dict.fromkeys(("--by-position", "As aliens entered our planet"), "runs/mine"),
+        "cheap hotels": "runs/embed",
+        "gates": "runs/gru",
+        "look": "runs/de",
+    },
+    "TEXT": {"look": "A man is walking his dog."},
+    "FILE": {"score": "my.txt"},
+    "glove.txt": {"ask": "glove.6B.300d.txt"},
+    **{f"{name}_FOLDER": {"train": "their-bert"} for name in ("BERT", "ROBERTA", "ELECTRA", "LONGFORMER")},
 }
 
 
@@ -33,6 +49,22 @@ PAGES = [page for page in ["README.md", *PAGES] if page not in PAGES_NOT_RUN]
 def test_commands_of_a_page_run(page, tmp_path, monkeypatch, quick):
     monkeypatch.chdir(tmp_path)
     assert run_page(page, tuple(NOT_RUN), monkeypatch)
+
+
+def fill_in(words):
+    """The words of a command of the subject, with what each stands for."""
+    return [next((to for by, to in STANDS_FOR.get(w, {}).items() if by in words), w) for w in words]
+
+
+@pytest.mark.slow
+def test_commands_of_the_subject_run(tmp_path, monkeypatch, quick):
+    """They stand in its table, and name runs and files as RUN and FILE."""
+    monkeypatch.chdir(tmp_path)
+    commands = [words for line in inline((ROOT / SUBJECT).read_text()) for words in split_commands(line)]
+    commands = [fill_in(words) for words in commands if words[0] == "regard"]
+    assert len(commands) > 20
+    for words in commands:
+        run_command(SUBJECT, Command(words), monkeypatch)
 
 
 def test_what_does_not_run_is_on_a_page():

@@ -22,9 +22,7 @@ def _char(texts: Iterable[str], vocab: int, specials: list[str]) -> tokenizers.T
         is_used[code_points(text)] = True
     characters = [chr(point) for point in np.flatnonzero(is_used).tolist()]
     # Byte-pair encoding without merges and pre-tokenizer: the fastest way to one character per token.
-    inner = tokenizers.Tokenizer(
-        models.BPE(_vocabulary(specials + characters), [], unk_token="<unk>")
-    )
+    inner = tokenizers.Tokenizer(models.BPE(_vocabulary(specials + characters), [], unk_token="<unk>"))
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(specials)
     return inner

@@ -34,6 +34,7 @@ RUNS = {  # that a page uses and does not make: what trains them
     "runs/mine": ["write", *SMALL],
     "runs/bert": ["fill", *SMALL, "--set", "model.depth=3"],  # of which two are frozen
     "runs/embed": ["embed", *SMALL],
+    "runs/gru": ["write", "--set", "model.kind=gru", "--set", "model.dim=16", "--set", "data.vocab=300"],
     "runs/see": ["see", *SMALL[:-2]],
     "runs/words": ["words"],
     "runs/first": ["classify", *SMALL],
