@@ -9,7 +9,9 @@ NOT_RUN = {  # lines that begin so, and why
     "regard ask hf:OWNER/NAME": "a model on the Hub, which tests don't reach",
     "torchrun --nproc-per-node 8": "eight GPUs; tests/training/test_distributed.py has two processes",
     "python bench/spoken_digits.py": "6,000 recordings by espeak-ng take minutes; the test writes a few",
+    "regard prepare FOLDER --out shards --part": "64 parts; tests/data/test_prepare_parts.py has two",
     "from openai import OpenAI": "needs a server on this port; tests/serve/test_openai.py has this client",
+    'client.chat.completions.create(model="chat", messages=messages, response_format=form)': "the same",
 }
 PAGES_NOT_RUN = {
     "docs/results.md": "hours of training on data that are not here",

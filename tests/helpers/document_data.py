@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from helpers import hostile
 from helpers.runs import write_captions
 from helpers.sounds import tone, write_wav
 
-BUILTIN = Path(__file__).parents[2] / "regard" / "builtin"
+BUILTIN, DEPLOY = (Path(__file__).parents[2] / name for name in ("regard/builtin", "deploy"))
 ROYAL = "The king and the queen sat by the river. A man and a woman walked to the bank of the river.\n"
 WORDS = ("king", "queen", "man", "woman", "river", "bank", "dog", "fox")
 
@@ -153,6 +154,7 @@ DATA_OF_PAGE: dict[str, dict[str, Callable[[Path], object]]] = {  # where a name
         "SmolLM2.gguf": write_gguf,
         **{f"{part}.tsv": copy_lines("chat.tsv") for part in ("train", "valid")},
     },
+    "docs/scale.md": {"deploy/7b.toml": lambda path: shutil.copy(DEPLOY / path.name, path)},
     "docs/hearing.md": {
         "test/": write_recordings,
         "train.tsv": write_audio_table,

@@ -32,7 +32,9 @@ RUNS = {  # that a page uses and does not make: what trains them
     "runs/demo": ["chat", *SMALL],
     "runs/chat": ["chat", *SMALL],
     "runs/mine": ["write", *SMALL],
+    "runs/bpe": ["write", *SMALL, "--set", "data.tokenizer=bpe"],
     "runs/bert": ["fill", *SMALL, "--set", "model.depth=3"],  # of which two are frozen
+    "runs/adapter": ["chat", "--from", "runs/mine", "--adapter"],
     "runs/embed": ["embed", *SMALL],
     "runs/gru": ["write", "--set", "model.kind=gru", "--set", "model.dim=16", "--set", "data.vocab=300"],
     "runs/see": ["see", *SMALL[:-2]],
@@ -163,7 +165,8 @@ def run_command(page: str, command: Command, monkeypatch: pytest.MonkeyPatch) ->
     name, *words = command.words[1:]
     words = [fill_placeholder(name, words, n) for n in range(len(words))]
     for before, word in zip(["", *words], [*words, command.files.get("<", "")], strict=False):
-        if before != "--out" and not Path(word).exists():
+        is_output = before == "--out" or (name == "export" and word == words[1])
+        if not is_output and not Path(word).exists():
             make(page, name, word)
     if name == "train" and "--list" not in words:
         is_new = "--from" not in words and "model." not in " ".join(words)
@@ -192,7 +195,10 @@ def fill_placeholder(name: str, words: list[str], n: int) -> str:
     """A word of a command, or what it stands for: MODEL, DIR, FOLDER or FILE."""
     match words[n]:
         case "MODEL":
-            return {"ctranslate2": "runs/de", "word2vec": "runs/words"}.get(words[-1], "runs/mine")
+            kinds = {"ctranslate2": "runs/de", "word2vec": "runs/words", "gguf": "runs/bpe"}
+            return kinds.get(words[-1], "runs/mine")
+        case "RUN" if words[-1] == "peft":
+            return "runs/adapter"
         case "FILE":
             return "vectors.txt"
         case "DIR":
@@ -219,6 +225,9 @@ def make(page: str, name: str, word: str) -> None:
         if not Path(run).exists():
             make(page, name, run)
         assert call("export", run, word) == 0
+    elif word == "shards":
+        document_data.make(page, "texts")
+        assert call("prepare", "texts", "--out", word, "--set", "data.vocab=300") == 0
     elif word.endswith(".toml") and name == "look":  # a tour that the page quotes
         tours = re.findall(r"^```toml\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
         Path(word).write_text(tours[0])
