@@ -1,7 +1,6 @@
 """The names of the files in a run's folder, and its log. Needs no torch: `regard runs` answers at once."""
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from regard.convert.huggingface.files import ADAPTER
 from regard.files import atomic
 from regard.files.regular import regular_stat
+from regard.files.untrusted import parse_json
 
 WEIGHTS = "model.safetensors"
 BASE = "base.json"  # of a run that keeps an adapter: the model that it is for
@@ -55,7 +55,7 @@ def parse_rows(lines: Iterable[bytes]) -> list[Row]:
     rows = []
     for line in lines:
         with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
-            row = json.loads(line.decode(errors="replace"))
+            row = parse_json(line.decode(errors="replace"))
             if isinstance(row, dict) and isinstance(row.get("step"), int):
                 rows.append(row)
     return rows
