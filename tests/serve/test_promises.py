@@ -9,6 +9,7 @@ from regard.serve.connections import ConnectionLimits
 from regard.serve.places import MAX_PLACES, PLACES
 from regard.serve.registry import ServerLimits
 from regard.text import chat_template
+from regard.tracing import limits
 
 ROOT = Path(__file__).parents[2]
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -35,6 +36,7 @@ LIMITS = {  # the beginning of a row, and the numbers in its second column
     "pictures decoded": [registry.WORKERS, page.HEAVY],
     "bytes of a tensor": [page.MAX_TENSOR_BYTES // MIB],
     "traces": [sessions.MAX_SESSIONS, sessions.MAX_SESSION_BYTES // GIB],
+    "numbers of one trace": [limits.MAX_NUMBERS, 4 * limits.MAX_NUMBERS // GIB],
     "lines of the log": [log.MAX_LINES],
 }
 
