@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.looking import reader
+from helpers.serving import serve_models
 from regard.data import files, sounds
 from regard.data.encoding import DataConfig
 from regard.decode import grammar
@@ -165,6 +167,15 @@ def test_sentences_have_the_numbers_of_the_code(file):
     for pattern, number in WORDS.get(file, ()):
         (word,) = re.findall(pattern, text)
         assert {**NUMBERS, "hundred": 100}[word] == number, pattern
+
+
+def test_metrics_are_those_of_the_server():
+    section = (ROOT / "docs/serving.md").read_text("utf-8").split("## Metrics\n")[1].split("\n## ")[0]
+    stated = set(re.findall(r"`(regard_\w+)", section))
+    with serve_models({"writer": reader("write", "gpt")}) as server:
+        assert server.ask("/v1/completions", {"prompt": "the", "max_tokens": 1})[0] == 200
+        metrics = server.ask("/metrics")[2].decode()
+    assert stated == set(re.findall(r"# TYPE (\w+) ", metrics))
 
 
 def test_named_tests_exist():
