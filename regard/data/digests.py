@@ -10,7 +10,7 @@ from pathlib import Path
 from regard.errors import UserError
 from regard.files import atomic
 from regard.files.regular import regular_stat
-from regard.files.untrusted import read_text
+from regard.files.untrusted import parse_json, read_text
 
 Status = tuple[int, int, int, int]  # size, time of the last change, of the last change of status, inode
 
@@ -45,7 +45,7 @@ def file_sha256(path: str | Path) -> str:
 def remember(file: Path) -> dict[str, str]:
     """Take over what `write` wrote; return the SHA-256 of each path. A damaged file counts as empty."""
     try:
-        rows = json.loads(read_text(file, MAX_BYTES))
+        rows = parse_json(read_text(file, MAX_BYTES))
         digests = {
             str(path): ((int(a), int(b), int(c), int(d)), str(digest)) for path, a, b, c, d, digest in rows
         }

@@ -35,7 +35,7 @@ from regard.draw.terminal import progress
 from regard.errors import UserError, first_line, os_reason
 from regard.files.atomic import atomic_folder, write_text
 from regard.files.regular import check_name
-from regard.files.untrusted import read_text
+from regard.files.untrusted import parse_json, read_json, read_text
 from regard.text.tokenizer import Tokenizer
 
 SHARD_TOKENS = 2**26  # in a file
@@ -88,7 +88,7 @@ def concat_shards(folders: Sequence[str], sides: Sequence[str], tokenizer: Token
 def _read_index(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     file = folder / INDEX
     try:
-        about: dict[str, Any] = json.loads(read_text(file, MAX_INDEX))
+        about: dict[str, Any] = parse_json(read_text(file, MAX_INDEX))
         if about["version"] != VERSION or about["dtype"] not in ("uint16", "uint32"):
             raise ValueError(f"version {about['version']}, {about['dtype']}; known is version {VERSION}")
         sides = [about[side] for side in ("train", "valid")]
@@ -111,7 +111,7 @@ def _list_parts(folder: Path) -> list[Path]:
     """Return the folders that hold the shards of a prepared folder: its parts, or itself."""
     file = folder / INDEX
     try:
-        about = json.loads(read_text(file, MAX_INDEX))
+        about = parse_json(read_text(file, MAX_INDEX))
         if about["version"] != VERSION_OF_PARTS:
             return [folder]
         digests = {str(name): str(digest) for name, digest in about["parts"].items()}
@@ -284,7 +284,7 @@ def join_parts(out: Path, count: int) -> int:
     if len(there) < count:
         return count - len(there)
     texts = {name: read_text(out / name / INDEX, MAX_INDEX) for name in names}
-    indexes = {name: json.loads(text) for name, text in texts.items()}
+    indexes = {name: read_json(out / name / INDEX, limit=MAX_INDEX) for name in names}
     first = indexes[names[0]]
     for name, about in indexes.items():
         for key in ("request", "tokenizer", "dtype"):

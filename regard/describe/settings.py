@@ -6,6 +6,7 @@ from typing import Any
 
 SHARES = ("dropout", "skip")
 COUNTS = ("segments", "globals", "mels")  # which may be 0
+LARGEST = 2**31 - 1  # whole number: nothing is larger, and what is computed with one stays exact
 
 
 def check_settings(config: Any) -> None:
@@ -29,6 +30,8 @@ def check_numbers(settings: dict[str, Any]) -> None:
             allowed, need = 0 < size < math.inf, "more than 0"
         if not allowed:
             raise ValueError(f"{name}={size} must be {need}")
+        if type(size) is int and size > LARGEST:
+            raise ValueError(f"{name}={size} must be at most {LARGEST}")
     for name in ("heads", "decoder_heads"):
         if name in sizes and "head_dim" not in sizes and sizes["dim"] % sizes[name]:
             raise ValueError(f"dim={sizes['dim']} must divide by {name}={sizes[name]}")

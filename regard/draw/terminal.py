@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Light to dark in the 256-colour palette, which looks the same on light and dark terminals.
 HEAT_COLOURS = (231, 195, 153, 117, 75, 33, 27, 20, 18, 17)
 
-
+LARGEST = 1e300  # value of a chart: differences and sums of larger ones are infinite
 NOTEBOOK_SECONDS = 0.2  # between two counts in a notebook
 
 
@@ -77,6 +77,7 @@ def hills(
 
     `bounds` are the lowest and the highest value of the axis; by default, those of the values.
     """
+    values = [min(max(value, -LARGEST), LARGEST) for value in values]
     width = min(width, len(values))
     cuts = [i * len(values) // width for i in range(width + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]

@@ -23,18 +23,24 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
 def read_json(path: Path, kind: type = dict, limit: int = MAX_BYTES) -> Any:
     """Return the JSON object (or list, by `kind`) in a file. Raise UserError if a key is repeated."""
     try:
-        content = json.loads(read_text(path, limit), object_pairs_hook=unique_keys)
+        content = parse_json(read_text(path, limit), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         raise UserError(f"{path.parent}: not a model folder, it has no {path.name}") from None
     except UserError:
         raise
     except (OSError, ValueError) as e:
         raise UserError(f"{path}: not readable as JSON: {e}") from None
-    except RecursionError:
-        raise UserError(f"{path}: not readable as JSON: nested too deeply") from None
     if not isinstance(content, kind):
         raise UserError(f"{path}: should hold one JSON {'object' if kind is dict else 'list'}")
     return content
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """The value of a text in JSON. Raise ValueError, and nothing else, if it is damaged."""
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import torch
 from regard.errors import UserError, os_reason
 from regard.files import atomic
 from regard.files.tensors import Tensors
-from regard.files.untrusted import read_json
+from regard.files.untrusted import parse_json, read_json
 from regard.runs.layout import STATE, STEP
 from regard.runs.parts import PART, Parts, Spans, part_names, write_part
 
@@ -138,7 +138,7 @@ def is_intact(path: Path, share: slice = slice(None)) -> bool:
 def stated_digests(text: bytes, names: Iterable[str]) -> dict[str, str]:
     """Return the digests of these files as a manifest states them; none if it is damaged."""
     try:
-        stated = json.loads(text)
+        stated = parse_json(text)
         return {name: str(stated[name]) for name in names}
     except (ValueError, TypeError, KeyError):
         return {}

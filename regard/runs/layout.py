@@ -1,7 +1,6 @@
 """The names of the files in a run's folder, and its log. Needs no torch: `regard runs` answers at once."""
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from regard.convert.huggingface.files import ADAPTER
 from regard.files import atomic
 from regard.files.regular import regular_stat
+from regard.files.untrusted import parse_json
 
 WEIGHTS = "model.safetensors"
 BASE = "base.json"  # of a run that keeps an adapter: the model that it is for
@@ -29,6 +29,8 @@ FILM = "film"  # see regard.runs.film
 ANSWERS = "answers-*.jsonl"  # of teachers, a file for each process
 STATE = "state.json"  # of a checkpoint
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")  # the name of a checkpoint
+
+LARGEST = 2**63  # whole number of the log
 
 Row = dict[str, Any]  # of the log
 
@@ -51,11 +53,18 @@ def read_lines(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines()
 
 
+def parse_count(text: str) -> int:
+    """A whole number of a log; raises ValueError for one that no run writes, and no float can hold."""
+    if abs(number := int(text)) > LARGEST:
+        raise ValueError(f"{text[:20]}... is no number of a log")
+    return number
+
+
 def parse_rows(lines: Iterable[bytes]) -> list[Row]:
     rows = []
     for line in lines:
         with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
-            row = json.loads(line.decode(errors="replace"))
+            row = parse_json(line.decode(errors="replace"), parse_int=parse_count)
             if isinstance(row, dict) and isinstance(row.get("step"), int):
                 rows.append(row)
     return rows

@@ -310,9 +310,12 @@ def read_checkpoint(folder: Path, module: nn.Module, path: Path) -> tuple[nn.Mod
         weights = dict(module.state_dict()) | weights
     ranks = {t.shape[0] for name, t in weights.items() if name.endswith("lora_A")}
     if ranks:
+        if 0 in ranks:
+            raise UserError(f"{path / WEIGHTS}: low-rank updates of rank 0; use another step")
         adapted = copy.deepcopy(module)
         section = recipe.read_file(folder / RECIPE)["train"]
         alpha = recipe.fit("train.lora_alpha", section.get("lora_alpha", "missing"), float)
         lora.add(adapted, ranks.pop(), alpha)
+        check_weights(adapted, weights, path / WEIGHTS)
         weights = lora.merge(adapted, weights)
     return module, weights

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.files.tensors import Place, Tensors, find_tensors, read_rows, read_tensors, write_tensors
+from regard.files.untrusted import parse_json
 
 PART = re.compile(r"(model|optimizer)-([0-9]{5})-of-([0-9]{5})\.safetensors")
 ROWS = "rows"  # the key of the metadata
@@ -125,7 +126,7 @@ def read_spans(file: Path, metadata: dict[str, str], places: dict[str, Place]) -
         return type(value) is int and value >= 0
 
     try:
-        spans = json.loads(metadata.get(ROWS, "{}"))
+        spans = parse_json(metadata.get(ROWS, "{}"))
         for name, (start, total) in spans.items():
             rows = places[name].shape[0]
             if not (is_count(start) and is_count(total) and start + rows <= total):

@@ -1,6 +1,7 @@
 """OpenAI's two formats of an answer, completions and chat, and the conversation that a chat model reads."""
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from regard.runs.model import Model
 from regard.serve.batch import TokenOutput
@@ -12,15 +13,17 @@ from regard.text.chat_template import Conversation
 from regard.text.tokenizer import BYTES, Decoder, Tokenizer
 
 MIN_LOGPROB = -9999.0  # JSON has no infinity
+TOKEN_TEXTS: WeakKeyDictionary[Tokenizer, dict[int, tuple[str, list[int]]]] = WeakKeyDictionary()
 
 
 class CompletionFormat:
-    """Answers to /v1/completions. With `echo`, each answer begins with its prompt."""
+    """Answers to /v1/completions. If it `echoes`, each answer begins with its prompt."""
 
     id_prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, tokenizer: Tokenizer, logprobs: bool, echo: Sequence[str] = ()):
-        self.tokenizer, self.with_logprobs, self.echo = tokenizer, logprobs, echo
+    def __init__(self, tokenizer: Tokenizer, logprobs: bool, echoes: bool = False):
+        self.tokenizer, self.with_logprobs, self.echoes = tokenizer, logprobs, echoes
+        self.echo: list[str] = []  # with `echoes`: the prompt of each answer
         self.decoders: dict[int, Decoder] = {}  # of each answer, to know where its tokens begin
         self.offsets: dict[int, int] = {}  # letters of each answer so far
         self.prompts: list[CompletionLogprobs] = []  # with echo and logprobs: those of each answer's prompt
@@ -50,21 +53,22 @@ class CompletionFormat:
             "text_offset": first["text_offset"] + own["text_offset"],
         }
 
-    def add_prompts(self, prompts: Sequence[Sequence[int]], scores: Sequence[list[TokenOutput]]) -> None:
+    def add_prompts(
+        self, prompts: Sequence[Sequence[int]], scores: Sequence[list[TokenOutput]], samples: int
+    ) -> None:
         """Echo the log-probabilities of prompts, too; there is none of a first token."""
         for ids, tokens in zip(prompts, scores, strict=True):
             decoder, offset, offsets = self.tokenizer.decoder(), 0, []
             for id in ids:
                 offsets.append(offset)
                 offset += len(decoder.push(id))
-            self.prompts.append(
-                {
-                    "tokens": [token_text(self.tokenizer, id)[0] for id in ids],
-                    "token_logprobs": [None, *(finite(token.logprob) for token in tokens)],
-                    "top_logprobs": [None, *map(self.top_logprobs, tokens)],
-                    "text_offset": offsets,
-                }
-            )
+            prompt: CompletionLogprobs = {
+                "tokens": [token_text(self.tokenizer, id)[0] for id in ids],
+                "token_logprobs": [None, *(finite(token.logprob) for token in tokens)],
+                "top_logprobs": [None, *map(self.top_logprobs, tokens)],
+                "text_offset": offsets,
+            }
+            self.prompts += [prompt] * samples
 
     def first_event(self, index: int) -> Json | None:
         """What a stream sends before the first token of an answer."""
@@ -183,12 +187,14 @@ def finite(logprob: float) -> float:
 
 
 def token_text(tokenizer: Tokenizer, id: int) -> tuple[str, list[int]]:
-    """A token as readable text, and its bytes."""
-    (name,) = tokenizer.tokens([id])
-    symbols = tokenizer.inner.id_to_token(id) or ""
-    if name.startswith("<0x") and symbols and all(s in BYTES for s in symbols):
-        return name, [BYTES[s] for s in symbols]
-    return name, list(name.encode())
+    """A token as readable text, and its bytes; remembered, since a request may ask for very many."""
+    known = TOKEN_TEXTS.setdefault(tokenizer, {})
+    if id not in known:
+        (name,) = tokenizer.tokens([id])
+        symbols = tokenizer.inner.id_to_token(id) or ""
+        in_symbols = name.startswith("<0x") and symbols and all(s in BYTES for s in symbols)
+        known[id] = name, [BYTES[s] for s in symbols] if in_symbols else list(name.encode())
+    return known[id]
 
 
 def read_conversation(model: Model, messages: list[Message]) -> str | Conversation:

@@ -31,9 +31,11 @@ from regard.serve.protocol import (
     ModelInfo,
     Prompt,
     Usage,
+    encode_parts,
     to_json,
 )
 from regard.serve.registry import (
+    EncodedPrompt,
     ModelRegistry,
     ServedModel,
     check_ids,
@@ -87,9 +89,7 @@ class OpenAIRoutes:
                 400, "echo: this model reads its prompt with an encoder, which scores none", "echo"
             )
         options = generation_options(served, body, len(prompts), await self.compile(served, body))
-        texts = [p if isinstance(p, str) else served.model.tokenizer.decode(p) for p in prompts if echo]
-        repeated = [text for text in texts for _ in range(options.samples)]
-        format = CompletionFormat(served.output_tokenizer, top_logprobs is not None, repeated)
+        format = CompletionFormat(served.output_tokenizer, top_logprobs is not None, echo)
         return await self.generate(request, body, served, prompts, options, top_logprobs, format)
 
     async def create_chat_completion(self, request: Request, body: ChatRequest) -> Response:
@@ -162,13 +162,14 @@ class OpenAIRoutes:
         streams, info = bool(body.get("stream")), request.scope["request_info"]
         size = sum(map(prompt_size, prompts))
         encoded = await self.registry.encode(served, prompts, size)
-        if isinstance(format, CompletionFormat) and format.echo and top_logprobs is not None:
-            rows, top = [prompt.ids for prompt in encoded if prompt is not None], top_logprobs
-            scores = await self.registry.run_in_thread(
-                lambda: score_prompts(cast(CausalLM, served.cancellable.model), rows, top)
-            )
-            repeats = [i for i in range(len(rows)) for _ in range(options.samples)]
-            format.add_prompts([rows[i] for i in repeats], [scores[i] for i in repeats])
+        empty, count = body.get("max_tokens") == 0, len(prompts) * options.samples
+        logprobs = 0
+        if top_logprobs is not None:
+            new_tokens = 0 if empty else options.sampling.max_new_tokens
+            logprobs = count_logprobs(format, encoded, options.samples, new_tokens, top_logprobs)
+        if isinstance(format, CompletionFormat) and format.echoes:
+            await self.echo(served, prompts, encoded, options.samples, top_logprobs, format)
+        first = await self.registry.run_sized(logprobs, lambda: first_events(format, count if streams else 0))
         generation = start_generation(
             self.registry,
             served,
@@ -177,22 +178,51 @@ class OpenAIRoutes:
             options,
             top_logprobs,
             text_at_end=not streams and top_logprobs is None,
-            empty=body.get("max_tokens") == 0,
+            empty=empty,
         )
         if isinstance(generation, BlockingGeneration):
             check_blocking(served, prompts, top_logprobs)
         info.model, info.prompt_tokens = served.name, generation.prompt_tokens
         head: Json = {"id": f"{format.id_prefix}-{info.id}", "object": format.object}
         head |= {"created": int(time.time()), "model": served.name}
-        count = len(prompts) * options.samples
         if not streams:
-            choices = [format.choice(answer) for answer in await collect(generation, count, info)]
-            return JSONResponse(head | {"choices": choices, "usage": usage(info)})
+            answers = await collect(generation, count, info)
+
+            def respond() -> bytes:
+                choices = [format.choice(answer) for answer in answers]
+                return encode_parts(head | {"choices": choices, "usage": usage(info)}).encode()
+
+            return Response(await self.registry.run_sized(logprobs, respond), media_type="application/json")
         await begin(generation, info)
         with_usage = (body.get("stream_options") or {}).get("include_usage") or False
         head |= {"object": format.chunk_object} | ({"usage": None} if with_usage else {})
-        events = stream_events(format, head, count, generation, with_usage)
+        events = stream_events(format, head, first, generation, with_usage)
         return stream_response(request, self.registry, generation, events)
+
+    async def echo(
+        self,
+        served: ServedModel,
+        prompts: Sequence[Prompt | Conversation],
+        encoded: Sequence[EncodedPrompt | None],
+        samples: int,
+        top_logprobs: int | None,
+        format: CompletionFormat,
+    ) -> None:
+        """Add the prompts to the answers; with their log-probabilities, if those are asked for."""
+
+        def add_texts() -> None:
+            decode = served.model.tokenizer.decode
+            texts = [p if isinstance(p, str) else decode(cast("list[int]", p)) for p in prompts]
+            format.echo = [text for text in texts for _ in range(samples)]
+
+        def add_scores() -> None:
+            rows = [prompt.ids for prompt in encoded if prompt is not None]
+            scores = score_prompts(cast(CausalLM, served.cancellable.model), rows, top_logprobs or 0)
+            format.add_prompts(rows, scores, samples)
+
+        await self.registry.run_sized(sum(map(prompt_size, prompts)), add_texts)
+        if top_logprobs is not None:
+            await self.registry.run_in_thread(add_scores)
 
     async def create_embeddings(self, request: Request, body: EmbeddingRequest) -> Response:
         served = self.registry.find(body.get("model"))
@@ -264,8 +294,31 @@ def check_blocking(
         raise APIError(400, "num_beams: with this model only in a conversation", "num_beams")
 
 
+def count_logprobs(
+    format: Format,
+    prompts: Sequence[EncodedPrompt | None],
+    samples: int,
+    new_tokens: int,
+    top_logprobs: int,
+) -> int:
+    """The log-probabilities that a response may have. Each takes a hundred bytes or more, so they are
+    limited."""
+    tokens = len(prompts) * new_tokens
+    if isinstance(format, CompletionFormat) and format.echoes:
+        tokens += sum(prompt.tokens for prompt in prompts if prompt is not None)
+    if (count := tokens * samples * (1 + top_logprobs)) > schema.MAX_LOGPROBS:
+        message = f"logprobs: {count:,} are too many for one response; up to {schema.MAX_LOGPROBS:,} are sent"
+        raise APIError(400, f"{message}: ask for fewer answers, tokens or top_logprobs", "logprobs")
+    return count
+
+
+def first_events(format: Format, count: int) -> list[str]:
+    """What a stream sends before the first token of each answer, as JSON."""
+    return [encode_parts(event) for index in range(count) if (event := format.first_event(index))]
+
+
 async def stream_events(
-    format: Format, head: Json, count: int, generation: Generation, with_usage: bool
+    format: Format, head: Json, first: list[str], generation: Generation, with_usage: bool
 ) -> AsyncIterator[bytes]:
     """Server-sent events of a stream; the last may have the usage of the generation."""
     before, after = f'data: {to_json(head)[:-1]},"choices":[', "]}\n\n"
@@ -273,7 +326,7 @@ async def stream_events(
     def encode(choices: list[str]) -> bytes:
         return "".join([before + choice + after for choice in choices]).encode()
 
-    yield encode([to_json(event) for index in range(count) if (event := format.first_event(index))])
+    yield encode(first)
     async for chunks in generation.chunks():
         if choices := [choice for chunk in chunks for choice in format.choices(chunk)]:
             yield encode(choices)

@@ -10,6 +10,7 @@ Schema = dict[str, Any]
 MAX_TEXT = 100_000  # letters
 MAX_STOPS = 4  # stop sequences
 MAX_TOP_LOGPROBS = 20
+MAX_LOGPROBS = 2**19  # log-probabilities in one response
 MAX_CHOICES = 64  # answers in one request
 MAX_EMBEDDINGS = 256  # texts in one request
 MAX_MESSAGES = 1024  # of a conversation

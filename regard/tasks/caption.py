@@ -25,6 +25,7 @@ from regard.data.splitting import number_groups
 from regard.data.synthetic import draw_shapes
 from regard.decode.sampling import Sampling
 from regard.describe.watch import watch
+from regard.errors import UserError
 from regard.models import Captioner
 from regard.models.captioner import HardAttention
 from regard.tasks import text_metrics as scoring
@@ -188,6 +189,16 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
             yield self.collate(data, rows)
 
     # Training
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: CaptionConfig) -> nn.Module:
+        c = cast(Captioner, model).config
+        if (config.size, config.channels) != (c.size, c.channels):
+            raise UserError(
+                f"images of {config.size} pixels in {config.channels} channels: the model's have {c.size} in "
+                f"{c.channels}; set task.size and task.channels"
+            )
+        return model
 
     @classmethod
     def init_from(cls, model: nn.Module, data: CaptionData) -> None:

@@ -58,9 +58,16 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
         self.sentinels = [id for name in SENTINELS if (id := self.tokenizer.id(name)) is not None]
         if not self.sentinels:
             raise UserError(f"the tokenizer has no {SENTINELS[0]}; train one with this recipe")
-        # The longest text whose source and target both fit the context.
-        fitting = (n for n in range(2, 4 * self.context) if max(self.sizes(n)) <= self.context)
-        self.length = max(fitting, default=2)
+        self.length = self.longest(self.context)
+
+    def longest(self, context: int) -> int:
+        """The longest text whose source and target both fit a context, found by bisection: neither becomes
+        shorter as the text becomes longer."""
+        fits, above = 2, max(3, 4 * context)
+        while above - fits > 1:
+            length = (fits + above) // 2
+            fits, above = (length, above) if max(self.sizes(length)) <= context else (fits, length)
+        return fits
 
     def sizes(self, length: int) -> tuple[int, int]:
         """The tokens of the source and the target of a text of this length, ends included."""

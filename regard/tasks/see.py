@@ -3,6 +3,7 @@
 Shapes: B batch, K images that are mixed into one, C channels, H height, W width, L classes.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -28,6 +29,7 @@ from regard.tasks.request import DataRequest
 
 WIDEST = 64  # pixels to which images are scaled down, if no size is given: attention costs
 SHAPES = 4000, 500  # images that are drawn if none are given: to train and to evaluate on
+MAX_PATCHES = 2**16  # of an image, whatever a model from elsewhere asks for: each attends to all
 SALT = 0x706963747572  # what is done to images has other keys than their order
 
 
@@ -140,6 +142,9 @@ class See(PixelClasses[SeeConfig]):
                 f"images of {config.size} pixels in {config.channels} channels: the model's have "
                 f"{c.channels} channels and divide by {c.patch} pixels; set task.size and task.channels"
             )
+        if (patches := ((config.size or 0) // c.patch) ** 2) > MAX_PATCHES:
+            most = math.isqrt(MAX_PATCHES) * c.patch
+            raise UserError(f"task.size={config.size}: {patches:,} patches; give at most {most:,} here")
         return ModelWithHead(vit, len(config.labels or (0,)), dropout=c.dropout)
 
     def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:

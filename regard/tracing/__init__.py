@@ -41,6 +41,7 @@ Of an image
 All other layers (BERT's `transform`, convolutions) have their output under their own name.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -51,6 +52,7 @@ from regard.describe.records import REASONS
 from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.runs.model import Model
+from regard.tracing.limits import check_size, output_vocab
 from regard.tracing.reading import make_trace, read_input
 from regard.tracing.record import record
 from regard.tracing.steps import trace_steps
@@ -87,12 +89,17 @@ def trace(
         return trace_steps(model, inputs, layers, **options)
 
 
-def trace_input(model: Model, inputs: Any, layers: Sequence[int] | None = None) -> Trace:
-    """Trace a model's run on an input that is a text or an image already, never the path of one."""
+def trace_input(
+    model: Model, inputs: Any, layers: Sequence[int] | None = None, most: float = math.inf
+) -> Trace:
+    """Trace a model's run on an input that is a text or an image already, never the path of one; raises
+    UserError if the trace would have more than `most` numbers."""
     check_single(model)
     with evaluating(model.model), torch.no_grad():
         reading = read_input(model, inputs)
         assert reading.run is not None
+        lengths = {side: len(tokens) for side, tokens in reading.tokens.items()}
+        check_size(model.model, lengths, layers, 0 if "label" in lengths else output_vocab(model), most)
         with record(model.model, layers) as recording:
             result = reading.run()
     result_trace = make_trace(model, reading, recording, result)

@@ -13,6 +13,7 @@ from regard.draw.picture import Picture
 from regard.errors import UserError, suggest
 from regard.files.atomic import is_missing
 from regard.files.tensors import read_tensors, write_tensors
+from regard.files.untrusted import parse_json
 from regard.tracing.names import attention_sides
 from regard.tracing.picture import Patches, draw_attention
 
@@ -115,9 +116,13 @@ class Trace:
             raise UserError(f"{path}: no trace; regard look MODEL INPUT --save {path.name} makes one")
         if hashlib.sha256(metadata[FORMAT].encode()).hexdigest() != metadata.get(f"{FORMAT}-sha256"):
             raise UserError(f"{path}: damaged, its metadata does not match its SHA-256; make it again")
-        fields = json.loads(metadata[FORMAT])
-        names = fields.pop("names", ())
-        if set(names) != set(tensors) or set(fields) != {"tokens", "ids", "about", "difference"}:
+        try:
+            fields = parse_json(metadata[FORMAT])
+            names = list(fields.pop("names"))
+            known = set(names) == set(tensors) and set(fields) == {"tokens", "ids", "about", "difference"}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            known = False
+        if not known:
             raise UserError(f"{path}: its tensors are not those that its metadata lists; make it again")
         return cls({name: tensors[name] for name in names}, **fields)
 

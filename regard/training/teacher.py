@@ -20,6 +20,7 @@ import torch
 
 from regard.data import Corpus
 from regard.errors import UserError
+from regard.files.untrusted import parse_json
 from regard.runs.ensemble import ensemble
 from regard.runs.layout import ANSWERS
 from regard.runs.load import load
@@ -148,7 +149,7 @@ def read_seconds(folder: Path) -> float:
 def read_entries(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_text("utf-8", errors="replace").splitlines():
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             row, answer, seconds = entry["row"], entry["answer"], entry.get("seconds", 0.0)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue

@@ -15,7 +15,7 @@ from regard.describe.texts import Op
 from regard.errors import UserError
 from regard.runs.layout import LOG, read_log
 from regard.runs.model import Model
-from regard.tracing import Trace, trace_input
+from regard.tracing import Trace, limits, trace_input
 from regard.tracing.names import layer_index, trace_names
 from regard.tracing.reading import is_ids
 from regard.viewer.attribution import Attribution, attribute_logit, list_parts
@@ -61,7 +61,9 @@ class TraceData:
         self.full_input = input if answer is None else (input, answer)
         self.depth = 1 + max((layer_index(name) or 0 for name, _ in trace_names(model.model)), default=0)
         self.layers = [self.depth - 1] if layers is None and computed is None and self.is_long else layers
-        self.trace: Trace = trace_input(model, self.full_input, self.layers) if computed is None else computed
+        if computed is None:
+            computed = trace_input(model, self.full_input, self.layers, limits.MAX_NUMBERS)
+        self.trace: Trace = computed
         self.weights = weights(model)
 
     @property

@@ -17,14 +17,16 @@ from torch.nn import functional as F
 from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.runs.model import Model
+from regard.tasks.reading import Reading
 from regard.tasks.request import Prompt
-from regard.tracing import Trace, trace_input
+from regard.tracing import Trace, limits, trace_input
 from regard.tracing.intervene import answer_rows, change, changeable, measure_heads, rank_heads
 from regard.tracing.names import layer_index
 from regard.tracing.reading import (
     is_ids,
     name_outputs,
     read_input,
+    read_source,
     source_and_target,
     source_prompt,
     write_target,
@@ -112,18 +114,23 @@ class WhatIf:
 
     def trace_other(self, input: Any, part: str) -> Tensor:
         """A tensor of the run on another input, with the same answer."""
-        module, ids = self.model.model, self.reading.ids
-        n = layer_index(part)
+        module, n = self.model.model, layer_index(part)
+        layers = None if n is None else [n]
         with evaluating(module), torch.no_grad():
-            run = self._pair(input, ids["target"]) if "target" in ids else read_input(self.model, input).run
-            with record(module, None if n is None else [n]) as recording:
-                assert run is not None
-                run()
+            other = self._pair(input) if "target" in self.reading.ids else read_input(self.model, input)
+            lengths = {side: len(tokens) for side, tokens in other.tokens.items()}
+            limits.check_size(module, lengths, layers, 0, limits.MAX_NUMBERS)
+            with record(module, layers) as recording:
+                assert other.run is not None
+                other.run()
         return recording.tensors()[part]
 
-    def _pair(self, input: Any, target: list[int]) -> Callable[[], Tensor]:
-        inputs = source_and_target(self.model.model, self._prompt(input), target)
-        return lambda: self.model.model(*inputs)
+    def _pair(self, input: Any) -> Reading:
+        """Another source, with the same target."""
+        prompt, target = self._prompt(input), self.reading.ids["target"]
+        inputs, other = source_and_target(self.model.model, prompt, target), read_source(self.model, prompt)
+        other.tokens["target"], other.run = self.reading.tokens["target"], lambda: self.model.model(*inputs)
+        return other
 
     def _prompt(self, input: Any) -> Prompt:
         source = input if is_ids(input) else self.model.task.split_target(input)[0]

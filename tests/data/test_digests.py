@@ -74,7 +74,9 @@ def test_what_is_written_is_remembered(tmp_path, read, monkeypatch):
     assert len(read) == 3
 
 
-@pytest.mark.parametrize("content", ["", "{", "[[]]", '[["a", 1]]', "[null]", '{"a": 1}', '"text"'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[[]]", '[["a", 1]]', "[null]", '{"a": 1}', '"text"', "[" * 10**5]
+)
 def test_damage_is_as_if_nothing_were_known(tmp_path, content):
     (tmp_path / "c.json").write_text(content)
     assert digests.remember(tmp_path / "c.json") == {}

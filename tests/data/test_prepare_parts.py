@@ -75,6 +75,15 @@ def test_a_part_that_changed_afterwards_is_noticed(texts, tmp_path):
         user_error(lambda: load_corpus([str(out)], [], CONFIG, SPECIALS), out / "shards.json")
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[" * 10**5], ids=("empty", "nothing", "deep"))
+def test_a_part_that_was_damaged_before_the_last_one(texts, tmp_path, content):
+    out = tmp_path / "out"
+    prepare_parts(texts, out, (1, 2))
+    (file := out / "part-00002-of-00003" / "shards.json").write_text(content)
+    user_error(lambda: prepare_parts(texts, out, (3,)), file.parent)
+    assert not (out / "shards.json").exists()
+
+
 def test_what_cannot_be_divided(texts, tmp_path, capsys):
     out = tmp_path / "out"
     user_error(lambda: prepare([str(texts)], out, CONFIG, SPECIALS, part=(1, 8)), "1/8", "7 files")

@@ -170,7 +170,14 @@ def test_damaged_shards_are_noticed(prepared):
     shard.unlink()
     user_error(load, shard, "npy: missing")
     shard.write_bytes(raw)
-    for bad in ("", "[]", "{}", about.replace('"version": 1', '"version": 2'), about.replace("tokens", "t")):
+    for bad in (
+        "",
+        "[]",
+        "{}",
+        "[" * 10**5,
+        about.replace('"version": 1', '"version": 2'),
+        about.replace("tokens", "t"),
+    ):
         index.write_text(bad)
         user_error(load, index, "json: damaged (")
     index.write_text(about.replace('"tokenizer": "', '"tokenizer": "0'))

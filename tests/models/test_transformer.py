@@ -354,6 +354,7 @@ def test_gradients_through_padding_are_finite() -> None:
         ({"target_vocab": 0}, "target_vocab=0 must be more than 0"),
         ({"decoder_depth": 0}, "decoder_depth=0 must be more than 0"),
         ({"context": -1}, "context=-1 must be more than 0"),
+        ({"context": 2**31}, f"context={2**31} must be at most {2**31 - 1}"),
         ({"dim": 10, "heads": 3}, r"dim=10.*heads=3"),
         ({"kv_heads": 3}, r"heads=4.*kv_heads=3"),
         ({"dim": 36, "heads": 12, "positions": "rotary"}, r"dim=36.*heads=12.*even"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.commands import call
 from helpers.errors import user_error
@@ -132,6 +133,8 @@ def test_what_is_no_adapter_of_this_model(tmp_path: Path) -> None:
         ({"use_dora": True}, "use_dora"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"lora_alpha": "x"}, "lora_alpha=x"),
+        ({"alpha_pattern": ["q_proj"]}, "alpha_pattern"),
+        ({"alpha_pattern": 3}, "alpha_pattern"),
     ):
         (folder / "adapter_config.json").write_text(json.dumps(settings | change))
         user_error(lambda: read_adapter(folder, make_gpt("llama")), "adapter_config.json", fact)
@@ -145,6 +148,20 @@ def test_what_is_no_adapter_of_this_model(tmp_path: Path) -> None:
     ):
         save_file(tensors, folder / "adapter_model.safetensors")
         user_error(lambda: read_adapter(folder, make_gpt("llama")), "adapter_model.safetensors", fact)
+
+
+def test_matrices_of_no_layer_take_no_memory(tmp_path: Path) -> None:
+    """Each product alone would be no larger than the model's weights; there are as many as the file names."""
+    write_trained_adapter(make_gpt("llama"), folder := tmp_path / "adapter")
+    model = make_gpt("llama")
+    side, weights = 12, sum(p.numel() for p in model.parameters())
+    count = 2 + weights // side**2
+    tensors = {f"layers.{n}.lora_A.weight": torch.ones(1, side) for n in range(count)}
+    tensors |= {f"layers.{n}.lora_B.weight": torch.ones(side, 1) for n in range(count)}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    with FlopCounterMode(display=False) as counter:
+        user_error(lambda: read_adapter(folder, model), "adapter_model.safetensors", "does not fit")
+    assert counter.get_total_flops() <= 2 * weights
 
 
 # Whole runs
@@ -201,6 +218,25 @@ def test_it_is_the_base_with_its_adapter(files, tmp_path, capsys) -> None:
     assert answers[0] == answers[1]
     scores = model.score(str(files["chat.tsv"]))
     assert scores["loss"] < load(tmp_path / "merged", "cpu").model.config.vocab
+
+
+@pytest.mark.parametrize("change", ["empty", "wide", "no-B", "flat"])
+def test_a_checkpoint_with_other_matrices(files, change: str, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(files["run"], tmp_path / "run"))
+    file = run / "checkpoints" / "step-4" / "model.safetensors"
+    tensors = load_file(file)
+    A = next(name for name in tensors if name.endswith("lora_A"))
+    if change == "empty":  # of all layers
+        for name in tensors:
+            rows, columns = tensors[name].shape
+            tensors[name] = torch.ones(rows, 0) if name.endswith("B") else torch.ones(0, columns)
+    elif change == "no-B":
+        tensors.pop(A[:-1] + "B")
+    else:
+        tensors[A] = torch.ones(2, 3) if change == "wide" else torch.ones(2)
+    save_file(tensors, file)
+    model = load(run, "cpu")
+    user_error(lambda: at_step(model, 4), file)
 
 
 def test_the_merged_folder_in_transformers(files, tmp_path) -> None:

@@ -54,6 +54,12 @@ def test_every_damage_is_noticed(folder: Path, name: str) -> None:
     assert is_intact(path.parent)
 
 
+@pytest.mark.parametrize("content", ["[", "3", "{}", "[" * 10**5], ids=lambda content: content[:9])
+def test_a_process_that_checks_its_share_notices_a_damaged_manifest(folder: Path, content: str) -> None:
+    (folder / "step-12" / "manifest.json").write_text(content)
+    assert not is_intact(folder / "step-12", slice(0, None, 2))
+
+
 def test_a_file_more_or_less_is_noticed(folder: Path) -> None:
     last = folder / "step-12"
     (last / "other").write_text("")

@@ -147,12 +147,14 @@ def test_second_signal_ends_at_once(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "endless")
     end = json.loads((folder / GENERATION).read_text())["eos_token_id"]
     (folder / GENERATION).write_text(json.dumps({"suppress_tokens": [end]}))  # or the answer ends by itself
-    more = ("--port", "0", "--log", "none")
+    more = ("--port", "0", "--log", "none", "--name", "ai.Example.org")
     with process(SLOW_STEPS, folder, *more, REGARD_API_KEY="sesame") as server:
         body = {"prompt": "the fox", "max_tokens": 4096, "stream": True}
-        it, answer = post(server, body)
-        assert answer.status == 401  # the key of the environment is needed
-        it.close()
+        # The key of the environment is needed; other host names than its own and --name are refused.
+        for headers, status in (({}, 401), ({"Host": "AI.example.org"}, 401), ({"Host": "example.org"}, 421)):
+            it, answer = post(server, body, headers)
+            assert answer.status == status
+            it.close()
         it, answer = post(server, body, {"Authorization": "Bearer sesame"})
         assert answer.status == 200
         server.send_signal(signal.SIGINT)

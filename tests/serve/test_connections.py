@@ -401,7 +401,8 @@ def test_page_and_api_have_places_of_their_own(slow_log):
         until(lambda: calls)
         lines.append(stack.enter_context(connect(server, LOG)))  # waits
         assert server.ask("/v1/completions", {"prompt": "the", "max_tokens": 1})[0] == 200
-        assert server.ask("/")[0] == 429
+        status, headers, _ = server.ask("/")
+        assert (status, headers["Retry-After"]) == (429, "1")
         event.set()
         for line in lines:
             assert line.recv(12) == b"HTTP/1.1 200"
@@ -462,6 +463,8 @@ def send_bodies(limits, *bodies):
             async def send(message):
                 if message["type"] == "http.response.start":
                     statuses.append(message["status"])
+                    again = (b"retry-after", b"1") in message["headers"]
+                    assert again == (message["status"] == 503)
 
             tasks.append(asyncio.create_task(app(dict(scope), receive, send)))
             await asyncio.sleep(0.01)

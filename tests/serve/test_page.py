@@ -23,6 +23,7 @@ from regard import cli
 from regard.serve import page, requests, sessions
 from regard.serve.registry import ServerLimits
 from regard.serve.server import bind_socket
+from regard.tracing import limits
 from regard.viewer.html import PAGE_FOLDER
 from regard.viewer.onefile import index
 from regard.viewer.session import Session
@@ -225,6 +226,13 @@ def test_large_sessions_are_dropped_sooner(writer, monkeypatch):
     monkeypatch.setattr(sessions, "MAX_SESSION_BYTES", 1)
     ids = [json.loads(writer.ask("/api/trace", {"input": "fox " * n})[2])["id"] for n in (2, 3)]
     assert [writer.ask("/api/tensor", trace=id, name="embed")[0] for id in ids] == [410, 200]
+
+
+def test_traces_that_would_be_too_large_are_refused(writer, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_NUMBERS", 10**3)
+    for layers in (None, [0], [0, 1], [-1]):
+        writer.check_error(400, "20 tokens", "/api/trace", {"input": "fox " * 20, "layers": layers})
+    assert writer.ask("/api/trace", {"input": "fox"})[0] == 200
 
 
 def test_concurrent_traces(writer):

@@ -1,6 +1,7 @@
 """Log-probabilities of prompts: `echo` with `logprobs`, as lm-eval asks for them."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ import torch
 
 from helpers.looking import reader
 from helpers.serving import serve_models
-from regard.serve import scoring
+from regard.serve import registry, schema, scoring
+from regard.serve.formats import CompletionFormat
+from regard.serve.generation import EngineGeneration
+from regard.serve.protocol import encode_parts, to_json
 from regard.serve.registry import ServerLimits
 
 WORDS = "the quick brown fox"
@@ -97,3 +101,52 @@ def test_echo_in_a_stream_and_without_scores(server):
     assert complete(server, prompt=WORDS, max_tokens=0, stream=True).endswith(b"data: [DONE]\n\n")
     refused = complete(server, 400, model="translate", prompt=WORDS, echo=True, logprobs=1)
     assert refused["error"]["param"] == "echo"
+
+
+def test_log_probabilities_of_a_response_are_limited(server, monkeypatch):
+    """3 answers of up to 5 tokens, each with its own and those of 2 others; with echo, of 4 more tokens."""
+    body = {"prompt": WORDS, "n": 3, "max_tokens": 5, "logprobs": 2}
+    for most, more in ((45, {}), (81, {"echo": True}), (36, {"echo": True, "max_tokens": 0})):
+        for stream in (False, True):
+            monkeypatch.setattr(schema, "MAX_LOGPROBS", most)
+            complete(server, **body | more, stream=stream)
+            monkeypatch.setattr(schema, "MAX_LOGPROBS", most - 1)
+            asked = {"model": "writer", "stream": stream} | body | more
+            server.check_error(400, f"up to {most - 1}", "/v1/completions", asked)
+            complete(server, **body | more | {"logprobs": None}, stream=stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_large_responses_are_made_outside_of_the_event_loop(server, stream, monkeypatch):
+    threads = {"loop": set(), "work": set()}
+
+    def note(owner, name, kind):
+        method = getattr(owner, name)
+
+        def noted(*args):
+            threads[kind].add(threading.get_ident())
+            return method(*args)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(EngineGeneration, "receive", "loop")
+    for name in ("add_prompts", "first_event" if stream else "choice"):
+        note(CompletionFormat, name, "work")
+    body = {"prompt": WORDS, "max_tokens": 5, "logprobs": 2, "echo": True, "seed": 1, "stream": stream}
+    small = complete(server, **body)
+    assert len(threads["loop"]) == 1
+    monkeypatch.setattr(registry, "INLINE", 3)
+    threads["work"].clear()
+    large = complete(server, **body)
+    assert threads["work"]
+    assert not threads["work"] & threads["loop"]
+    if not stream:
+        assert small["choices"] == large["choices"]
+
+
+def test_json_by_parts_is_the_same():
+    tokens = [{"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [{"a": 1}]}] * 3
+    choice = {"index": 0, "text": 'a"\n', "logprobs": {"content": tokens, "refusal": None, "none": []}}
+    for value in ({"choices": [choice, choice], "usage": {}}, choice, [], {}, "é", None, 3, [[[[[[[1]]]]]]]):
+        for depth in range(9):
+            assert encode_parts(value, depth) == to_json(value)

@@ -1,5 +1,6 @@
 """Captioning: batches, the loss, answers, scores and attention."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,11 @@ def test_a_file_is_asked_about_and_streamed(table: str, tmp_path: Path) -> None:
     user_error(lambda: model.ask("nowhere.png"), "nowhere.png", "no such image")
     (tmp_path / "text.png").write_text("no picture")
     user_error(lambda: model.ask(str(tmp_path / "text.png")), "text.png", "PNG")
+
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    for wrong in ({"size": 3000}, {"size": 10**7}, {"channels": 1}):  # which the model does not read
+        (tmp_path / "out" / "config.json").write_text(json.dumps(config | {"task": config["task"] | wrong}))
+        user_error(lambda: regard.load(tmp_path / "out", "cpu"), "config.json", "task.size")
 
     larger = tmp_path / "larger.png"
     Image.open(picture).resize((48, 48), Image.Resampling.NEAREST).save(larger)

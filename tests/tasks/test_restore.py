@@ -48,6 +48,21 @@ def test_both_sides_fill_the_context(task):
     assert max(task.sizes(task.length + 1)) > CONTEXT
 
 
+@pytest.mark.parametrize(("missing", "span"), [(0.15, 3.0), (0.5, 1.0), (0.9, 20.0), (0.01, 3.0)])
+def test_the_longest_text_is_found_as_by_trying_all(tokenizer, missing, span):
+    task = Restore(RestoreConfig(name="restore", missing=missing, span=span), tokenizer, 99)
+    for context in range(1, 150):
+        fitting = [n for n in range(2, 4 * context) if max(task.sizes(n)) <= context]
+        assert task.longest(context) == max(fitting, default=2)
+
+
+@pytest.mark.parametrize("context", [10**7, 2**31 - 1, 10**12])
+def test_a_context_takes_no_time(tokenizer, context):
+    """A model with relative positions has no table of them, so that its config.json may name any context."""
+    task = Restore(RestoreConfig(name="restore"), tokenizer, context)
+    assert task.length >= context
+
+
 @pytest.mark.parametrize("length", [2, 3, 7, 30])
 @pytest.mark.parametrize(("missing", "span"), [(0.15, 3.0), (0.5, 1.0), (0.9, 20.0), (0.01, 3.0)])
 def test_nothing_is_lost(tokenizer, length, missing, span):

@@ -16,6 +16,7 @@ from regard.data import synthetic as shapes
 from regard.decode.sampling import Sampling
 from regard.models import ViT, ViTConfig
 from regard.runs.ensemble import ensemble
+from regard.runs.load import load
 from regard.tasks import See, SeeConfig, idle, targets
 from regard.tasks import metrics as scoring
 from regard.tasks.loss import IGNORED
@@ -190,6 +191,20 @@ def test_a_run_is_asked_scored_and_gone_on_from(data, tmp_path, capsys):
     user_error(
         lambda: train("see", data, out=tmp_path / "no", base=out, steps=2, set={"task.size": 7}), "task.size"
     )
+
+
+def test_a_model_from_elsewhere_asks_for_no_huge_images(data, tmp_path):
+    """Its positions stretch to any size, so nothing in its weights limits that of config.json."""
+    out = tmp_path / "out"
+    train("see", data, out=out, steps=1, set=TINY | {"task.size": 6, "model.patch": 2})
+    config = json.loads((out / "config.json").read_text())
+    for size in (514, 10**5, 2**31):
+        config["task"]["size"] = size
+        (out / "config.json").write_text(json.dumps(config))
+        user_error(lambda: load(out, "cpu"), out / "config.json", f"task.size={size}")
+    config["task"]["size"] = 512
+    (out / "config.json").write_text(json.dumps(config))
+    assert load(out, "cpu").task.image_shape == (1, 512, 512)
 
 
 def test_the_command_line_tells_probabilities(data, tmp_path, capsys):

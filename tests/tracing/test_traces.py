@@ -1,5 +1,6 @@
 """Saved traces: the same numbers, and damaged files are refused."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from helpers.errors import user_error
 from helpers.traced import every_kind, model_and_input
 from regard import Trace, UserError, trace
 from regard.cli import main
@@ -63,6 +65,15 @@ def test_nothing_else_can_be_in_a_file(tmp_path: Path) -> None:
     save_file({name: original[name].clone() for name in original if name != "sum"}, path, metadata)
     with pytest.raises(UserError, match=r"a\.safetensors: its tensors .*make it again"):
         Trace.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "[" * 10**5, '{"names": 3}'], ids=lambda text: text[:9])
+def test_metadata_of_another_kind(text: str, tmp_path: Path) -> None:
+    """With the right SHA-256, as somebody else may write it."""
+    path = tmp_path / "a.safetensors"
+    sha = hashlib.sha256(text.encode()).hexdigest()
+    save_file({"x": torch.ones(3)}, path, {"regard-trace": text, "regard-trace-sha256": sha})
+    user_error(lambda: Trace.load(path), path)
 
 
 @pytest.mark.parametrize("where", ["tensor", "words", "end"])

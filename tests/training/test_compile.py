@@ -8,10 +8,30 @@ import torch
 from helpers.runs import DIFFERENT, STEADY, at_step, others_are_slow, same, stopped, tiny, write_data
 from regard.errors import UserError
 from regard.models import Transformer, TransformerConfig
+from regard.tasks import Translate, Write
 from regard.training import compilation
+from regard.training.config import TrainConfig
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.mark.parametrize(
+    ("task", "graphs", "steps", "minutes"),
+    [(Write, True, 5000, 3), (Write, False, 1000, 3), (Translate, True, 50_000, 15)],
+)
+def test_long_runs_are_compiled_on_a_gpu(task, graphs, steps, minutes):
+    """As docs/training.md says."""
+
+    def pays(**settings):
+        return compilation.pays(task, TrainConfig(**settings), torch.device("cuda"), graphs)
+
+    assert pays(steps=steps)
+    assert not pays(steps=steps - 1, minutes=10**6)
+    assert pays(minutes=minutes)
+    assert not pays(minutes=minutes - 0.1)
+    assert not pays(steps=10**6, compile="off")
+    assert pays(steps=1, compile="on")
 
 
 @pytest.mark.parametrize("case", others_are_slow(DIFFERENT))

@@ -47,7 +47,12 @@ def test_what_comes_later_is_forgotten(tmp_path: Path) -> None:
     assert path.read_text() == ""
 
 
-@pytest.mark.parametrize("tail", ['{"step": 5, "lo', '{"step"', "3\n", "[]\n", '{"loss": 1}\n', "\n\0\0\n"])
+@pytest.mark.parametrize(
+    "tail",
+    ['{"step": 5, "lo', '{"step"', "3\n", "[]\n", '{"loss": 1}\n', "\n\0\0\n", "[" * 10**5]
+    + [f'{{"step": 5, "elapsed": 1{"0" * 400}}}\n', f'{{"step": 1{"0" * 400}}}\n'],
+    ids=lambda tail: tail[:9],
+)
 def test_what_a_kill_leaves(tmp_path: Path, tail: str) -> None:
     path = write(tmp_path / "log.jsonl", tail)
     with Log(path, 9) as log:

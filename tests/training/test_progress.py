@@ -188,6 +188,8 @@ def test_hills():
     assert hills([0.0, 1.0, 2.0, 3.0], width=9, height=2, ink=" .#") == ["  .#", ".###"]
     assert hills([1.0, 3.0, 8.0, 8.0, 0.0], width=2, height=1, ink=" .#") == [".#"]  # means 2 and 16/3
     assert hills([5.0], width=3, height=2, ink=" .#") == [" ", "."]
+    assert hills([1.7e308, -1.7e308], width=2, height=1, ink=" .#") == ["#."]
+    assert hills([1.7e308] * 3, width=1, height=1, ink=" .#") == ["."]
 
 
 LOOKS = [[0.05, 0.1, 0.15, 0.7], [0.05, 0.15, 0.7, 0.1], [0.1, 0.6, 0.25, 0.05], [0.3, 0.3, 0.2, 0.2]]

@@ -203,7 +203,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path, second):
     write_part(tmp_path / "0", {"t": t[:5]}, {"t": (0, 11)})
     write_part(tmp_path / "1", {"t": t[5:]}, second)
     user_error(lambda: Parts([tmp_path / "0", tmp_path / "1"]), tmp_path)
-    for text in ("[", "[1]", '{"t": 3}', '{"t": [0, "11"]}', '{"t": [0, null]}'):
+    for text in ("[", "[1]", "[" * 10**5, '{"t": 3}', '{"t": [0, "11"]}', '{"t": [0, null]}'):
         write_tensors(tmp_path / "0", {"t": t[:5]}, {"rows": text})
         user_error(lambda: Parts([tmp_path / "0"]), tmp_path / "0")
 

@@ -13,6 +13,8 @@ import regard
 from helpers.browsing import MODELS, WORDS, hostile, shown
 from helpers.looking import noise, reader
 from regard.describe.values import operands
+from regard.errors import UserError
+from regard.tracing import limits
 from regard.viewer import html, trace_data
 from regard.viewer.html import PAGE_FOLDER, VIEWS
 from regard.viewer.manifest import head_statistics
@@ -145,6 +147,46 @@ def test_long_input_is_traced_in_one_block(monkeypatch):
     assert Session(model, "the quick").manifest["layers"] is None
     monkeypatch.setattr(html, "POOLED_SIDE", 2)
     assert it.data()["tensors"]["blocks.1.attn.weights"]["shape"] == [3, 2, 2]
+
+
+def test_a_trace_that_would_be_too_large_is_not_made(monkeypatch):
+    """5 tokens: 3 times 5 x 5 weights of 3 heads in each of 2 blocks, and 5 rows of outputs."""
+    model = reader("write", "gpt")
+    outputs = 2 * 5 * model.model.config.vocab
+    monkeypatch.setattr(limits, "MAX_NUMBERS", outputs + 450)
+    it = Session(model, WORDS)
+    assert it.whatif.trace_other(WORDS, "blocks.1.output").shape == (5, 12)
+    monkeypatch.setattr(limits, "MAX_NUMBERS", outputs + 449)
+    for layers in (None, [0, 1], [0, -1]):
+        with pytest.raises(UserError, match=r"5 tokens.*shorter text"):
+            Session(model, WORDS, layers=layers)
+    assert Session(model, WORDS, layers=[0]).trace.attentions == ["blocks.0.attn"]
+    assert Session(model, WORDS, layers=[-1]).trace.attentions == ["blocks.1.attn"]
+    monkeypatch.setattr(limits, "MAX_NUMBERS", outputs + 224)
+    for layers in (None, [0], [-1]):
+        with pytest.raises(UserError, match="5 tokens"):
+            Session(model, WORDS, layers=layers)
+    monkeypatch.setattr(limits, "MAX_NUMBERS", 224)  # nor for another input, whose part What if takes
+    with pytest.raises(UserError, match="5 tokens"):
+        it.whatif.trace_other(WORDS, "blocks.1.output")
+
+
+def test_a_trace_of_two_sides_that_would_be_too_large_is_not_made(monkeypatch):
+    """The decoder's own weights, those to the source, and the encoder's."""
+    model = reader("translate", "transformer")
+    (T, S), heads = (4, 6), 3
+    answer = "der Fuchs springt"  # each side has a token more, where it begins or ends
+    numbers = 2 * T * model.model.config.vocab + 3 * heads * 2 * (T * T + T * S + S * S)
+    it = Session(model, WORDS, answer)
+    assert [len(it.trace.tokens[side]) for side in ("target", "source")] == [T, S]
+    monkeypatch.setattr(limits, "MAX_NUMBERS", numbers)
+    Session(model, WORDS, answer)
+    monkeypatch.setattr(limits, "MAX_NUMBERS", numbers - 1)
+    with pytest.raises(UserError, match="6 and 4 tokens"):
+        Session(model, WORDS, answer)
+    monkeypatch.setattr(limits, "MAX_NUMBERS", 3)
+    with pytest.raises(UserError, match="3 and 4 tokens"):
+        it.whatif.trace_other("the quick", "encoder.0.output")
 
 
 def test_save(tmp_path):

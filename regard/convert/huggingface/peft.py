@@ -115,10 +115,11 @@ def read_adapter(folder: Path, model: nn.Module) -> Tensors:
         if key in config and config[key] not in values:
             raise UserError(f"{path}: {key}={shorten(config[key])} is not supported; merge it with PEFT")
     family, updates = family_of(model), Tensors()
-    most = 3 * max(p.numel() for p in model.parameters())
+    room = sum(p.numel() for p in model.parameters())  # a low-rank matrix is small, and its product large
     for module, (A, B) in pair_matrices(folder / ADAPTER).items():
         name = f"{module}.weight"
-        if len(B) * A.shape[1] > most:  # which no weight has, and no memory may hold
+        room -= len(B) * A.shape[1]
+        if room < 0:  # more than the model has, and no memory may hold it
             raise misplaced(folder, name)
         update = scaling(config, module, len(A), path) * (B.double() @ A.double())  # (O, I)
         updates[name] = update.T if gpt2.TRANSPOSED.search(name) else update
@@ -155,6 +156,8 @@ def pair_matrices(path: Path) -> Matrices:
 def scaling(config: dict[str, Any], module: str, rank: int, path: Path) -> float:
     """α/r, or α/√r of a rank-stabilized one (Kalajdzievski 2023)."""
     patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict):
+        raise UserError(f"{path}: alpha_pattern={shorten(patterns)} should be an object of numbers by names")
     names = [name for name in patterns if module == name or module.endswith(f".{name}")]
     alpha = patterns[names[0]] if names else config.get("lora_alpha", 8)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):

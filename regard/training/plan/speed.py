@@ -18,6 +18,7 @@ from regard.convert.huggingface.family import EmptyWeights
 from regard.core.layers import Block
 from regard.errors import UserError, suggest
 from regard.files import atomic
+from regard.files.untrusted import parse_json
 from regard.models import MODELS
 from regard.runs import recipe
 from regard.training import distributed
@@ -160,7 +161,7 @@ def remembered_path() -> Path:
 def read_remembered(path: Path) -> dict[str, float]:
     """What was measured before; nothing if there is no such file, or another program wrote it."""
     try:
-        known = json.loads(path.read_text("utf-8"))
+        known = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return (
