@@ -1,7 +1,9 @@
 """The commands and options of the command line."""
 
 import argparse
+import difflib
 import itertools
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -85,7 +87,18 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
+        unknown = message.partition("unrecognized arguments: ")[2]
+        if unknown.startswith("-") and (hint := self.suggest(unknown)):
+            message = f"no option {hint}"
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def suggest(self, unknown: str) -> str:
+        """The first of unknown options, and what may have been meant."""
+        option = unknown.split(" ")[0].partition("=")[0]
+        close = difflib.get_close_matches(option, self._option_string_actions, 1)
+        if close:
+            return f"{option}; did you mean {close[0]}?"
+        return f"{unknown}; write the file as ./{unknown}" if os.path.lexists(unknown) else ""
 
 
 def find_recipe(words: Sequence[str]) -> str | None:

@@ -306,6 +306,15 @@ def test_a_runs_own_recipe_begins_from_the_same_model(finished, text, tmp_path):
     same(tmp_path / "first", tmp_path / "second")
 
 
+def test_whole_numbers_may_be_written_as_others(text, tmp_path):
+    """1e2 is 100, for the plan, too."""
+    settings = {"model.dim": 16, "model.depth": 1, "data.vocab": 300, "train.batch": 2, "train.steps": 2}
+    for out, kind in (("a", int), ("b", float)):
+        values = {key: kind(value) for key, value in settings.items()}
+        train("write", text, out=tmp_path / out, set=values | {"train.device": "cpu"})
+    same(tmp_path / "a", tmp_path / "b")
+
+
 # ----------------------------------------------------------------------------------------------- warm-up
 
 
