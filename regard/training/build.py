@@ -266,7 +266,9 @@ def use_data(job: Job, task_class: type[Task]) -> None:
         job.data, job.valid = use_splits(
             job.data, job.valid, task_class.has_class_folders, task_class.has_media
         )
-    job.notes = list(reading.notes)
+    trained_on = {os.path.realpath(path) for path in job.data}
+    seen = [path for path in job.valid if os.path.realpath(path) in trained_on]
+    job.notes = [*reading.notes, *(f"{path} is trained on, too: figures of it say little" for path in seen)]
 
 
 def read_data(

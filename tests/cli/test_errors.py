@@ -133,6 +133,7 @@ def test_bad_parallel_files(capsys, tmp_path, translator):
         (["write", "--minutes", "-1"], ["minutes"]),
         (["write", "--from", "nowhere"], ["nowhere"]),
         (["write", "--color"], ["--color"]),
+        (["write", ""], ["'': no such file"]),
         (["write", "--stesp", "3"], ["--stesp", "--steps?"]),
     ],
     ids=lambda x: " ".join(x) if x and x[0] in ("write", "writ", "none.toml") else None,

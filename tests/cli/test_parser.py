@@ -55,6 +55,9 @@ def test_what_is_missing_or_unknown_is_named(tmp_path, monkeypatch):
         (["ask", "RUN", "--color", "A"], ["--color", "regard ask --help"]),
         (["score", "--json", "RUN"], ["DATA", "regard score --help"]),
         (["prepare", "x"], ["--out", "regard prepare --help"]),
+        (["trian", "write"], ["trian", "train?", "regard --help"]),
+        (["train", "write", "--out", ""], ["--out", "empty"]),
+        (["export", "RUN", ""], ["DIR", "empty"]),
     ):
         with pytest.raises(UserError) as e:
             build_parser().parse_args(words)
