@@ -1,3 +1,16 @@
-from regard.cli import command
+"""The command `regard`, also as `python -m regard`."""
 
-command()
+import sys
+from typing import NoReturn
+
+
+def run() -> NoReturn:
+    try:
+        from regard.cli import command
+    except KeyboardInterrupt:  # nothing has begun yet
+        sys.exit(130)
+    command()
+
+
+if __name__ == "__main__":
+    run()

@@ -1,5 +1,6 @@
 """deploy/ and the Dockerfile name options, routes and bounds that the server has."""
 
+import json
 import re
 import shlex
 import tempfile
@@ -95,7 +96,31 @@ def test_the_container_has_what_it_runs():
     assert len(commands) > 1
     for command in commands:
         build_parser().parse_args(shlex.split(command))
-    assert re.search(r"^USER user$", DOCKERFILE, re.M)
+    assert json.loads(re.search(r"^CMD (.*)", DOCKERFILE, re.M)[1]) == ["--help"]
+    (entry,) = json.loads(re.search(r"^ENTRYPOINT (.*)", DOCKERFILE, re.M)[1])
+    assert entry in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+def test_what_the_container_copies_is_sent_to_the_builder():
+    """And nothing else: .venv has gigabytes."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert lines[0] == "*"
+    copied = {name for line in re.findall(r"^COPY (.*)", DOCKERFILE, re.M) for name in line.split()[:-1]}
+    assert {line[1:] for line in lines if line.startswith("!")} == copied
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {project["readme"], *project["license-files"]} <= copied  # building it needs them
+
+
+def test_the_containers_user_may_write_where_it_works():
+    """A folder that WORKDIR makes belongs to root, also after USER."""
+    steps = re.findall(r"^(RUN|USER|WORKDIR) (.*)", DOCKERFILE, re.M)
+    (_, user), (_, folder) = steps[-2:]
+    assert [kind for kind, _ in steps[-2:]] == ["USER", "WORKDIR"]
+    (made,) = [line for kind, line in steps[:-2] if kind == "RUN" and "useradd" in line]
+    assert made.endswith(f" {user} && install --directory --owner {user} --group {user} {folder}")
+    for command in re.findall(r"^#   (docker run .*)", DOCKERFILE, re.M):
+        assert f':{folder}"' in command
+        assert '-u "$(id -u)"' in command  # a mounted folder belongs to somebody else
 
 
 def check_launch(text):

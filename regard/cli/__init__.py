@@ -4,7 +4,10 @@ torch is imported inside the commands, so that --help and errors in options are 
 """
 
 import atexit
+import codecs
 import contextlib
+import io
+import json
 import os
 import signal
 import sys
@@ -40,6 +43,7 @@ def command() -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command. Exit status: 0 success, 2 a user error, 130 and 143 signals, 1 anything else."""
     open_closed_streams()
+    escape_unknown_characters()
     signal.signal(signal.SIGTERM, lambda *_: leave(143))  # an exception, so that partial files are removed
     try:
         options = build_parser().parse_args(arguments)
@@ -64,6 +68,19 @@ def open_closed_streams() -> None:
         if getattr(sys, name) is None:
             file = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
             setattr(sys, name, os.fdopen(file if file <= number else os.dup2(file, number), mode))
+
+
+def escape_unknown_characters() -> None:
+    """Let what standard output has no bytes for, in a terminal that is not UTF-8, be written as in JSON."""
+    codecs.register_error("json", lambda error: (json_escapes(error), getattr(error, "end", 0)))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="json")
+
+
+def json_escapes(error: UnicodeError) -> str:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1]
 
 
 def fail(message: str) -> NoReturn:

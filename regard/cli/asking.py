@@ -269,8 +269,9 @@ def score(options: argparse.Namespace) -> None:
         return
     losses, by_class = scores.pop("loss_by_position", []), scores.pop("classes", {})
     confusion = scores.pop("confusion", [])
+    width = max([14, *map(len, scores)])
     for name, value in scores.items():
-        print(f"{name:14} {format_score(value)}")
+        print(f"{name:{width}} {format_score(value)}")
     if by_class:
         print_classes(by_class, confusion)
     for place, value in loss_table(losses):

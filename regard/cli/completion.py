@@ -1,13 +1,17 @@
-"""`regard completion SHELL`: a script that completes commands, options, choices and recipes with the Tab key.
+"""`regard completion SHELL`: a script that completes commands, options, choices, recipes and runs with the
+Tab key.
 
-The script holds all of them, so that completing starts no Python.
+The script holds all of them, so that completing starts no Python. Only the settings of a recipe, after
+--set, are asked of `regard train RECIPE --help`, and kept: they are not known without torch, and a script
+that is printed at the start of every shell should not wait for it.
 """
 
 import argparse
-import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.cli.parser import build_parser
+from regard.cli.parser import READING, build_parser
+from regard.cli.shells import BASH, FISH, ZSH
 from regard.runs import recipe
 
 SHELLS = ("bash", "zsh", "fish")
@@ -20,22 +24,35 @@ class Command:
     name: str
     about: str
     options: dict[str, str]  # with their meanings
+    valued: list[str]  # options that take a value
     choices: dict[str, list[str]]  # of options that have some
-    words: list[str]  # to begin with
+    runs: list[str]  # options whose value is a run
+    words: list[str]  # the first argument is one of them
+    models: str  # which arguments are runs: "first", "every" or ""
 
 
 def list_commands() -> list[Command]:
     parser = build_parser()
     abouts = {a.dest: a.help or "" for g in parser._subparsers._group_actions for a in g._choices_actions}  # type: ignore[union-attr]
+    words = {"train": list(recipe.names()), "completion": list(SHELLS)}
     commands = []
     for name, sub in parser.commands.items():
-        actions = [a for a in sub._actions if a.option_strings]
-        options = {text: a.help or "" for a in actions for text in a.option_strings if text.startswith("--")}
-        choices = {
-            text: [str(c) for c in a.choices] for a in actions if a.choices for text in a.option_strings
-        }
-        words = {"train": list(recipe.names()), "completion": list(SHELLS)}.get(name, [])
-        commands.append(Command(name, abouts.get(name, ""), options, choices, words))
+        actions = {text: a for a in sub._actions for text in a.option_strings if text.startswith("--")}
+        first = next((a for a in sub._actions if not a.option_strings), None)
+        takes_models = name == "runs" or (first is not None and first.metavar == "MODEL")
+        choices = {text: [str(c) for c in a.choices] for text, a in actions.items() if a.choices}
+        commands.append(
+            Command(
+                name,
+                abouts.get(name, ""),
+                options={text: (a.help or "").replace("%%", "%") for text, a in actions.items()},
+                valued=[text for text, a in actions.items() if a.nargs != 0],
+                choices=choices | ({"--set": ["data.max_bytes="]} if name in READING else {}),
+                runs=[text for text, a in actions.items() if a.metavar in ("MODEL", "RUN")],
+                words=words.get(name, []),
+                models="" if not takes_models else "every" if name in ("runs", "serve") else "first",
+            )
+        )
     return commands
 
 
@@ -44,60 +61,78 @@ def completion(options: argparse.Namespace) -> None:
     print({"bash": bash, "zsh": zsh, "fish": fish}[options.shell](list_commands()), end="")
 
 
-def bash(commands: list[Command]) -> str:
-    """For bash: eval "$(regard completion bash)" in ~/.bashrc."""
-    return f"""# regard completion bash: put this line into ~/.bashrc: eval "$(regard completion bash)"
-_regard() {{
-    local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
-    COMPREPLY=()
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        words="{" ".join(c.name for c in commands)} --help --version"
-    else
-        case "${{COMP_WORDS[1]}} $previous" in
-{choice_cases(commands)}        *)
-            case "${{COMP_WORDS[1]}}" in
-{word_cases(commands)}            esac
-            [[ "$current" == -* ]] || [ "$COMP_CWORD" -eq 2 ] || words=""
-            ;;
-        esac
-    fi
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
-    [ -n "$COMPREPLY" ] || COMPREPLY=($(compgen -f -- "$current"))
-}}
-complete -o filenames -F _regard regard
-"""
+def insert(template: str, **lines: Sequence[str]) -> str:
+    """Replace each line @NAME@ by the lines of that name, indented as it is."""
+    result: list[str] = []
+    for line in template.splitlines():
+        name = line.strip()
+        inserted_lines = lines.get(name[1:-1].lower()) if name[:1] == name[-1:] == "@" else None
+        result += [line] if inserted_lines is None else [line.replace(name, one) for one in inserted_lines]
+    return "\n".join(result) + "\n"
 
 
-def choice_cases(commands: list[Command]) -> str:
-    return "".join(
-        f'        "{c.name} {option}") words="{" ".join(choices)}" ;;\n'
+def quote(text: str) -> str:
+    """A word in quotes, the same in all shells."""
+    return "'" + text.replace("\\", "/").replace("'", "'\"'\"'") + "'"
+
+
+def facts(c: Command) -> str:
+    """The case of a command, in bash and zsh."""
+    values = {"options": c.options, "valued": c.valued, "runs": c.runs, "begin": c.words}
+    assignments = [f"{name}={quote(' '.join(words))}" for name, words in values.items() if words]
+    return " ".join([f"{c.name})", *assignments, *([f"models={c.models}"] if c.models else []), ";;"])
+
+
+def choice_cases(commands: Sequence[Command]) -> list[str]:
+    return [
+        f"'{c.name} {option}') offered={quote(' '.join(choices))} ;;"
         for c in commands
         for option, choices in c.choices.items()
+    ]
+
+
+def bash(commands: Sequence[Command]) -> str:
+    """For bash: eval "$(regard completion bash)" in ~/.bashrc."""
+    names = " ".join([*(c.name for c in commands), "--help", "--version"])
+    cases = {"commands": [facts(c) for c in commands], "choices": choice_cases(commands)}
+    return insert(BASH, **cases, names=[f"offered={quote(names)}"])
+
+
+def zsh(commands: Sequence[Command]) -> str:
+    """For zsh: eval "$(regard completion zsh)" in ~/.zshrc, or as a file _regard in a folder of $fpath."""
+
+    def described(words: dict[str, str]) -> str:
+        return " ".join(quote(f"{word}:{about}") for word, about in words.items())
+
+    return insert(
+        ZSH,
+        commands=[facts(c) for c in commands],
+        choices=choice_cases(commands),
+        names=[f"offers=({described({c.name: c.about for c in commands})})"],
+        options=[f"{c.name}) offers=({described(c.options)}) ;;" for c in commands],
     )
 
 
-def word_cases(commands: list[Command]) -> str:
-    return "".join(
-        f'                {c.name}) words="{" ".join([*c.words, *c.options])}" ;;\n' for c in commands
-    )
-
-
-def zsh(commands: list[Command]) -> str:
-    """For zsh, by its emulation of bash's completion."""
-    head = "# regard completion zsh: put this line into ~/.zshrc, after compinit: "
-    head += 'eval "$(regard completion zsh)"\nautoload -U +X bashcompinit && bashcompinit\n'
-    return head + bash(commands).split("\n", 1)[1].replace("complete -o filenames -F", "complete -F")
-
-
-def fish(commands: list[Command]) -> str:
+def fish(commands: Sequence[Command]) -> str:
     """For fish: regard completion fish > ~/.config/fish/completions/regard.fish."""
-    lines = ["# regard completion fish > ~/.config/fish/completions/regard.fish"]
+    lines = []
     for c in commands:
-        lines.append(f"complete -c regard -n __fish_use_subcommand -f -a {c.name} -d {shlex.quote(c.about)}")
-        here = f"complete -c regard -n '__fish_seen_subcommand_from {c.name}'"
+        lines.append(f"complete -c regard -n __regard_no_command -f -a {c.name} -d {quote(c.about)}")
+        here = f"complete -c regard -n '__regard_command {c.name}'"
         if c.words:
-            lines.append(f"{here} -a {shlex.quote(' '.join(c.words))}")
+            words = " ".join([*c.words, *(["(__regard_recipes)"] if c.name == "train" else [])])
+            lines.append(f"complete -c regard -n '__regard_named {c.name}' -f -a {quote(words)}")
+        if c.models:
+            place = f"__regard_{'first' if c.models == 'first' else 'command'} {c.name}"
+            lines.append(f"complete -c regard -n '{place}' -a '(__regard_runs)'")
         for option, about in c.options.items():
-            values = f" -x -a {shlex.quote(' '.join(c.choices[option]))}" if option in c.choices else ""
-            lines.append(f"{here} -l {option[2:]}{values} -d {shlex.quote(about.replace('%%', '%'))}")
-    return "\n".join(lines) + "\n"
+            value = " -r" if option in c.valued else ""
+            if option in c.choices:
+                value = f" -x -a {quote(' '.join(c.choices[option]))}"
+            elif option in c.runs:
+                value = " -r -a '(__regard_runs)'"
+            elif option == "--set":
+                value = " -x -a '(__regard_settings)'"
+            lines.append(f"{here} -l {option[2:]}{value} -d {quote(about)}")
+    valued = [f"case {c.name}; set valued {' '.join(c.valued)}" for c in commands if c.valued]
+    return insert(FISH, valued=valued, complete=lines)

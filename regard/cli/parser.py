@@ -1,14 +1,16 @@
 """The commands and options of the command line."""
 
 import argparse
+import difflib
 import itertools
+import os
 import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from regard import __version__
-from regard.errors import UserError
+from regard.errors import UserError, suggest
 from regard.runs import recipe
 
 INTEGER: dict[str, Any] = {"type": int, "metavar": "N"}
@@ -70,7 +72,11 @@ class Parser(argparse.ArgumentParser):
         if not words:
             self.print_help()
             sys.exit(0)
-        if not words or words[0] not in self.commands:
+        if words[0] not in self.commands:
+            if not words[0].startswith("-"):
+                raise UserError(
+                    f"no command {words[0]}; {suggest(words[0], self.commands)} (see regard --help)"
+                )
             return super().parse_args(words, namespace)
         command, *rest = words
         if command == "train" and {"-h", "--help"} & set(rest) and (name := find_recipe(rest)):
@@ -85,7 +91,18 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
+        unknown = message.partition("unrecognized arguments: ")[2]
+        if unknown.startswith("-") and (hint := self.suggest(unknown)):
+            message = f"no option {hint}"
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def suggest(self, unknown: str) -> str:
+        """The first of unknown options, and what may have been meant."""
+        option = unknown.split(" ")[0].partition("=")[0]
+        close = difflib.get_close_matches(option, self._option_string_actions, 1)
+        if close:
+            return f"{option}; did you mean {close[0]}?"
+        return f"{unknown}; write the file as ./{unknown}" if os.path.lexists(unknown) else ""
 
 
 def find_recipe(words: Sequence[str]) -> str | None:
@@ -126,7 +143,8 @@ def build_parser() -> Parser:
 
     p = add("export", "write a model as a folder for other programs")
     p.add_argument("model", metavar="MODEL")
-    p.add_argument("out", metavar="DIR", help="a new folder, or a file: .gguf; of word2vec .txt or .bin")
+    about = "a new folder, or a file: .gguf; of word2vec .txt or .bin"
+    p.add_argument("out", type=name_of, metavar="DIR", help=about)
     add_adapter_option(p)
     formats = ["hf", "onnx", "ctranslate2", "gguf", "word2vec", "peft"]
     p.add_argument("--to", choices=formats, default="hf", help="the format (default: hf, Hugging Face)")
@@ -136,7 +154,7 @@ def build_parser() -> Parser:
     p.add_argument("--license", metavar="NAME", help=licence)
 
     p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
-    p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/demo)")
+    p.add_argument("--out", type=name_of, metavar="RUN", help="the run folder (default: runs/demo)")
     p.add_argument("--look", action="store_true", help="watch it learn on a page in the browser")
 
     p = add("bench", "measure the speed of training, writing and serving here, next to other libraries")
@@ -153,7 +171,7 @@ def build_parser() -> Parser:
 
     p = add("prepare", "tokenize a large corpus once, in parallel, into shards on disk")
     p.add_argument("data", nargs="+", metavar="DATA")
-    p.add_argument("--out", required=True, metavar="DIR", help="a new folder")
+    p.add_argument("--out", type=name_of, required=True, metavar="DIR", help="a new folder")
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
     about = "prepare only the K-th of N parts of the files, as on one of N machines; the last one joins them"
     p.add_argument("--part", type=part_of, metavar="K/N", help=about)
@@ -163,6 +181,13 @@ def build_parser() -> Parser:
         about = "data.max_bytes=N: let a compressed file expand to N bytes"
         add_set_option(commands.choices[name], about)
     return top
+
+
+def name_of(text: str) -> str:
+    """Return a name; an empty one, such as of a variable that is not set, would be the folder here."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; give one")
+    return text
 
 
 def part_of(text: str) -> tuple[int, int]:
@@ -211,7 +236,7 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("data", nargs="*", metavar="DATA", help=sources)
     p.add_argument("--list", action="store_true", help="list the recipes")
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
-    p.add_argument("--out", metavar="RUN", help="the run folder (default: runs/RECIPE)")
+    p.add_argument("--out", type=name_of, metavar="RUN", help="the run folder (default: runs/RECIPE)")
     p.add_argument("--from", dest="base", metavar="MODEL", help="a model to start from (fine-tuning)")
     p.add_argument("--adapter", action="store_true", help="train low-rank updates, and keep only them: LoRA")
     about = "a model whose answers are learned, or several (distillation)"

@@ -99,7 +99,8 @@ def list_archive(path: str) -> list[str]:
 def list_entries(folder: str) -> list[tuple[str, bool]]:
     """Return the names of a folder's visible entries, sorted, and whether each is a folder."""
     if split_path(folder) is None:
-        return sorted((e.name, e.is_dir()) for e in os.scandir(folder) if not e.name.startswith("."))
+        visible = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        return sorted((e.name, os.path.isdir(e.path) if e.is_symlink() else e.is_dir()) for e in visible)
     folder = folder.rstrip("/" + os.sep)
     entries: dict[str, bool] = {}
     for path in list_archive(folder):

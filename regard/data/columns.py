@@ -191,11 +191,21 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
             f"{' '.join(f'--{name} NAME' for name in missing)}, or by number"
         )
     matched = {field.name: matched[field.name] for field in layout.fields if field.name in matched}
+    check_once(table, layout, matched)
     source.columns = {name: column.name for name, column in matched.items()}
     source.is_guess |= any(
         column.name.lower() != name and name not in chosen for name, column in matched.items() if table.header
     )
     return matched
+
+
+def check_once(table: Table, layout: Layout, matched: Mapping[str, Column]) -> None:
+    """No text that holds its own label; two texts may be the same."""
+    kinds = {field.name: field.kind for field in layout.fields}
+    for one, other in combinations(matched, 2):
+        if matched[one] == matched[other] and kinds[one] != kinds[other]:
+            name = quote_name(matched[one].name)
+            raise UserError(f"{table.where}: --{one} and --{other} are both {name}; choose another column")
 
 
 def guess_columns(

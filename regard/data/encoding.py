@@ -20,6 +20,7 @@ from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 
 TRAINING_TEXT = 2**30  # characters: more do not make a better tokenizer
+MOST_TOKENS = 2**24  # of a vocabulary; its trainer takes the room for all of them at once
 MIN_DOCUMENTS = 10  # with fewer, the end of the text is held out instead of whole documents
 
 
@@ -35,8 +36,8 @@ class DataConfig(ReadConfig):
         super().__post_init__()
         if not 0 <= self.holdout < 1:
             raise ValueError(f"holdout={self.holdout} must be a share of the text, from 0 to less than 1")
-        if not self.vocab > 0:
-            raise ValueError(f"vocab={self.vocab} must be more than 0")
+        if not 0 < self.vocab <= MOST_TOKENS:
+            raise ValueError(f"vocab={self.vocab} must be more than 0, and at most {MOST_TOKENS:,}")
         if self.parts is not None and not self.parts > 0:
             raise ValueError(f"parts={self.parts} must be more than 0")
         if not self.buffer > 0:

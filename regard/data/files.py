@@ -120,7 +120,7 @@ def display_name(path: str) -> str:
 
 
 def missing_file(path: str) -> UserError:
-    return UserError(f"{path}: no such file or folder; check the path")
+    return UserError(f"{path or repr(path)}: no such file or folder; check the path")
 
 
 def empty_file(path: str) -> UserError:

@@ -200,6 +200,9 @@ def table_of_json(path: str, value: Any) -> Table:
         return Table(path, ["image", "caption"], number(coco_captions(name, value)), name)
     header = None
     while isinstance(value, dict):
+        if is_grid(value) and has_row_keys(value):
+            value = list(value.values())
+            break
         if (columns := json_columns(value)) is not None:
             return Table(path, list(value), number(map(list, zip(*columns, strict=True))), name)
         lists = [key for key, column in value.items() if isinstance(column, list) and column]
@@ -243,14 +246,25 @@ def coco_captions(name: str, value: dict[str, Any]) -> Iterator[list[str]]:
                 raise UserError(f'{where}: no "image_id" and "caption"; give COCO\'s captions, not its boxes')
 
 
+def is_grid(value: dict[str, Any]) -> bool:
+    """Whether it is an object of objects with the same keys: rows or columns, as pandas writes them."""
+    keys = [list(inner) if isinstance(inner, dict) else None for inner in value.values()]
+    return bool(keys) and bool(keys[0]) and all(each == keys[0] for each in keys)
+
+
+def has_row_keys(grid: dict[str, dict[str, Any]]) -> bool:
+    """Whether the outer keys are those of rows: numbers, or else more than the inner ones."""
+    outer, inner = list(grid), list(next(iter(grid.values())))
+    numbered = [all(key.isdecimal() for key in keys) for keys in (outer, inner)]
+    return numbered[0] if numbered[0] != numbered[1] else len(outer) > len(inner)
+
+
 def json_columns(value: dict[str, Any]) -> list[list[Any]] | None:
     """Return the columns of an object of lists of equal length, or of objects by the row's number, as pandas
     writes them; None of any other object."""
     columns = list(value.values())
-    if columns and all(isinstance(column, dict) for column in columns):
-        keys = [list(column) for column in columns]
-        if all(each == keys[0] for each in keys) and all(key.isdecimal() for key in keys[0]):
-            return [list(column.values()) for column in columns]
+    if is_grid(value) and not has_row_keys(value):
+        return [list(column.values()) for column in columns]
     if not all(isinstance(column, list) for column in columns) or len(set(map(len, columns))) != 1:
         return None
     is_list_of_rows = len(columns) == 1 and columns[0] and isinstance(columns[0][0], dict)

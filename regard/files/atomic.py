@@ -85,12 +85,14 @@ def _create_locked(path: Path) -> int:
 
 @contextlib.contextmanager
 def name_errors(path: Path) -> Iterator[None]:
-    """Name a path in the system's errors that name none, such as those of writing to an open file."""
+    """Name a path in the system's errors that name none, such as those of writing to an open file, or that
+    name the draft of it; and the folder that is missing."""
     try:
         yield
     except OSError as e:
-        if e.errno is not None and e.filename is None:
-            e.filename = str(path)
+        drafted = str(path.with_name(f".{path.name}.partial"))
+        if e.errno is not None and e.filename in (None, drafted):
+            e.filename = str(path.parent if e.errno == errno.ENOENT and not path.parent.exists() else path)
         raise
 
 

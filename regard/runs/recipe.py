@@ -14,13 +14,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from regard.errors import UserError, suggest
+from regard.errors import UserError, shorten, suggest
 from regard.files.regular import check_name
 from regard.files.untrusted import read_text
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 T = typing.TypeVar("T")
 UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # that TOML has no place for in comments
+LARGEST = {int: 2**63 - 1, float: 1e30}  # what torch can compute with
+KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 Sections = dict[str, dict[str, Any]]
 
 
@@ -89,7 +91,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
     assigned = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals:
+        if not equals or not key.strip():
             raise UserError(f"--set {text}: write it as KEY=VALUE, like --set model.dim=256")
         try:
             read = tomllib.loads(f"value = {value}")["value"]
@@ -120,6 +122,13 @@ def fill(section: str, values: dict[str, Any], config_class: type[T], **more: An
         raise UserError(f"{section}: {e}") from None
 
 
+def settle(values: dict[str, Any], config: Any) -> None:
+    """Give the numbers of a section the types that they have in its dataclass: 1e2 may be 100."""
+    for name, value in values.items():
+        if type(value) in (int, float):
+            values[name] = getattr(config, name, value)
+
+
 def fit(key: str, value: Any, kind: Any) -> Any:
     """The value as the annotated type, or a UserError that names the key."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
@@ -140,6 +149,8 @@ def fit(key: str, value: Any, kind: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise UserError(f'{key}={value!r} should be a list, like ["a", "b"]')
         return tuple(fit(key, one, typing.get_args(kind)[0]) for one in value)
+    if kind in LARGEST and isinstance(value, int | float) and abs(value) > LARGEST[kind]:
+        raise UserError(f"{key}={shorten(value)} is too large a number; give a smaller one")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind is int and isinstance(value, float) and value.is_integer():
@@ -147,9 +158,7 @@ def fit(key: str, value: Any, kind: Any) -> Any:
     if kind is str and not isinstance(value, str):
         return str(value)
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise UserError(
-            f"{key}={value!r} should be {'true or false' if kind is bool else f'a {kind.__name__}'}"
-        )
+        raise UserError(f"{key}={value!r} should be {KINDS.get(kind, f'a {kind.__name__}')}")
     return value
 
 

@@ -15,7 +15,7 @@ from regard.runs import recipe
 from regard.runs.layout import RECIPE
 from regard.tasks import Task, targets
 from regard.tasks.loss import IGNORED
-from regard.tasks.metrics import count_confusions
+from regard.tasks.metrics import count_confusions, sign_test
 from regard.tasks.text_metrics import compare
 
 if TYPE_CHECKING:
@@ -59,8 +59,27 @@ def score_model(
     if details and task.class_names:
         scores |= count_confusions(task.class_names, answers, data.targets)
     if against is not None:
-        scores |= compare(answers, answer_all(against, data.sources, options), data.targets)
+        scores |= compare_answers(task, answers, answer_all(against, data.sources, options), data.targets)
     return scores
+
+
+def compare_answers(
+    task: Task, answers: Sequence[str], other_answers: Sequence[str], references: Sequence[Any]
+) -> dict[str, Any]:
+    """Whether answers are better than those of another model by more than chance: of texts by BLEU and chrF,
+    of classes, tags, spans and scores by the rows in which only one is right, or nearer."""
+    if task.generates:
+        return compare(answers, other_answers, references)
+    scores = {
+        f"{name}_against": value for name, value in task.score_answers(other_answers, references).items()
+    }
+    ours, theirs = (
+        [task.rate_answer(*row) for row in zip(side, references, strict=True)]
+        for side in (answers, other_answers)
+    )
+    if task.class_names:
+        scores = {"accuracy_against": fmean(theirs)} | scores
+    return scores | sign_test(ours, theirs)
 
 
 def usual_columns(model: "Model") -> dict[str, str]:

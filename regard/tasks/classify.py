@@ -356,6 +356,10 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
             return {name: f(predicted, true) for name, f in scoring.CORRELATIONS.items()}
         return class_scores(self.config.labels, answers, references)
 
+    def rate_answer(self, answer: str, reference: str) -> float:
+        is_score = self.config.labels is None
+        return -abs(float(answer) - float(reference)) if is_score else super().rate_answer(answer, reference)
+
     # Looking on
 
     def reading(self, model: ClassifyModel, input: str) -> Reading:

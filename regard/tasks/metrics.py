@@ -5,6 +5,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence, Sized
+from math import exp, fsum, lgamma, log
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,20 @@ def entity_f1(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]])
         "recall": right / max(1, there),
         "f1": 2 * right / max(1, guessed + there),
     }
+
+
+# Two models
+
+
+def sign_test(a: Sequence[float], b: Sequence[float]) -> dict[str, float]:
+    """In how many rows a is `better` than b, in how many `worse`, and `better_p`: how likely such numbers, or
+    less even ones, are if both are equally good (the sign test; of right and wrong, McNemar's exact one)."""
+    check_matched(a, b)
+    better, worse = (sum(x > y for x, y in zip(*sides, strict=True)) for sides in ((a, b), (b, a)))
+    n = better + worse
+    few = range(min(better, worse) + 1)
+    logs = (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) - n * log(2) for k in few)
+    return {"better": better, "worse": worse, "better_p": min(1.0, 2 * fsum(map(exp, logs)))}
 
 
 # Spans

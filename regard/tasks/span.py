@@ -306,6 +306,9 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
             "f1": scoring.token_f1(answers, references),
         }
 
+    def rate_answer(self, answer: str, reference: str) -> float:
+        return scoring.token_f1([answer], [reference])
+
     # Looking on
 
     def reading(self, model: ModelWithHead, input: str) -> Reading:

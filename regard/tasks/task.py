@@ -289,6 +289,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """Scores of answers beside references, where a task `has_references`."""
         raise NotImplementedError
 
+    def rate_answer(self, answer: str, reference: Any) -> float:
+        """How good an answer is, to compare it with another one, where a task does not write."""
+        return float(answer == reference)
+
     # Prompts, where a task `generates`
 
     def prompts(self, input: Any, turn: bool = False) -> list[Prompt]:

@@ -119,6 +119,7 @@ def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
     train = job.sections["train"]
     budget = {} if {"steps", "epochs", "minutes"} & train.keys() else {"steps": 1}
     config = recipe.fill("train", train | budget, TrainConfig)
+    recipe.settle(train, config)
     if config.epochs and job.sections["data"].get("stream"):
         raise UserError("--epochs: the length of data.stream is not known; give --steps or --minutes instead")
     names = [field.name for field in fields(ReadConfig)]
@@ -231,11 +232,13 @@ def check_settings(job: Job, kind: str, parent: Model | None) -> tuple[int, Any]
     """Check all settings before the data are read. Return the context, and the settings of the task."""
     task_class, task_config = TASKS[job.sections["task"]["name"]]
     unknown = dict.fromkeys(from_data(MODELS[kind][1]), 1)
-    context = recipe.fill("model", model_settings(job, kind), MODELS[kind][1], **unknown).context
+    model = recipe.fill("model", model_settings(job, kind), MODELS[kind][1], **unknown)
     config = recipe.fill("task", job.sections["task"], task_config)
     task_class.check_model(config, kind)
-    recipe.fill("data", job.sections["data"], task_class.data_config)
-    return parent.task.context if parent else context, config
+    data = recipe.fill("data", job.sections["data"], task_class.data_config)
+    for name, settings in (("model", model), ("task", config), ("data", data)):
+        recipe.settle(job.sections[name], settings)
+    return parent.task.context if parent else model.context, config
 
 
 def use_data(job: Job, task_class: type[Task]) -> None:
@@ -248,7 +251,9 @@ def use_data(job: Job, task_class: type[Task]) -> None:
         job.data, job.valid = use_splits(
             job.data, job.valid, task_class.has_class_folders, task_class.has_media
         )
-    job.notes = list(reading.notes)
+    trained_on = {os.path.realpath(path) for path in job.data}
+    seen = [path for path in job.valid if os.path.realpath(path) in trained_on]
+    job.notes = [*reading.notes, *(f"{path} is trained on, too: figures of it say little" for path in seen)]
 
 
 def read_data(

@@ -80,6 +80,12 @@ class TrainConfig:
             raise ValueError(f"layer_decay={self.layer_decay} must be more than 0 and at most 1")
 
 
+def warmup_of(config: TrainConfig) -> int:
+    """The steps of warm-up. What was asked for holds, unless the run would end before its highest rate."""
+    steps = config.steps or 0
+    return config.warmup if not 0 < steps < config.warmup else int(steps * WARMUP_SHARE)
+
+
 def limit_warmup(config: TrainConfig) -> TrainConfig:
     """Return the settings with a warm-up that leaves steps for the rest."""
     steps = config.steps

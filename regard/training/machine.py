@@ -16,7 +16,7 @@ from regard.files import atomic
 from regard.runs.model import best_device
 from regard.training import distributed
 
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "size calculation overflowed")
 
 
 class Stoppable(Protocol):

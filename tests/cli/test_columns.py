@@ -116,6 +116,24 @@ def test_columns_of_another_recipe_are_refused(
     check_refused(capsys, tmp_path, refused, "data.columns=3", "table")
 
 
+def test_data_that_are_trained_on_and_evaluated_on(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link.csv").symlink_to(table)
+    for valid, is_told in (
+        (tmp_path / "link.csv", True),
+        (write_table(tmp_path / "b.csv", "n,q1,q2"), False),
+    ):
+        words = ("train", "classify", table, "--valid", valid, "--text", 2, "--label", 3, "--dry-run")
+        assert (f"{valid} is trained on, too" in stdout_of(capsys, *words)) == is_told
+
+
+def test_a_text_is_not_its_own_label(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["--text", "q1", "--label", "q1"]
+    words = ["train", "classify", table, *names, "--out", tmp_path / "out", "--steps", 1]
+    check_refused(capsys, tmp_path, words, f"{table}:1", "--text and --label", '"q1"')
+
+
 def test_an_encoding(run: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "b.csv"
     other.write_text(table.read_text().replace("film", "café"), encoding="cp1252")

@@ -1,58 +1,120 @@
-"""Completion in shells: bash's script is run; that of fish names the same."""
+"""Completion: what the Tab key makes of a line, in a terminal with each shell."""
 
+import fcntl
+import os
+import pty
+import select
 import shutil
-import subprocess
+import signal
+import struct
+import termios
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from helpers.commands import stdout_of
 from regard.cli.parser import build_parser
+from regard.runs import recipe
 
-
-def complete(script: str, *words: str) -> set[str]:
-    """What bash offers for the last word."""
-    code = f"""{script}
-COMP_WORDS=({" ".join(repr(w) for w in words)})
-COMP_CWORD={len(words) - 1}
-_regard
-printf '%s\\n' "${{COMPREPLY[@]}}"
+STARTS = {
+    "bash": ["bash", "--norc", "--noprofile", "-i"],
+    "zsh": ["zsh", "-f", "-i"],
+    "fish": ["fish", "--no-config", "-i"],
+}
+STAND_IN = """#!/bin/sh
+if [ "$3" = --help ]; then
+    echo "  model.dim       plan   width of the hidden states"
+    echo "  model.context   plan   the longest text"
+    echo "  data.vocab      plan   the target size"
+else
+    for word; do printf '%s|' "$word"; done >> answers
+    echo >> answers
+fi
 """
-    done = subprocess.run(["bash", "--norc", "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+TYPED = {  # with Tab, and the arguments that it makes
+    "tr\t": ["train"],
+    "train writ\t": ["train", "write"],
+    "train --steps 2 --set lr=1 writ\t": ["train", "--steps", "2", "--set", "lr=1", "write"],
+    "train --lis\t": ["train", "--list"],
+    "train chat spac\t": ["train", "chat", "space d.csv"],
+    "train chat ./tex\t": ["train", "chat", "./texte é.txt"],
+    "train ./mi\t": ["train", "./mine.toml"],
+    "train mi\t": ["train", "mine.toml"],
+    "train chat writ\t": ["train", "chat", "writ"],  # a recipe is named once
+    "train cha\tx": ["train", "chat", "x"],  # also beside a folder of this name
+    "train chat --devi\tcu\t": ["train", "chat", "--device", "cuda"],
+    "train chat --device=cu\t": ["train", "chat", "--device=cuda"],
+    "train chat --set model.d\t16": ["train", "chat", "--set", "model.dim=16"],
+    "train --set model.d\t": ["train", "--set", "model.d"],  # of which recipe?
+    "train chat --set pres\ttiny": ["train", "chat", "--set", "preset=tiny"],
+    "prepare a --set data.v\t9": ["prepare", "a", "--set", "data.vocab=9"],
+    "ask runs/o\t --set \t7": ["ask", "runs/one", "--set", "data.max_bytes=7"],
+    "export --to onn\truns/o\t": ["export", "--to", "onnx", "runs/one"],
+    "completion fi\t": ["completion", "fish"],
+    "info train wri\t": ["info", "train", "wri"],  # `train` is a folder here
+}
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_bash(
-    capsys: pytest.CaptureFixture[str], shell: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+def type_lines(argv: Sequence[str], script: Path, lines: Sequence[str]) -> list[str]:
+    """Type lines into a shell on a terminal, in this folder; return the arguments that `regard` got."""
+    shell, terminal = pty.fork()
+    if shell == 0:
+        os.execvp(argv[0], argv)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 40, 190, 0, 0))
+    answers, shown = Path("answers"), b""
+    answers.touch()
+    try:
+        for count, line in enumerate([f"source {script}; regard begin", *("regard " + one for one in lines)]):
+            os.write(terminal, line.encode() + b"\n")
+            for _ in range(1000):
+                if len(answers.read_text().splitlines()) > count:
+                    break
+                if select.select([terminal], [], [], 0.02)[0]:
+                    shown += os.read(terminal, 1 << 16)
+            else:
+                pytest.fail(f"no answer to {line!r}; shown: {shown.decode(errors='replace')[-2000:]}")
+    finally:
+        os.kill(shell, signal.SIGKILL)
+        os.close(terminal)
+        os.waitpid(shell, 0)
+    return answers.read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize("shell", STARTS)
+def test_completion(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data.txt").touch()
-    script = stdout_of(capsys, "completion", shell).replace(
-        "autoload -U +X bashcompinit && bashcompinit\n", ""
-    )
-    assert complete(script, "regard", "") >= {"train", "ask", "runs", "completion"}
-    assert complete(script, "regard", "ru") == {"runs"}
-    assert complete(script, "regard", "train", "w") == {"words", "write"}
-    assert complete(script, "regard", "train", "write", "d") == {"data.txt"}
-    assert complete(script, "regard", "train", "write", "--mi") == {"--minutes"}
-    assert complete(script, "regard", "train", "write", "--log", "t") == {"tensorboard", "trackio"}
-    assert complete(script, "regard", "export", "--to", "") == {
-        "hf",
-        "onnx",
-        "ctranslate2",
-        "gguf",
-        "word2vec",
-        "peft",
-    }
-    assert complete(script, "regard", "completion", "f") == {"fish"}
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(stdout_of(capsys, "completion", shell))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "regard").write_text(STAND_IN)
+    (tmp_path / "bin" / "regard").chmod(0o755)
+    here = tmp_path / "here"
+    for folder in ("chat", "train", "runs/one"):
+        (here / folder).mkdir(parents=True)
+    for name in ("space d.csv", "texte é.txt", "mine.toml", "runs/one/config.json"):
+        (here / name).touch()
+    monkeypatch.chdir(here)
+    for name, value in {"HOME": str(tmp_path), "TERM": "xterm", "LC_ALL": "C.UTF-8"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    got = type_lines(STARTS[shell], script, list(TYPED))
+    expected = {typed: "|".join(words) + "|" for typed, words in TYPED.items()}
+    found = [one.replace("/|", "|") for one in got]  # zsh leaves out the slash of a folder
+    assert dict(zip(TYPED, found, strict=True)) == expected
 
 
-def test_fish(capsys: pytest.CaptureFixture[str]) -> None:
-    script = stdout_of(capsys, "completion", "fish")
+@pytest.mark.parametrize("shell", STARTS)
+def test_names(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command, option and recipe is in the script."""
+    script = stdout_of(capsys, "completion", shell)
     for name, parser in build_parser().commands.items():
-        assert f" -a {name} -d " in script
-        for action in parser._actions:
-            for option in action.option_strings:
-                if option.startswith("--"):
-                    assert f"'__fish_seen_subcommand_from {name}' -l {option[2:]} " in script
+        options = [text for action in parser._actions for text in action.option_strings]
+        lines = [line for line in script.splitlines() if name in line]
+        assert lines
+        for option in [one for one in options if one.startswith("--")]:
+            assert any(option in line or f" -l {option[2:]} " in line for line in lines), (name, option)
+    assert all(name in script for name in recipe.names())

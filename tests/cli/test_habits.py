@@ -1,5 +1,8 @@
 """What people type by habit: no arguments, short forms, help of a recipe."""
 
+import io
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,17 @@ def test_short_forms(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
         call("train", "write", text, "--out", tmp_path / "a", "--resume", "--steps", 2, "--set", "save=1")
         == 0
     )
+
+
+def test_a_terminal_that_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has no bytes for is written as in JSON."""
+    (tmp_path / "é😀").mkdir()
+    (tmp_path / "é😀" / "recipe.toml").touch()
+    for encoding, name in (("latin-1", b"\xe9\\ud83d\\ude00"), ("ascii", b"\\u00e9\\ud83d\\ude00")):
+        for errors in ("strict", "surrogateescape"):
+            written = io.BytesIO()
+            monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding, errors))
+            assert call("runs", tmp_path, "--json") == 0
+            row = written.getvalue()
+            assert name in row
+            assert json.loads(row.decode("latin-1"))["run"] == str(tmp_path / "é😀")

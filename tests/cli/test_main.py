@@ -68,7 +68,10 @@ def test_look_refuses(capsys, tmp_path, translator, model):
         ([translator, "a bag", "--save", tmp_path / "a.html", "--patch", 2], ["--patch", "click"]),
         ([translator, "a bag", "--save", tmp_path / "a.html", "--view", "wal"], ["wal", "attention", "walk"]),
         ([translator, " ", "--save", tmp_path / "a.html"], ["nothing"]),
-        ([translator, "a bag", "--save", tmp_path / "none" / "a.svg"], ["none", "No such file"]),
+        (
+            [translator, "a bag", "--save", tmp_path / "none" / "a.svg"],
+            [f"{tmp_path / 'none'}: No such file"],  # not the name of a draft in it
+        ),
         (
             [translator, "a bag", *svg, "--view", "rollout"],
             ["rollout", "alignment", "heads", "atlas", "arcs"],

@@ -46,11 +46,18 @@ def test_two_dashes_end_the_options():
     assert parse(["ask", "RUN", "-1", "-"]).input == ["-1", "-"]
 
 
-def test_what_is_missing_or_unknown_is_named():
+def test_what_is_missing_or_unknown_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-a.csv").touch()
     for words, names in (
+        (["train", "write", "-a.csv"], ["./-a.csv"]),
+        (["train", "write", "--txet=review"], ["--txet;", "--text?"]),
         (["ask", "RUN", "--color", "A"], ["--color", "regard ask --help"]),
         (["score", "--json", "RUN"], ["DATA", "regard score --help"]),
         (["prepare", "x"], ["--out", "regard prepare --help"]),
+        (["trian", "write"], ["trian", "train?", "regard --help"]),
+        (["train", "write", "--out", ""], ["--out", "empty"]),
+        (["export", "RUN", ""], ["DIR", "empty"]),
     ):
         with pytest.raises(UserError) as e:
             build_parser().parse_args(words)

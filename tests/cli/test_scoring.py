@@ -42,6 +42,16 @@ def test_score_by_class(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert "classes" not in plain
 
 
+def test_two_models_are_compared_by_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Classes are no texts, of which BLEU would say something."""
+    scores = json.loads(stdout_of(capsys, "score", READER, DATA, "--against", READER, "--json"))
+    assert (scores["better"], scores["worse"], scores["better_p"]) == (0, 0, 1)
+    assert scores["accuracy_against"] == pytest.approx(scores["accuracy"])
+    assert scores["f1_against"] == pytest.approx(scores["f1"])
+    assert not [name for name in scores if name.startswith(("bleu", "chrf"))]
+    assert "accuracy_against" in stdout_of(capsys, "score", READER, DATA, "--against", READER)
+
+
 def test_many_classes_list_the_most_frequent_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     from regard.cli.asking import print_classes
 

@@ -251,3 +251,12 @@ def test_a_table_beside_class_folders_is_not_asked(tmp_path: Path) -> None:
         draw(tmp_path / name / "a.png", n)
     (tmp_path / "notes.csv").write_text("image,label\nx,y\n")
     assert use_splits([str(tmp_path)], [], True, has_media=True) == ([str(tmp_path)], [])
+
+
+def test_links_beside_data_that_lead_nowhere_are_no_folders(tmp_path: Path) -> None:
+    """One that leads to itself is an error of the system, which has nothing to do with the data."""
+    (tmp_path / "images").mkdir()
+    for name, target in (("loop", "loop"), ("gone", "nowhere"), ("there", "images")):
+        (tmp_path / name).symlink_to(target)
+    listed = archives.list_entries(str(tmp_path))
+    assert listed == [("gone", False), ("images", True), ("loop", False), ("there", True)]

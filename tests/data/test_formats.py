@@ -243,6 +243,19 @@ CASES = [
         ),
         rows=SCORED,
     ),
+    *(
+        written(
+            f"pandas, {orient}, {'numbered' if numbered else 'named'} rows",
+            "classify",
+            "a.json",
+            lambda p, orient=orient, numbered=numbered: (
+                frame(ROWS["classify"])
+                .rename(index=str if numbered else "row {}".format)
+                .to_json(p, orient=orient)
+            ),
+        )
+        for orient, numbered in (("index", True), ("index", False), ("columns", False), ("split", True))
+    ),
     written(
         "lists",
         "classify",

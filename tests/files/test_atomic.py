@@ -1,5 +1,6 @@
 """Files and folders that are complete or absent: a failure leaves what was there before."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -44,6 +45,19 @@ def test_a_file_is_replaced_or_stays_as_it_was(tmp_path: Path, monkeypatch: pyte
 def write_folder(folder: Path, **options: str) -> None:
     with atomic_folder(folder, **options) as partial:
         (partial / "a.txt").write_text("new")
+
+
+def test_errors_name_the_file_not_its_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *more: int) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with pytest.raises(FileNotFoundError) as missing, atomic_file(tmp_path / "none" / "a.svg"):
+        pass
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PermissionError) as refused, atomic_file(tmp_path / "a.svg"):
+        pass
+    assert missing.value.filename == str(tmp_path / "none")
+    assert refused.value.filename == str(tmp_path / "a.svg")
 
 
 def test_a_folder_is_complete_or_absent(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from regard.tasks.metrics import (
     f1,
     matthews,
     pearson,
+    sign_test,
     spearman,
     token_f1,
 )
@@ -506,3 +507,16 @@ def test_captions_are_compared_by_all_their_references() -> None:
     columns = [[captions[i] if i < len(captions) else None for captions in references] for i in range(4)]
     assert result["bleu"] == pytest.approx(sacrebleu.BLEU(force=True).corpus_score(answers, columns).score)
     assert result["bleu"] > result["bleu_against"]
+
+
+def test_the_sign_test() -> None:
+    """Beside the sum of binomial coefficients."""
+    for better, worse, ties in ((5, 1, 3), (1, 5, 0), (4, 4, 2), (0, 0, 3), (60, 40, 0), (900, 1100, 7)):
+        a = [1.0] * better + [0.0] * worse + [0.5] * ties
+        b = [0.0] * better + [0.25] * worse + [0.5] * ties
+        n, few = better + worse, min(better, worse)
+        p = min(1.0, 2 * sum(math.comb(n, k) for k in range(few + 1)) / 2**n)
+        found = sign_test(a, b)
+        assert (found["better"], found["worse"]) == (better, worse)
+        assert found["better_p"] == pytest.approx(p, rel=1e-9)
+    assert sign_test([1] * 5 + [0], [0] * 5 + [1])["better_p"] == pytest.approx(14 / 64)

@@ -306,6 +306,15 @@ def test_a_runs_own_recipe_begins_from_the_same_model(finished, text, tmp_path):
     same(tmp_path / "first", tmp_path / "second")
 
 
+def test_whole_numbers_may_be_written_as_others(text, tmp_path):
+    """1e2 is 100, for the plan, too."""
+    settings = {"model.dim": 16, "model.depth": 1, "data.vocab": 300, "train.batch": 2, "train.steps": 2}
+    for out, kind in (("a", int), ("b", float)):
+        values = {key: kind(value) for key, value in settings.items()}
+        train("write", text, out=tmp_path / out, set=values | {"train.device": "cpu"})
+    same(tmp_path / "a", tmp_path / "b")
+
+
 # ----------------------------------------------------------------------------------------------- warm-up
 
 
@@ -324,3 +333,21 @@ def test_warm_up_is_a_share_of_a_short_run(text, tmp_path):
         train("write", text, out=tmp_path / "resumed", steps=8, set=settings)
     train("write", text, out=tmp_path / "resumed", steps=8, set=settings, resume=True)
     same(tmp_path / "short", tmp_path / "resumed")
+
+
+@pytest.mark.parametrize("place", ["recipe", "changes"])
+def test_warm_up_of_100_steps_in_a_run_of_60(text, tmp_path, capsys, place):
+    """It was asked for, but no step would have the highest rate: a quarter of the run, which is said."""
+    recipe, changes = tmp_path / "mine.toml", TINY | {"train.warmup": 100}
+    if place == "recipe":
+        changes = {key: value for key, value in TINY.items() if not key.startswith("train.warm")}
+        sections = '[model]\nkind = "gpt"\n[task]\nname = "write"\n[train]\nsteps = 60\nwarmup = 100\n'
+        recipe.write_text(sections)
+    name, steps = ("write", 60) if place == "changes" else (str(recipe), None)
+    for resume, last in ((False, 13), (True, 17)):
+        with stopped(Trainer, "train_step", at_step(last)):
+            more = {"set": changes | {"train.log": 1}, "resume": resume}
+            train(name, text, out=tmp_path / "run", steps=steps, **more)
+    rates = [row["lr"] for row in rows(tmp_path / "run") if "lr" in row]
+    assert rates[:15] == pytest.approx([0.01 * n / 15 for n in range(1, 16)])
+    assert "train.warmup=100 is more than the 60 steps of this run: 15 are" in capsys.readouterr().err
