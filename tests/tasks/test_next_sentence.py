@@ -128,9 +128,9 @@ def test_it_learns_topics(tmp_path):
     (tmp_path / "text.txt").write_text(write(1200, 0))
     (tmp_path / "held.txt").write_text(write(34, 1))
     sizes = {"model.context": 64, "model.dim": 96, "model.heads": 4, "model.dropout": 0}
-    more = {"task.next": True, "data.tokenizer": "word", "train.lr": 1e-2}
+    more = {"task.next": True, "data.tokenizer": "word", "train.lr": 1e-2, "train.batch": 32}
     paths = str(tmp_path / "text.txt"), str(tmp_path / "held.txt")
-    model = train("fill", paths[0], valid=paths[1], out=tmp_path / "run", steps=1000, set=sizes | more)
+    model = train("fill", paths[0], valid=paths[1], out=tmp_path / "run", steps=600, set=sizes | more)
     assert model.score(paths[1])["next_accuracy"] > 0.8
     ship = "The salty ship drifts near the wave."
     pairs = [
