@@ -1,12 +1,10 @@
-"""Training on the processor beside other work: how threads that wait for each other do it.
+"""Training on the processor beside other work, by the number of threads.
 
-    python bench/busy.py [--recipes write chat] [--spins default 1000 10000] [--others 0 2] [--steps 30]
-                         [--rounds 3]
+    python bench/busy.py [--recipes chat] [--threads 2 1] [--others 0 1 2] [--steps 30] [--rounds 2]
 
-Trains a recipe on its built-in data, in turns with each number of spins: how often a thread of OpenMP looks
-for more work before it sleeps (GOMP_SPINCOUNT; `default` is libgomp's own, `regard` the command's). `others`
-are processes that compute meanwhile. Prints the steps per second of the best round, and their ratio to the
-first number of spins. Ends with one JSON line.
+Trains a recipe on its built-in data, in turns with each number of threads, while `others` processes compute.
+Prints the steps per second of the best round, and their ratio to the first number of threads. Ends with one
+JSON line.
 """
 
 import argparse
@@ -20,17 +18,15 @@ from pathlib import Path
 LOG = 5  # steps from one row of the log to the next
 
 
-def rate(recipe: str, spins: str, steps: int) -> float:
+def rate(recipe: str, threads: int, steps: int) -> float:
     """Steps per second after the first few."""
-    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
-    program = [sys.executable, "-m", "regard"]
-    if spins != "regard":
-        environment |= {} if spins == "default" else {"GOMP_SPINCOUNT": spins}
-        program = [sys.executable, "-c", "import sys; from regard.cli import main; main(sys.argv[1:])"]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         words = ["train", recipe, "--steps", str(steps), "--set", f"train.log={LOG}", "--out", str(out)]
-        subprocess.run([*program, *words], env=environment, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "regard", *words], env=environment, check=True, capture_output=True
+        )
         rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     times = {row["step"]: row["elapsed"] for row in rows if "elapsed" in row}
     first, last = sorted(times)[1], max(times)
@@ -39,22 +35,23 @@ def rate(recipe: str, spins: str, steps: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--recipes", nargs="+", default=["write", "chat"])
-    parser.add_argument("--spins", nargs="+", default=["default", "1000", "10000"])
-    parser.add_argument("--others", nargs="+", type=int, default=[0, 2])
+    parser.add_argument("--recipes", nargs="+", default=["chat"])
+    parser.add_argument("--threads", nargs="+", type=int, default=[2, 1])
+    parser.add_argument("--others", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     o = parser.parse_args()
-    results: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[int, float]] = {}
     for others in o.others:
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
         try:
             for recipe in o.recipes:
-                rates = [{s: rate(recipe, s, o.steps) for s in o.spins} for _ in range(o.rounds)]
-                best = {spins: max(each[spins] for each in rates) for spins in o.spins}
-                ratios = {spins: best[spins] / best[o.spins[0]] for spins in o.spins}
+                rates = [{n: rate(recipe, n, o.steps) for n in o.threads} for _ in range(o.rounds)]
+                best = {n: max(each[n] for each in rates) for n in o.threads}
                 results[f"{recipe} beside {others}"] = best
-                cells = [f"{spins}: {best[spins]:.2f}/s ({ratios[spins]:.2f} x)" for spins in o.spins]
+                cells = [
+                    f"{n} threads: {best[n]:.2f}/s ({best[n] / best[o.threads[0]]:.2f} x)" for n in o.threads
+                ]
                 print(f"{recipe} beside {others} others   {'   '.join(cells)}", flush=True)
         finally:
             for process in busy:
