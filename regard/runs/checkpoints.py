@@ -279,5 +279,5 @@ def remove_leftover(path: Path) -> None:
         if original in FILES or PART.fullmatch(original):
             with contextlib.suppress(IsADirectoryError):
                 (path / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # not empty
+    if not os.listdir(path):
         path.rmdir()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import struct
 import wave
@@ -335,8 +336,8 @@ def at_step(n: int) -> Callable[..., bool]:
 
 
 def checkpoints(out: Path) -> list[str]:
-    names = (p.name for p in (out / "checkpoints").iterdir() if "damaged" not in p.name)
-    return sorted(names, key=lambda name: int(name[5:]))
+    names = (p.name for p in (out / "checkpoints").iterdir())
+    return sorted(filter(re.compile(r"step-\d+").fullmatch, names), key=lambda name: int(name[5:]))
 
 
 def rows(out: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Checkpoints are complete or absent: every damage is noticed, every failure leaves the earlier ones."""
 
+import errno
 import json
 import os
 import shutil
@@ -132,6 +133,22 @@ def test_tidy_keeps_the_last(folder: Path) -> None:
     assert remove_old(folder, 2) == [folder / "step-3"]
     assert steps(folder) == [3, 20, 100]
     assert all(is_intact(folder / f"step-{step}") for step in (20, 100))
+
+
+def test_an_old_one_that_cannot_be_removed_is_an_error(folder: Path, monkeypatch) -> None:
+    """And none of it stays behind the next time."""
+    save(folder, 20, MODEL, STATE, ABOUT)
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "failed", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rmdir", fail)
+        with pytest.raises(OSError, match=r"\.step-\d+\.partial"):
+            remove_old(folder, 1)
+    assert newest(folder) == (folder / "step-20", [])
+    assert remove_old(folder, 1) == []
+    assert os.listdir(folder) == ["step-20"]
 
 
 # The mean of several
