@@ -81,9 +81,14 @@ class TrainConfig:
 
 
 def warmup_of(config: TrainConfig) -> int:
-    """The steps of warm-up. What was asked for holds, unless the run would end before its highest rate."""
+    """The steps of warm-up. What was asked for holds, unless the run would end before its highest rate.
+
+    The shape of Noam's schedule does not depend on where a run ends, so that a longer one goes on with it.
+    """
     steps = config.steps or 0
-    return config.warmup if not 0 < steps < config.warmup else int(steps * WARMUP_SHARE)
+    if config.schedule == "noam" or not 0 < steps < config.warmup:
+        return config.warmup
+    return int(steps * WARMUP_SHARE)
 
 
 def limit_warmup(config: TrainConfig) -> TrainConfig:
