@@ -165,7 +165,7 @@ def assemble(job: Job, config: TrainConfig, device: torch.device) -> Trainer:
     task.gather = gather_pairs
     if config.epochs:
         config = replace(config, steps=count_steps(task, corpus, config))
-        config = config if going or job.own_warmup else limit_warmup(config)
+        config = config if going else fit_warmup(job, config, corpus.notes)
     return start(job, kind, model, task, corpus, data_config, config, device, factory.make_first)
 
 
@@ -181,12 +181,21 @@ def plan_training(job: Job, kind: str, parent: Model | None, device: torch.devic
     """Plan a new run, and return its settings of training."""
     follow_plan(job, kind, parent, device)
     config = recipe.fill("train", job.sections["train"], TrainConfig)
-    config = config if job.own_warmup else limit_warmup(config)
+    config = fit_warmup(job, config, job.notes)
     if config.folds and job.sections["data"].get("stream"):
         raise UserError(
             "train.folds divides all data, of which data.stream reads few at a time; leave one out"
         )
     return use_folds(job, config, run_job) if config.folds else config
+
+
+def fit_warmup(job: Job, config: TrainConfig, notes: list[str]) -> TrainConfig:
+    """The settings with a warm-up that fits the steps; where another one was asked for, a note says so."""
+    limited = limit_warmup(config, job.own_warmup)
+    if job.own_warmup and limited.warmup < config.warmup:
+        what = f"train.warmup={config.warmup} is more than the {config.steps} steps of this run"
+        notes.append(f"{what}: {limited.warmup} are used")
+    return limited
 
 
 def count_steps(task: Task, corpus: Corpus, config: TrainConfig) -> int:

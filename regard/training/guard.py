@@ -14,7 +14,7 @@ from typing import Any
 from regard.errors import UserError
 from regard.tasks import Batch, Guess, Task, targets
 from regard.tasks.batches import Samples
-from regard.training.config import TrainConfig, warmup_of
+from regard.training.config import TrainConfig
 
 ROWS = 10  # logged losses that an opinion needs
 MEMORY = 0.1  # share of the newest loss in the moving average
@@ -120,7 +120,7 @@ class Guard:
 
     def factor(self, step: int) -> float:
         """The factor of the learning rate after `step` steps: lower after each mend, with warm-up."""
-        s, warmup = self.state, max(1, warmup_of(self.config))
+        s, warmup = self.state, max(1, self.config.warmup)
         return s.scale * min(1.0, (step + 1 - s.back_to) / warmup) if s.mends else 1.0
 
     # The training loss
@@ -184,7 +184,7 @@ class Guard:
         # Where a budget is in steps, these are taken again, and where it is in time, that is gone.
         before = s.back_done if s.back_done < done else 0.0
         share = (done - before) / (BUDGET * (1 - before)) if before < 1 else 0.0
-        share = min(share, (step - s.back_to) / max(FEW_STEPS, 2 * warmup_of(self.config)))
+        share = min(share, (step - s.back_to) / max(FEW_STEPS, 2 * self.config.warmup))
         if s.is_learning or share < s.earlier_share + 0.5:
             return None
         is_falling = s.earlier is None or mean < OF_EARLIER * s.earlier

@@ -24,7 +24,7 @@ from regard.tasks import Batch, Task, idle
 from regard.tasks.batches import Bucketed
 from regard.training import compilation, distributed, throughput
 from regard.training.checkpointer import Checkpointer, no_first_model
-from regard.training.config import WARMUP_SHARE, TrainConfig, warmup_of
+from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
 from regard.training.ema import MovingAverage
 from regard.training.evaluation import Evaluation
@@ -60,9 +60,6 @@ class Trainer:
         self.reporter = Reporter(folder, task, c, describe(model, corpus, device.type))
         for line in [*corpus.summary, *corpus.notes, *self.samples.notes]:
             self.reporter.notice(line)
-        if (warmup := warmup_of(c)) < c.warmup:
-            what = f"train.warmup={c.warmup} is more than the {c.steps} steps of this run"
-            self.reporter.notice(f"{what}: {warmup} are used")
         bf16 = c.precision == "bf16" or (
             c.precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
         )
@@ -247,7 +244,7 @@ class Trainer:
     def lr(self) -> float:
         c = self.config
         longest = 0.0 if c.steps else WARMUP_SHARE
-        factor = lr_factor(c.schedule, self.budget_used(), self.step + 1, warmup_of(c), longest)
+        factor = lr_factor(c.schedule, self.budget_used(), self.step + 1, c.warmup, longest)
         return c.lr * factor * self.guard.factor(self.step) * self.state.rate
 
     # What goes wrong
