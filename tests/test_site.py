@@ -18,6 +18,7 @@ from docs.site.build import ROOT, build
 from docs.site.reference import configs, rows
 
 from helpers.documents import fenced, inline, split_commands
+from helpers.slow import slow_after
 from regard.cli.parser import build_parser
 from regard.errors import UserError
 from regard.runs import recipe
@@ -29,6 +30,7 @@ LOOKED_AT = (
     "source/regard/models/t5.py.html",
 )
 COLOURFUL = ("tour/06-self-attention.html", "source/regard/models/t5.py.html")
+SCHEMES = (("dark", COLOURFUL), ("light", LOOKED_AT))
 RESOURCES = {("img", "src"), ("source", "srcset"), ("link", "href"), ("script", "src"), ("iframe", "src")}
 
 
@@ -269,7 +271,7 @@ def tabs(browser):
 
 
 @pytest.mark.parametrize(
-    ("address", "scheme"), [*((page, "light") for page in LOOKED_AT), *((page, "dark") for page in COLOURFUL)]
+    ("address", "scheme"), slow_after(4, [(page, scheme) for scheme, pages in SCHEMES for page in pages])
 )
 def test_a_page_can_be_read_by_everybody(site, tabs, address, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")

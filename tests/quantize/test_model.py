@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import regard
+from helpers.slow import slow_after
 from regard.decode.generate import generate
 from regard.decode.sampling import Sampling
 from regard.models import MODELS
@@ -71,7 +72,7 @@ def test_outputs_are_close(family: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("family", WRITERS)
+@pytest.mark.parametrize("family", slow_after(3, WRITERS))
 def test_batched_or_alone_cached_or_not(family: str, dtype: str) -> None:
     model = build(family)
     quantize_model(model, dtype)

@@ -30,6 +30,7 @@ from helpers.runs import (
     tiny,
     write_data,
 )
+from helpers.slow import slow_after
 from regard.files.atomic import new_folder
 from regard.files.locks import LOCK
 from regard.runs import checkpoints as checkpoint
@@ -78,7 +79,7 @@ def close(a, b, loss=1e-5, rtol=1e-3, atol=1e-4):
         torch.testing.assert_close(first[name], second[name], rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", slow_after(1, ["fsdp", "ddp"]))
 def test_a_signal_to_all_and_on_with_the_other_number(text, tmp_path, parallel):
     """One process starts, two resume and are stopped, one finishes."""
     out, many = tmp_path / "out", 3000

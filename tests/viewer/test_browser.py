@@ -13,7 +13,7 @@ from helpers.looking import noise
 from helpers.slow import slow_after
 
 
-@pytest.mark.parametrize("kind", slow_after(4, VIEWS))
+@pytest.mark.parametrize("kind", slow_after(2, VIEWS))
 def test_every_view_opens(tab, kind):
     it = tab(kind)
     assert it.page.eval_on_selector_all("nav a", "all => all.map(a => a.id.slice(5))") == VIEWS[kind]
@@ -26,7 +26,7 @@ def test_every_view_opens(tab, kind):
     assert float(difference) == shown(kind).trace.difference
 
 
-@pytest.mark.parametrize("kind", ["gpt", "transformer", "captioner"])
+@pytest.mark.parametrize("kind", slow_after(1, ["transformer", "gpt", "captioner"]))
 def test_every_sum_is_ticked(tab, kind):
     """The last number of every tensor that can be opened, recomputed in the page, is torch's.
 

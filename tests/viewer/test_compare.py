@@ -12,6 +12,7 @@ import regard
 from helpers.browsing import HOSTILE, close, hostile, number, shown
 from helpers.looking import noise, reader, seer
 from helpers.serving import PageServer, serve_session
+from helpers.slow import slow_after
 from regard import UserError
 from regard.cli.looking import look
 from regard.cli.parser import build_parser
@@ -110,7 +111,7 @@ def twin(it, number):
     return table.evaluate(script)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_after(2, KINDS))
 def test_every_model_has_something_to_compare_with(tab, tmp_path, kind):
     it = tab(kind, "#view=compare")
     assert "to see both" in it.text("section.compare")

@@ -9,6 +9,7 @@ import torch
 import regard
 from helpers.browsing import WORDS, close, shown
 from helpers.looking import reader
+from helpers.slow import slow_after
 from regard.models import GPT, GPTConfig
 from regard.runs.model import Model
 from regard.tasks import Write, WriteConfig
@@ -95,9 +96,7 @@ def test_hostile_tokens_stay_in_the_frame(browser, tmp_path):
     frame.close()
 
 
-@pytest.mark.parametrize(
-    ("tokens", "vocab"), [(37, 20_011), (1024, 1009), pytest.param(4096, 1009, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("tokens", "vocab"), [*slow_after(1, [(37, 20_011), (1024, 1009), (4096, 1009)])])
 def test_a_frame_is_below_8_megabytes(browser, tmp_path, tokens, vocab):
     """For any input: all of it is shown, with a limited number of values (1,024 tokens have more)."""
     tokenizer = reader("write", "gpt").tokenizer

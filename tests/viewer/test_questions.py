@@ -116,7 +116,7 @@ def test_when_did_it_learn_this(tab, tmp_path):
         assert torch.isfinite(final).all()
 
 
-@pytest.mark.parametrize("kind", ["vit", "transformer", "plain", "classes"])
+@pytest.mark.parametrize("kind", slow_after(2, ["vit", "transformer", "plain", "classes"]))
 def test_models_offer_the_questions_that_they_can_answer(tab, kind):
     it = tab(kind)
     it.page.click("#questions")

@@ -7,7 +7,7 @@ from helpers.looking import noise, seer
 from helpers.serving import serve_session
 from helpers.slow import slow_after
 
-KINDS = ["gpt", "bert", "transformer", "t5", "vit", "captioner", "gru"]
+KINDS = ["transformer", "vit", "gru", "gpt", "bert", "t5", "captioner"]
 SIZES = [(390, 844), (1440, 900), (2560, 1440)]
 NUMBER = "&cell=decoder.1.cross.scores:1,2,3"
 MODEL = """() => [document.querySelectorAll(".layer.model .chip").length,
@@ -39,7 +39,9 @@ def state(it):
     return dict(it.page.evaluate("[...new URLSearchParams(location.hash.slice(1))]"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", slow_after(3, KINDS)
+)
 def test_the_page_opens_on_the_scene_with_torchs_numbers(tab, kind):
     it = tab(kind)
     attention, head, weights = opening(kind)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from helpers.browsing import HOSTILE, close, hostile, number, shown
 from helpers.looking import reader
 from helpers.serving import serve_session
+from helpers.slow import slow_after
 from regard.core.positions import ALiBi, Relative
 from regard.errors import UserError
 from regard.runs.model import Model
@@ -123,7 +124,7 @@ def test_positions_as_biases():
 # In a browser
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_after(2, KINDS))
 def test_every_map_opens(tab, kind):
     it = tab(kind, "#view=space")
     forms = it.page.eval_on_selector_all("[aria-label=map] button", "all => all.map(b => b.id.slice(4))")

@@ -56,7 +56,7 @@ def check(tab, state, space):
     assert eval(lines[-1], space) is not None
 
 
-@pytest.mark.parametrize("kind", slow_after(2, STATES))
+@pytest.mark.parametrize("kind", slow_after(1, STATES))
 def test_every_view_can_be_exported(tab, kind):
     it = tab(kind)
     for state in STATES[kind]:

@@ -7,6 +7,7 @@ import torch
 
 from helpers.looking import TEXT, every_task, reader
 from helpers.serving import serve_session
+from helpers.slow import slow_after
 from regard.errors import UserError
 from regard.text.chat_template import Template
 from regard.tracing import trace
@@ -30,7 +31,7 @@ def said(events):
     return "".join(event.get("text", "") for event in events)
 
 
-@pytest.mark.parametrize("task", ["write", "chat", "translate", "fill", "restore", "classify"])
+@pytest.mark.parametrize("task", slow_after(3, ["write", "translate", "classify", "chat", "fill", "restore"]))
 def test_an_answer_is_that_of_ask(task):
     model = every_task()[task]
     model.generation = {k: v for k, v in model.generation.items() if k != "temperature"}

@@ -73,7 +73,7 @@ DRAWN = """() => document.querySelectorAll(
   + "main .bars button, main .versus").length > 0"""
 
 
-@pytest.mark.parametrize("kind", slow_after(3, OFFERED))
+@pytest.mark.parametrize("kind", slow_after(1, OFFERED))
 def test_every_step_can_be_seen(tab, kind):
     """Tours are offered where they apply, and each of their steps shows something."""
     it = tab(kind, "#tours=1")

@@ -11,6 +11,7 @@ import regard
 from helpers.browsing import HOSTILE, close, number, shown
 from helpers.looking import reader
 from helpers.serving import serve_session
+from helpers.slow import slow_after
 from regard import UserError, change
 from regard.viewer.session import Session
 from regard.viewer.whatif import WhatIf
@@ -220,7 +221,7 @@ def address(changes, **more):
     return "#" + "&".join(f"{name}={quote(str(value))}" for name, value in state.items())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_after(3, KINDS))
 def test_before_and_after_are_torchs(tab, kind):
     part = PARTS[kind]
     it = tab(kind, address([{"kind": "silence", "part": part, "head": 0}], row=0))

@@ -124,7 +124,7 @@ WRITERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "marian", "pegasus", "t
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", slow_after(4, WRITERS))
 def test_generates_as_transformers(tmp_path: Path, kind: str) -> None:
     """Greedily and with beams, from the loaded folder and from the exported one, in double precision."""
     theirs = save_folder(tmp_path / "theirs", kind, 1).double()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from helpers.runs import tiny, write_data
+from helpers.slow import slow_after
 from regard.runs.model import Model
 from regard.training import teacher as distillation
 from regard.training.build import plan
@@ -91,7 +92,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     return trainers
 
 
-@pytest.mark.parametrize(("each", "answered"), [(0.25, 33), (2.0, 15)])
+@pytest.mark.parametrize(("each", "answered"), slow_after(1, [(0.25, 33), (2.0, 15)]))
 def test_the_student_has_the_time_that_is_left(
     taught: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: list[Trainer],
     each: float, answered: int,
