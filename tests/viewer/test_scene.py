@@ -39,9 +39,7 @@ def state(it):
     return dict(it.page.evaluate("[...new URLSearchParams(location.hash.slice(1))]"))
 
 
-@pytest.mark.parametrize(
-    "kind", slow_after(3, KINDS)
-)
+@pytest.mark.parametrize("kind", slow_after(3, KINDS))
 def test_the_page_opens_on_the_scene_with_torchs_numbers(tab, kind):
     it = tab(kind)
     attention, head, weights = opening(kind)
