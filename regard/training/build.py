@@ -190,12 +190,16 @@ def plan_training(job: Job, kind: str, parent: Model | None, device: torch.devic
 
 
 def fit_warmup(job: Job, config: TrainConfig, notes: list[str]) -> TrainConfig:
-    """The settings with a warm-up that fits the steps; where another one was asked for, a note says so."""
-    limited = limit_warmup(config, job.own_warmup)
-    if job.own_warmup and limited.warmup < config.warmup:
+    """The settings with a warm-up that fits the steps.
+
+    One that was asked for stays, for the run may go on; if it is too long, a note says so.
+    """
+    if not job.own_warmup:
+        return limit_warmup(config)
+    if config.steps and config.steps < config.warmup:
         what = f"train.warmup={config.warmup} is more than the {config.steps} steps of this run"
-        notes.append(f"{what}: {limited.warmup} are used")
-    return limited
+        notes.append(f"{what}, so that its learning rate does not reach train.lr; set it lower")
+    return config
 
 
 def count_steps(task: Task, corpus: Corpus, config: TrainConfig) -> int:

@@ -80,13 +80,7 @@ class TrainConfig:
             raise ValueError(f"layer_decay={self.layer_decay} must be more than 0 and at most 1")
 
 
-def limit_warmup(config: TrainConfig, asked: bool) -> TrainConfig:
-    """Return the settings of a new run, with a warm-up that leaves steps for the rest. One that was asked for
-    stays, unless the run would end before its highest rate.
-
-    Noam's schedule does not depend on where a run ends, so that a longer one goes on with it.
-    """
+def limit_warmup(config: TrainConfig) -> TrainConfig:
+    """Return the settings with a warm-up that leaves steps for the rest."""
     steps = config.steps
-    if not steps or (asked and (config.warmup <= steps or config.schedule == "noam")):
-        return config
-    return replace(config, warmup=min(config.warmup, int(steps * WARMUP_SHARE)))
+    return replace(config, warmup=min(config.warmup, int(steps * WARMUP_SHARE))) if steps else config

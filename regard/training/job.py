@@ -22,7 +22,6 @@ from regard.runs.info import info
 from regard.runs.layout import RECIPE
 from regard.tasks import TASKS, Task
 from regard.training import distributed
-from regard.training.config import WARMUP_SHARE
 from regard.training.settings import find_sections
 
 # What may differ when a run is resumed: none of these changes what a step computes, up to rounding and the
@@ -165,8 +164,6 @@ def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
                 raise UserError(f"{key}: {job.folder} was begun with {was}, not {now}; leave it out")
         elif (section == "train" and name in FREE) or key in FREE_DATA:
             old[section][name] = now
-        elif key == "train.warmup" and was_limited(old["train"], now):
-            continue
         elif name != "preset" and (was := old[section].get(name)) != now:
             raise UserError(
                 f"{key}: {job.folder} was begun with {was}, not {now}; leave it out, or begin a new run"
@@ -175,12 +172,6 @@ def resume_job(job: Job, changes: Mapping[str, Any]) -> None:
     old["data"].setdefault("version", 1)  # of runs that began before there was another
     files, held_out, job.base, job.teachers = recipe.take_sources(old, job.folder / RECIPE)
     job.sections, job.data, job.valid = old, job.data or fetch(files), job.valid or fetch(held_out)
-
-
-def was_limited(train: Mapping[str, Any], warmup: int) -> bool:
-    """Whether a run that has so many steps of warm-up was begun with more, as `limit_warmup` allows."""
-    steps = train.get("steps") or 0
-    return steps < warmup and train.get("warmup") == int(steps * WARMUP_SHARE)
 
 
 def forget_data(section: dict[str, Any]) -> None:

@@ -337,17 +337,17 @@ def test_warm_up_is_a_share_of_a_short_run(text, tmp_path):
 
 @pytest.mark.parametrize("place", ["recipe", "changes"])
 def test_warm_up_of_100_steps_in_a_run_of_60(text, tmp_path, capsys, place):
-    """It was asked for, but no step would have the highest rate: a quarter of the run, which is said."""
+    """It was asked for and stays, since the run may go on; but that no step has the highest rate is said."""
     recipe, changes = tmp_path / "mine.toml", TINY | {"train.warmup": 100}
     if place == "recipe":
         changes = {key: value for key, value in TINY.items() if not key.startswith("train.warm")}
         sections = '[model]\nkind = "gpt"\n[task]\nname = "write"\n[train]\nsteps = 60\nwarmup = 100\n'
         recipe.write_text(sections)
     name, steps = ("write", 60) if place == "changes" else (str(recipe), None)
-    for resume, last in ((False, 13), (True, 17)):
+    for resume, last in ((False, 3), (True, 7)):
         with stopped(Trainer, "train_step", at_step(last)):
             more = {"set": changes | {"train.log": 1}, "resume": resume}
             train(name, text, out=tmp_path / "run", steps=steps, **more)
     rates = [row["lr"] for row in rows(tmp_path / "run") if "lr" in row]
-    assert rates[:15] == pytest.approx([0.01 * n / 15 for n in range(1, 16)])
-    assert "train.warmup=100 is more than the 60 steps of this run: 15 are" in capsys.readouterr().err
+    assert rates == pytest.approx([0.01 * n / 100 for n in range(1, len(rates) + 1)])
+    assert "train.warmup=100 is more than the 60 steps of this run" in capsys.readouterr().err
