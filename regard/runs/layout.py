@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.convert.huggingface.files import ADAPTER
+from regard.errors import UserError
 from regard.files import atomic
 from regard.files.regular import regular_stat
 from regard.files.untrusted import parse_json
@@ -22,6 +23,7 @@ RECIPE = "recipe.toml"
 LOG = "log.jsonl"
 CURVE = "curve.svg"
 CARD = "README.md"
+DIGESTS = "fingerprints.json"  # the SHA-256 of each file of data, so that none is read again
 FOLDS = "folds.json"  # of a run with train.folds: how each part was scored by a model trained on the others
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 CHECKPOINTS = "checkpoints"
@@ -38,6 +40,14 @@ Row = dict[str, Any]  # of the log
 def published(folder: Path) -> Path:
     """The file with the trained weights of a run: all of them, or an adapter."""
     return folder / (WEIGHTS if atomic.is_missing(folder / BASE) else ADAPTER)
+
+
+def check_files(folder: Path) -> None:
+    """Raise UserError if the log can't be read, or a folder has the name of a file that training writes."""
+    read_lines(folder / LOG)
+    for path in (*(folder / name for name in (RECIPE, CARD, CURVE, DIGESTS)), published(folder)):
+        if path.is_dir():
+            raise UserError(f"{path}: a folder, not a file; move it away")
 
 
 def read_log(path: Path) -> list[Row]:

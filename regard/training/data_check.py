@@ -11,9 +11,8 @@ from pathlib import Path
 
 from regard.data import Corpus, digests
 from regard.errors import UserError
+from regard.runs.layout import DIGESTS
 from regard.training import distributed
-
-DIGESTS = "fingerprints.json"  # in a run folder: the SHA-256 of each file, so that none is read again
 
 Fingerprint = dict[str, str]  # of "train" and "valid"
 

@@ -97,7 +97,7 @@ class Trainer:
 
     def restore(self) -> None:
         """Resume from the last intact checkpoint, if there is one."""
-        run_folder.read_lines(self.folder / run_folder.LOG)  # if it can't be read, nothing changes
+        run_folder.check_files(self.folder)  # or nothing changes
         state, notices = self.checkpointer.restore()
         for line in notices:
             self.reporter.notice(line)

@@ -350,6 +350,16 @@ def test_a_log_that_cannot_be_read_is_noticed_before_anything_changes(text, copy
     assert files(copy) == there
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "README.md", "curve.svg", "fingerprints.json"])
+def test_a_folder_in_the_place_of_a_file_is_noticed_before_anything_changes(text, copy, name):
+    (copy / "checkpoints" / "step-6" / "mine.txt").write_text("mine")
+    (copy / name).unlink(missing_ok=True)
+    (copy / name).mkdir()
+    there = files(copy)
+    user_error(lambda: tiny(text, copy, **SETTINGS | {"steps": 8}, resume=True), copy / name)
+    assert files(copy) == there
+
+
 @pytest.mark.parametrize(
     "change", [{"model": {}}, {"model": {"kind": "x"}}, {"data": {"files": 3}}, {"data": {"from": 3}}]
 )
