@@ -13,6 +13,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread c
 # Or each process, also those that tests start, compiles everything anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+MEMORY = Path("/dev/shm")  # a disk in memory, where there is one: the tests write some 100,000 files
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 import pytest
 import torch
 
@@ -101,9 +105,11 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 def a_machine_of_known_speed() -> Iterator[None]:
     """Half a second of large products at the beginning of every run: longer than most runs here take."""
     from regard.training import throughput
+    from regard.training.plan import speed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(throughput, "peak", lambda device, bf16: 1e9)
+        for module in (throughput, speed):
+            patch.setattr(module, "peak", lambda device, bf16: 1e9)
         yield
 
 

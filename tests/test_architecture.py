@@ -4,6 +4,7 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -148,10 +149,10 @@ BARE = re.compile(r"(?i)_*(found|made|kept|given|told|whole|others|spelt|some|ju
 BARE_EXCEPTIONS = {("regard.models.electra", "found")}  # part of the names of saved weights
 
 
-def bound_names(tree: ast.AST) -> set[str]:
+def bound_names(tree: Iterable[ast.AST]) -> set[str]:
     """The names that a file gives: to variables, attributes, parameters, functions, classes and imports."""
     names = set()
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -172,7 +173,7 @@ def test_names_say_what_they_name() -> None:
     bare = {
         (module(path), name)
         for path in FILES
-        for name in bound_names(ast.parse(path.read_text(encoding="utf-8")))
+        for name in bound_names(nodes(path))
         if BARE.fullmatch(name)
     }
     assert bare == BARE_EXCEPTIONS
@@ -199,7 +200,7 @@ def test_names_say_what_they_name() -> None:
     ],
 )
 def test_every_way_to_bind_a_name_is_seen(code: str) -> None:
-    assert "found" in bound_names(ast.parse(code))
+    assert "found" in bound_names(ast.walk(ast.parse(code)))
 
 
 # Where parts of a model are named, of any class that has them.
@@ -212,7 +213,7 @@ def test_models_and_tasks_have_types() -> None:
     untyped = {
         module(path)
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.arg)
         and node.arg in ("model", "task")
         and isinstance(node.annotation, ast.Name)
