@@ -149,8 +149,9 @@ def fit(key: str, value: Any, kind: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise UserError(f'{key}={value!r} should be a list, like ["a", "b"]')
         return tuple(fit(key, one, typing.get_args(kind)[0]) for one in value)
-    if kind in LARGEST and isinstance(value, int | float) and abs(value) > LARGEST[kind]:
-        raise UserError(f"{key}={shorten(value)} is too large a number; give a smaller one")
+    if kind in LARGEST and isinstance(value, int | float) and not abs(value) <= LARGEST[kind]:
+        what = "not a number; give one" if value != value else "too large a number; give a smaller one"
+        raise UserError(f"{key}={shorten(value)} is {what}")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind is int and isinstance(value, float) and value.is_integer():

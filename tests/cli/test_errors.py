@@ -105,6 +105,7 @@ def test_bad_parallel_files(capsys, tmp_path, translator):
         (["write", "--set", "model.context=1e18"], ["context", "at most"]),
         (["write", "--set", "data.vocab=1e12"], ["data", "vocab=1000000000000"]),
         (["write", "--set", "train.lr=inf"], ["train.lr=inf"]),
+        (["write", "--set", "train.weight_decay=nan"], ["train.weight_decay=nan", "not a number"]),
         (["write", "--seed", "99999999999999999999"], ["train.seed=99999999999999999999"]),
         (["write", "--minutes", "inf"], ["train.minutes=inf"]),
         (["write", "--set", "train.lrr=1"], ["train.lrr", "lr?"]),
