@@ -13,15 +13,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread c
 # Or each process, also those that tests start, compiles everything anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-MEMORY = Path("/dev/shm")  # a disk in memory, where there is one: the tests write some 100,000 files
-if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= 4 * 2**30:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-
 import pytest
 import torch
 
 sys.dont_write_bytecode = False
 torch.set_num_threads(1)
+
+MEMORY = Path("/dev/shm")  # a disk in memory, where there is one: the tests write some 100,000 files
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 LONGEST = (  # modules that start first, so that no core idles at the end
     "training/test_distributed.py",
