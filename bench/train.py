@@ -40,7 +40,9 @@ def make_regard_step(
     size: str, tokens: np.ndarray, device: torch.device, changes: dict
 ) -> Callable[[], object]:
     vocab, batch, _ = SIZES[size]
-    sections = recipe.change(recipe.read("write"), {"train.batch": batch} | changes)
+    sections = recipe.change(
+        recipe.read("write"), {"train.batch": batch, "train.steps": 500, "train.optimizer": "muon"} | changes
+    )
     model = GPT(GPTConfig(vocab=vocab, **GPTConfig.PRESETS[size])).to(device).train()
     tokenizer = train_tokenizer("byte", ["any"], 256, Write.specials)
     task = Write(WriteConfig(name="write"), tokenizer, model.config.context)

@@ -104,12 +104,14 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def a_machine_of_known_speed() -> Iterator[None]:
     """Half a second of large products at the beginning of every run: longer than most runs here take."""
+    from helpers.runs import in_float32
     from regard.training import throughput
     from regard.training.plan import speed
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (throughput, speed):
             patch.setattr(module, "peak", lambda device, bf16: 1e9)
+        in_float32(patch)
         yield
 
 

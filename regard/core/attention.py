@@ -167,18 +167,19 @@ def fused_attention(
     dropout: float = 0.0
 ) -> Tensor:  # fmt: skip
     """`attend` with scaled_dot in one kernel, without storing the weights; k and v may have fewer heads."""
-    T, S = q.shape[-2], k.shape[-2]
+    (H, T), (G, S) = q.shape[-3:-1], k.shape[-3:-1]
     # The kernel aligns its causal mask to the upper left, which is right only when T == S.
     is_causal = causal and T == S and mask is None and bias is None
-    if not is_causal:
-        mask = add_causal_mask(mask, T, S, causal, q.device)
+    mask = mask if is_causal else add_causal_mask(mask, T, S, causal, q.device)
     bias = None if bias is None else bias.to(q.dtype)
     attn_mask = mask if bias is None else bias if mask is None else bias.masked_fill(~mask, -math.inf)
     if q.dtype == torch.bfloat16 and not q.is_cuda and S <= 512:  # here the kernel's backward pass is slow
-        k, v = repeat_heads(k, q.shape[-3]), repeat_heads(v, q.shape[-3])
-        return attend(q, k, v, mask, bias, causal, dropout)[0]
-    gqa = q.shape[-3] != k.shape[-3]
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal, enable_gqa=gqa)
+        k, v = repeat_heads(k, H), repeat_heads(v, H)
+        if not is_causal:
+            return attend(q, k, v, mask, bias, causal, dropout)[0]
+        scores = scaled_dot(q, k).masked_fill(~causal_mask(T, S, q.device), -math.inf)
+        return F.dropout(scores.softmax(-1), dropout) @ v  # every query may attend to itself
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal, enable_gqa=H != G)
     if mask is not None and q.is_cuda:  # some kernels don't give 0 where a query may attend to nothing
         y = y.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     return y
@@ -302,10 +303,9 @@ class Attention(nn.Module):
 
     def attend_globally(self, heads: Tensor, x: Tensor, mask: Mask, globals: Globals) -> Tensor:
         """The heads, also in the last record, with those of global queries by projections of their own."""
-        inputs = x[:, : count_globals(globals)], x, x
-        own = [split(getattr(self, f)(y), self.heads) for f, y in zip(GLOBAL_QKV, inputs, strict=True)]
+        inputs = zip(GLOBAL_QKV, (x[:, : count_globals(globals)], x, x), strict=True)
+        q, k, v = own = [split(getattr(self, f)(y), self.heads) for f, y in inputs]
         records: list[dict[str, Tensor]] = []
-        q, k, v = own
         first, _ = attend(q, k, v, mask, dropout=self.dropout * self.training, records=records)
         if self.records:
             record, more = self.records[-1], records[0]

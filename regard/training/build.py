@@ -111,7 +111,7 @@ def plan(
         kind = choose_kind(job, parent, task_class)
         check_settings(job, kind, parent)
         use_data(job, task_class)
-        return plan_job(job, kind, parent, where)
+        return plan_job(job, kind, parent, where, where.bf16)
 
 
 def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:

@@ -20,7 +20,7 @@ PLANNED = {  # settings that the plan chooses, where neither the recipe nor the 
     "data": {"tokenizer", "target_tokenizer", "vocab", "held_out"},
     "task": {"smoothing"},
     "train": {"steps", "minutes", "batch", "tokens", "optimizer", "lr", "warmup", "schedule", "beta2"}
-    | {"weight_decay", "evaluate", "save", "patience", "ema", "precision"},
+    | {"weight_decay", "evaluate", "save", "patience", "ema", "precision", "compile"},
 }
 USUAL = {  # names that need no comment in the code
     "dim": "width of the hidden states",
@@ -59,7 +59,7 @@ USUAL = {  # names that need no comment in the code
     "metric": "by which the best weights are kept; None: the one that the labels call for",
     "tracker": "TensorBoard, Weights & Biases or Trackio, which get the log, too",
     "device": "where to train; auto: a GPU if there is one",
-    "precision": "auto: bf16 on GPUs that have it",
+    "precision": "auto: bf16 on GPUs and CPUs that have it, where it is faster",
     "compile": "torch.compile; auto: where it is likely to pay off",
     "parallel": "how several GPUs share the work",
 }

@@ -285,6 +285,16 @@ def test_fused_in_half_precision_takes_a_bias_in_full() -> None:
     assert_close(fused_attention(q, k, v, bias=bias).float(), expected, atol=0.05, rtol=0.05)
 
 
+def test_causal_in_half_precision_is_the_definition_bit_for_bit() -> None:
+    """Also its gradients, though it looks for no query that may attend to nothing."""
+    q, k, v = torch.randn(3, B, H, S, d, dtype=torch.bfloat16, requires_grad=True)
+    results = []
+    for f in (fused_attention, lambda *qkv, **how: attend(*qkv, **how)[0]):
+        y = f(q, k, v, causal=True)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [q, k, v])])
+    assert_close(*results, atol=0, rtol=0)
+
+
 def test_dropout_keeps_the_mean_and_spreads_alike_on_both_paths() -> None:
     draws = 20_000
     q, k, v = (t.expand(draws, 1, S, d) for t in torch.randn(3, 1, 1, S, d))
@@ -408,7 +418,7 @@ def test_compiled_in_bfloat16() -> None:
     exact = [t.double().requires_grad_() for t in (q, k, v)]
     want = torch.autograd.grad(attend(*exact, causal=True)[0].square().sum(), exact)
     rough = [t.clone().requires_grad_() for t in (q, k, v)]
-    compiled = torch.compile(lambda *t: attend(*t, causal=True)[0])
-    got = torch.autograd.grad(compiled(*rough).square().sum(), rough)
-    for mine, true in zip(got, want, strict=True):
-        assert (mine.double() - true).norm() < 0.05 * true.norm()
+    for f in (lambda *t: attend(*t, causal=True)[0], partial(fused_attention, causal=True)):
+        got = torch.autograd.grad(torch.compile(f)(*rough).square().sum(), rough)
+        for mine, true in zip(got, want, strict=True):
+            assert (mine.double() - true).norm() < 0.05 * true.norm()

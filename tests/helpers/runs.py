@@ -27,6 +27,7 @@ from regard.tasks.request import Request
 from regard.training import distributed
 from regard.training import throughput as meter
 from regard.training.build import train
+from regard.training.plan import follow, speed
 from regard.training.reporter import Reporter
 from regard.training.trainer import Trainer
 
@@ -390,6 +391,7 @@ def unmeasured(patch: pytest.MonkeyPatch) -> None:
     """Skip what takes longer than a tiny run: measuring the machine, and most tokens of the samples shown."""
     patch.setattr(meter, "peak", lambda device, bf16: 1e9)
     patch.setattr(meter, "flops", lambda objective, batch: 1.0)
+    in_float32(patch)
     show_sample = Reporter.show_sample
 
     def show_short_sample(reporter: Reporter, *args: Any) -> None:
@@ -405,6 +407,12 @@ def unmeasured(patch: pytest.MonkeyPatch) -> None:
             show_sample(reporter, *args)
 
     patch.setattr(Reporter, "show_sample", show_short_sample)
+
+
+def in_float32(patch: pytest.MonkeyPatch) -> None:
+    """Plan runs in float32 on every machine, and so without measuring."""
+    for module in (follow, speed):
+        patch.setattr(module, "has_bf16", lambda device: False)
 
 
 def losses(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:

@@ -15,11 +15,12 @@ from regard.training import distributed
 from regard.training.job import Job
 from regard.training.plan.facts import compare_sizes, read_facts
 from regard.training.plan.finetune import Base, choose_batch, finetune_settings
-from regard.training.plan.plan import Plan, make_plan, rows_of, seconds_to_train
-from regard.training.plan.report import comments, describe
+from regard.training.plan.plan import Plan, choose_precision, make_plan, rows_of, seconds_to_train
+from regard.training.plan.precision import use_bf16
+from regard.training.plan.report import comments, describe, precision_words
 from regard.training.plan.rules import DEFAULT_MINUTES
 from regard.training.plan.sizes import Request
-from regard.training.plan.speed import Machine, step_seconds, this_machine
+from regard.training.plan.speed import Machine, has_bf16, step_seconds, this_machine
 from regard.training.plan.teaching import plan_with, with_teachers
 from regard.training.teacher import load_teachers
 
@@ -42,7 +43,9 @@ def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device)
     if distributed.RANK == 0:
         try:
             knows_length = any(job.sections["train"].get(name) for name in ("steps", "epochs"))
-            plan = plan_job(job, kind, parent, None if knows_length else this_machine(device))
+            machine = None if knows_length else this_machine(device)
+            bf16 = has_bf16(device) if machine is None else machine.bf16
+            plan = plan_job(job, kind, parent, machine, bf16)
         except Exception as e:  # the others wait for the plan
             problem = e
     settings = distributed.broadcast(None if plan is None else plan.settings)
@@ -57,16 +60,22 @@ def follow_plan(job: Job, kind: str, parent: Model | None, device: torch.device)
         job.comments = comments(plan)
         if plan.request.machine is not None:  # it has decided more than rates
             job.summary = describe(plan)
+        elif plan.settings.get("train.precision"):
+            job.summary = [f"plan: {precision_words(plan)}"]
 
 
-def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None) -> Plan:
-    """The plan for a job, on a machine; None where the steps are given, so that its speed does not matter."""
+def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None, bf16: bool) -> Plan:
+    """The plan for a job, on a machine; None where the steps are given, so that its speed does not matter.
+    `bf16`: it is a CPU that multiplies bf16 much faster than float32.
+    """
     sections = job.sections
     by_hand = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
     task, chosen = sections["task"]["name"], {"model.kind", "task.name"}
     by_hand = {key: value for key, value in by_hand.items() if key not in chosen and value is not None}
     preset = MODELS[kind][2].get(sections["model"].get("preset", ""), {})
     by_hand = {f"model.{name}": value for name, value in preset.items()} | by_hand
+    if by_hand.get("train.precision") == "auto":
+        del by_hand["train.precision"]
     with read_together() as reading:
         facts = read_facts(task, job.data, job.built_in, sections["task"].get("turns"))
     rows, held = facts.rows, 0.0
@@ -75,7 +84,7 @@ def plan_job(job: Job, kind: str, parent: Model | None, machine: Machine | None)
     elif not job.built_in:
         holdout = share_held_out(task, sections["data"], rows)
         facts, held = facts.training_part(1 - holdout), holdout / max(0.01, 1 - holdout)
-    request = Request(task, kind, by_hand, facts, machine, job.own_kind, held=held)
+    request = Request(task, kind, by_hand, facts, machine, job.own_kind, bf16=bf16, held=held)
     if job.teachers:
         teachers = load_teachers(job.teachers, task, torch.device("cpu"))
         plan = plan_student(request, teachers, parent, job)
@@ -140,7 +149,7 @@ def plan_steps(request: Request, parent: Model | None, validated: bool) -> Plan:
 
 def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
     """The plan for a model that is trained further: its sizes and tokenizers are known."""
-    plan = plan_with(request, parent)
+    plan = plan_with(use_bf16(request), parent)
     facts, get, affordable = plan.request.facts, request.by_hand.get, None
     batch = get("train.batch")
     if request.machine is not None:
@@ -169,6 +178,7 @@ def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
             if most < affordable:
                 plan.choose("train.steps", max(1, most), "more passes over the data would only memorise them")
     plan.steps = int(plan.get("train.steps") or affordable or 0)
+    choose_precision(plan)
     if request.task == "converse" and request.machine is not None:
         about = "evaluations take about a tenth of the time"
         plan.choose("data.held_out", affordable_rows(plan, plan.get("train.evaluate", 250)), about)

@@ -7,15 +7,14 @@ from functools import cached_property
 from typing import Any
 
 from regard.models import MODELS
-from regard.training.plan import rules
+from regard.training.plan import precision, rules
 from regard.training.plan.built_in import BUILT_IN
 from regard.training.plan.finetune import choose_weights
 from regard.training.plan.rules import Size
 from regard.training.plan.sizes import SHARE, Request, evaluation_seconds, fine_passes, scale_cost, sizes
-from regard.training.plan.speed import FASTER, READING, Cost, Machine, Row, cost_of, memory_of, step_seconds
+from regard.training.plan.speed import READING, Cost, Row, cost_of, memory_of, step_seconds
 
 STREAMS = ("write", "fill", "restore", "words")  # running text
-STATIC = ("write", "fill", "restore", "see")  # batches of one shape
 ROWS = ("see", "hear", "caption")  # counted in rows instead of tokens
 USABLE = 0.8  # of the memory
 AVERAGED = 200  # steps, from which on their moving average says more than the last one
@@ -100,13 +99,15 @@ class Plan:
         seconds = twice * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
         evaluations = max(1, self.steps // int(self.get("train.evaluate") or self.steps or 1))
         seconds += evaluations * evaluation_seconds(self.request, self.cost, rows_of(self)[0])
-        seconds = (1 + int(self.get("train.folds") or 0)) * (seconds + startup(machine, compiled))
+        seconds = (1 + int(self.get("train.folds") or 0)) * (seconds + precision.startup(machine, compiled))
         if minutes is None:
             return seconds + self.request.teaching.seconds
         return min(seconds + self.request.teaching.seconds_of(minutes), 60 * minutes)
 
     def is_compiled(self) -> bool:
-        """Whether training compiles its steps, as compilation.pays says."""
+        """Whether training compiles its steps, on a GPU as compilation.pays says."""
+        if not self.request.gpu:
+            return bool(self.get("train.compile") == "on")
         steps, minutes = self.get("train.steps"), self.get("train.minutes")
         steady = self.request.task in (*STREAMS, "see", "hear")
         if steps:
@@ -128,7 +129,7 @@ class Plan:
 
 def make_plan(request: Request) -> Plan:
     """Choose all that was not given."""
-    plan = Plan(request := use_bf16(request))
+    plan = Plan(request := precision.use_bf16(request))
     if request.facts.built_in and request.minutes is None:
         for key, value in BUILT_IN[request.task].items():
             if request.own_kind or not key.startswith("model.") or key == "model.preset":
@@ -147,19 +148,8 @@ def make_plan(request: Request) -> Plan:
         )
     plan.steps = choose_steps(plan, candidate)
     choose_rates(plan, candidate)
+    choose_precision(plan)
     return plan
-
-
-def use_bf16(request: Request) -> Request:
-    """The request for a CPU that computes in bf16, where it is faster: compiled, batches of one shape."""
-    machine = request.machine
-    if machine is None or not machine.bf16:
-        return request
-    long = (request.minutes or rules.DEFAULT_MINUTES) >= COMPILED and request.steps is None
-    by_hand = request.by_hand.get("train.precision", "auto") != "auto" or "train.compile" in request.by_hand
-    if not long or by_hand or request.task not in STATIC or (request.facts.built_in and not request.minutes):
-        return replace(request, machine=replace(machine, bf16=False))
-    return replace(request, machine=replace(machine, peak=FASTER * machine.peak))
 
 
 # Size
@@ -243,15 +233,9 @@ def seconds_to_train(plan: Plan) -> float:
     """The time that is left for steps."""
     minutes = plan.request.minutes or rules.DEFAULT_MINUTES
     assert plan.request.machine is not None
-    before = startup(plan.request.machine, minutes >= COMPILED) + plan.request.teaching.seconds_of(minutes)
+    compiled = minutes >= COMPILED if plan.request.gpu else precision.compiling_pays(plan.request)
+    before = precision.startup(plan.request.machine, compiled) + plan.request.teaching.seconds_of(minutes)
     return SHARE * max(18 * minutes, 60 * minutes - before)
-
-
-def startup(machine: Machine, compiled: bool) -> float:
-    """Seconds before steps run at their speed: on a GPU, compiling in longer runs, or recording graphs."""
-    if not machine.gpu:
-        return 30.0 if machine.bf16 else 1.0
-    return 30.0 if compiled else 3.0
 
 
 def given_batch(plan: Plan, row: float) -> float | None:
@@ -369,8 +353,6 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
             plan.choose(key, value, best)
     if task in ("classify", "see", "hear") and (weights := choose_weights(facts.classes, facts.balance)):
         plan.choose(weights.key, weights.value, f"{weights.reason} ({weights.source})")
-    if request.machine is not None and request.machine.bf16:
-        plan.choose("train.precision", "bf16", "which this processor computes faster when compiled")
     plan.choose("train.optimizer", advice.optimizer, best)
     plan.choose(
         "train.lr", rules.choose_lr(advice, candidate.size.dim, candidate.batch), "by width and batch"
@@ -395,3 +377,16 @@ def choose_rates(plan: Plan, candidate: Candidate) -> None:
     plan.choose("train.save", plan.get("train.evaluate"), "as often as it is evaluated")
     if request.steps is None:
         plan.choose("train.patience", rules.choose_patience(passes), often)
+
+
+def choose_precision(plan: Plan) -> None:
+    """bf16 on a CPU that is faster so; compiled, where that saves more time than it takes."""
+    request = plan.request
+    if not precision.wants_bf16(request) or plan.cost.width < precision.NARROWEST:
+        return
+    plan.choose("train.precision", "bf16", "which this processor multiplies faster")
+    seconds = None  # the clock decides
+    if plan.get("train.steps"):
+        seconds = plan.steps * step_seconds(request.machine or precision.USUAL, plan.cost, plan.batch)
+    compiled = "on" if precision.compiling_pays(request, seconds) else "off"
+    plan.choose("train.compile", compiled, f"which takes about {precision.COMPILING:.0f} s")

@@ -97,7 +97,14 @@ def rate_words(plan: Plan) -> str:
             parts.append(f"{words} {value}")
     if (dropout := plan.get("model.dropout")) is not None:
         parts.append(f"dropout {dropout}")
+    if plan.settings.get("train.precision"):
+        parts.append(precision_words(plan))
     return ", ".join(parts)
+
+
+def precision_words(plan: Plan) -> str:
+    compiled = ", compiled" if plan.get("train.compile") == "on" else ""
+    return f"in {plan.get('train.precision')}{compiled} (float32: --set train.precision=fp32)"
 
 
 def machine_words(machine: Machine) -> str:

@@ -41,6 +41,7 @@ class Request:
     machine: Machine | None = None  # not needed where the steps are given
     own_kind: bool = True  # the recipe's own kind of model, not another one
     teaching: Teaching = Teaching()
+    bf16: bool = False  # for a CPU that computes faster in bf16
     held: float = 0.0  # how much is evaluated on, in units of what is trained on
 
     @property

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +42,7 @@ class Machine:
     processes: int = 1
     inside: float = 350e9  # bytes per second from one process to another of the same machine (NVLink)
     between: float = 45e9  # and to one of another machine (400 Gbit/s)
-    bf16: bool = False  # a CPU that computes faster in bf16; GPUs do so anyway
+    bf16: bool = False  # a CPU that multiplies bf16 much faster; GPUs do so anyway
 
     @property
     def gpu(self) -> bool:
@@ -80,7 +79,7 @@ MACHINES = {
 }
 WORD = 2e5  # operations for a word of word2vec, as fast as it is on two cores
 FASTER_NOW = 1.15  # than what is remembered; less is chance, and would change a plan from run to run
-FASTER = 1.6  # a CPU that multiplies bf16, than in float32; to the same loss (docs/results.md)
+FASTER = 2.0  # products of large matrices in bf16, on a CPU on which that is worth it
 PROCESS, READING = 0.36e9, 0.13e9  # bytes of Python with torch; and to encode a million characters or more
 CORE = 97.5e9  # float32 operations per second of a core, of which `cpu2` has two
 
@@ -129,11 +128,16 @@ def this_machine(device: torch.device) -> Machine:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether a CPU multiplies bf16, and there is a compiler, without which that is not faster."""
-    if device.type != "cpu" or not any(map(shutil.which, ("g++", "clang++"))):
-        return False
+    """Whether this is a CPU that multiplies bf16 much faster than float32, as measured now or before."""
     checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
-    return any(check is not None and check() for check in checks)
+    if device.type != "cpu" or not any(check is not None and check() for check in checks):
+        return False
+    path, key = remembered_path(), f"bf16 cpu{torch.get_num_threads()} torch {torch.__version__}"
+    known = read_remembered(path)
+    if known.get(key, 0.0) < FASTER:
+        known[key] = float(f"{peak(device, True) / peak(device, False):.2g}")
+        remember(path, known)
+    return known[key] >= FASTER
 
 
 def free_memory() -> float:

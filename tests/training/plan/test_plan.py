@@ -1,6 +1,7 @@
 """Plans for facts, machines and minutes; what is given stays, and what is planned is trained."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,23 @@ def test_the_recipe_of_a_run_leaves_nothing_open(tmp_path: Path, monkeypatch: py
     assert first == again
 
 
+def test_the_precision_is_chosen_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stands in the recipe, and a run that goes on asks no processor for it."""
+    monkeypatch.setattr(follow, "has_bf16", lambda device: True)
+    options = TINY | {"model.dim": 64, "train.batch": 2, "model.context": 8, "train.precision": "auto"}
+    train("write", write_text(tmp_path / "a.txt"), out=tmp_path / "out", steps=1, set=options)
+    assert "bf16" in capsys.readouterr().err
+    written = recipe.read_file(tmp_path / "out" / "recipe.toml")["train"]
+    assert (written["precision"], written["compile"]) == ("bf16", "off")
+    monkeypatch.setattr(follow, "has_bf16", lambda device: pytest.fail("chosen again"))
+    seen = []
+    monkeypatch.setattr(torch, "autocast", lambda *how, enabled: seen.append(enabled) or nullcontext())
+    train("write", out=tmp_path / "out", resume=True, steps=2)
+    assert True in seen
+
+
 def test_dry_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_labels(tmp_path / "a.tsv")
     monkeypatch.chdir(tmp_path)
@@ -222,18 +240,29 @@ def test_all_processes_follow_the_first(tmp_path: Path, monkeypatch: pytest.Monk
         follow.follow_plan(job, "gpt", None, torch.device("cpu"))
 
 
-def test_bf16_on_a_processor_that_has_it() -> None:
-    """Where steps are compiled: in long runs of one shape."""
-    fast = replace(known_machine("cpu2"), bf16=True)
+def test_bf16_on_a_processor_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled where steps have one shape, and the run is long."""
+    monkeypatch.setattr("shutil.which", lambda name: name)
 
-    def precision(task: str, facts: Facts, **by_hand: Any) -> Any:
-        request = Request(task, KINDS.get(task, "gpt"), by_hand, facts, fast)
-        return make_plan(request).settings.get("train.precision")
+    def chosen(task: str, facts: Facts, bf16: bool = True, **by_hand: Any) -> Any:
+        by_hand = {f"train.{key}" if "." not in key else key: value for key, value in by_hand.items()}
+        machine = None if "train.steps" in by_hand else known_machine("cpu2")
+        settings = make_plan(
+            Request(task, KINDS.get(task, "gpt"), by_hand, facts, machine, bf16=bf16)
+        ).settings
+        return settings.get("train.precision"), settings.get("train.compile")
 
-    assert precision("write", SHAKESPEARE, **{"train.minutes": 10}) == "bf16"
-    assert precision("write", SHAKESPEARE, **{"train.minutes": 1}) is None
-    assert precision("write", SHAKESPEARE, **{"train.steps": 5000}) is None
-    assert precision("translate", MULTI30K, **{"train.minutes": 10}) is None
+    assert chosen("write", SHAKESPEARE, minutes=10) == ("bf16", "on")
+    assert chosen("write", SHAKESPEARE, minutes=3) == ("bf16", "off")
+    assert chosen("write", SHAKESPEARE, minutes=10, compile="off") == ("bf16", None)
+    assert chosen("write", SHAKESPEARE, steps=50) == ("bf16", "off")
+    assert chosen("write", SHAKESPEARE, steps=10**6) == ("bf16", "on")
+    assert chosen("translate", MULTI30K, minutes=100) == ("bf16", "off")
+    assert chosen("write", SHAKESPEARE, minutes=10, precision="fp32") == (None, None)
+    assert chosen("write", SHAKESPEARE, bf16=False, minutes=10) == (None, None)
+    narrow = {"model.dim": 32, "model.heads": 2}
+    assert chosen("write", SHAKESPEARE, minutes=10, **narrow) == (None, None)
+    assert chosen("write", replace(SHAKESPEARE, built_in=True), steps=50) == (None, None)
 
 
 def test_rare_classes_count_as_much() -> None:

@@ -20,6 +20,7 @@ from regard.training.plan.speed import (
     this_machine,
 )
 
+has_bf16 = speed.has_bf16  # runs of the other tests have another one
 GPT = {"dim": 48, "depth": 3, "heads": 3, "context": 32}
 
 
@@ -132,3 +133,15 @@ def test_this_machine_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert torch.__version__ in key
     path.write_text("[]")  # another program's
     assert this_machine(torch.device("cpu")).peak == 3e11
+
+
+def test_fast_bf16_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+    rates = iter([1.5e9, 1e9, 4e9, 1e9])  # at first something else slowed it down
+    monkeypatch.setattr(speed, "peak", lambda device, bf16: next(rates))
+    assert [has_bf16(torch.device("cpu")) for _ in range(3)] == [False, True, True]
+    assert not has_bf16(torch.device("cuda"))
+    for name in ("avx512_bf16", "amx_tile"):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda: False, raising=False)
+    assert not has_bf16(torch.device("cpu"))

@@ -1,0 +1,51 @@
+"""In which precision a CPU trains, and whether its steps are compiled."""
+
+import shutil
+from dataclasses import replace
+
+from regard.training.plan import rules
+from regard.training.plan.sizes import Request
+from regard.training.plan.speed import Machine, known_machine
+
+STATIC = ("write", "fill", "restore", "see")  # batches of one shape
+NARROWEST = 64  # width; bf16 slows narrower models down, because converting takes longer than it saves
+FASTER = 1.6  # in bf16, of models of the widths that are planned; to the same loss (docs/performance.md)
+COMPILED_FASTER = 1.4  # a compiled step in bf16
+COMPILING = 90.0  # seconds, on two cores
+USUAL = known_machine("cpu2")  # where the steps are given, and no machine was measured
+
+
+def wants_bf16(request: Request) -> bool:
+    """Whether a model that is wide enough is to be trained in bf16 on this CPU. Vectors of words are looked
+    up, not multiplied, and the built-in data have settings that were measured in float32."""
+    measured = request.facts.built_in and request.minutes is None
+    by_hand = request.by_hand.get("train.precision") is not None
+    return request.bf16 and not by_hand and not measured and request.task != "words"
+
+
+def use_bf16(request: Request) -> Request:
+    """The request for a CPU that is as fast as it trains."""
+    machine = request.machine
+    if machine is None or not wants_bf16(request):
+        return request
+    faster = FASTER * (COMPILED_FASTER if compiling_pays(request) else 1.0)
+    return replace(request, machine=replace(machine, peak=faster * machine.peak))
+
+
+def compiling_pays(request: Request, seconds: float | None = None) -> bool:
+    """Whether compiling a step in bf16 saves more than it takes of a run of so many seconds; by default, of
+    the time that was given."""
+    compile = request.by_hand.get("train.compile", "auto")
+    if compile != "auto" or not wants_bf16(request):
+        return bool(compile == "on")
+    if request.task not in STATIC or not any(map(shutil.which, ("g++", "clang++"))):
+        return False
+    seconds = 60 * (request.minutes or rules.DEFAULT_MINUTES) if seconds is None else seconds
+    return seconds * (1 - 1 / COMPILED_FASTER) > COMPILING
+
+
+def startup(machine: Machine, compiled: bool) -> float:
+    """Seconds before steps run at their speed: compiling, or on a GPU recording graphs."""
+    if not machine.gpu:
+        return COMPILING if compiled else 1.0
+    return 30.0 if compiled else 3.0
