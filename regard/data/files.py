@@ -328,16 +328,19 @@ def check_surrogates(text: str, where: str) -> str:
 # Rows
 
 
-def read_tsv(path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the location (file:line) and the cells of every line, blank ones included."""
-    for number, line in enumerate(read_lines(path), 1):
+def read_tsv(path: str, lines: Iterable[bytes] | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Yield the location (file:line) and the cells of every line, blank ones included.
+
+    `lines` are those of the file, if they are already read.
+    """
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         cells = decode_utf8(line, path, number).rstrip("\r\n").split("\t")
         yield f"{display_name(path)}:{number}", cells
 
 
-def read_jsonl(path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the location (file:line) and the value of every line that is not blank."""
-    for number, line in enumerate(read_lines(path), 1):
+def read_jsonl(path: str, lines: Iterable[bytes] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the location (file:line) and the value of every line that is not blank; `lines` as above."""
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         if not line.strip():
             continue
         where = f"{display_name(path)}:{number}"

@@ -262,8 +262,27 @@ CASES = [
         "a.json",
         lambda p: write_json(p, [list(row.values()) for row in ROWS["classify"]]),
     ),
+    *(
+        written(name, "classify", "a.json", lambda p, wrap=wrap: write_json(p, wrap(ROWS["classify"])))
+        for name, wrap in (
+            ("an object in an object", lambda rows: {"data": {"rows": rows}}),
+            (
+                "objects around rows",
+                lambda rows: {"about": {"by": "me"}, "set": {"n": 5, "items": {"rows": rows}}},
+            ),
+            ("rows two levels deep", lambda rows: [{"n": 1, "a": {"b": row, "c": 0.5}} for row in rows]),
+        )
+    ),
     # pairs
     written("nested languages", "translate", "a.json", lambda p: write_json(p, TRANSLATION)),
+    written(
+        "languages two levels deep",
+        "translate",
+        "a.json",
+        lambda p: write_json(
+            p, {"info": {"by": "me"}, "data": {"rows": [{"n": 1, "row": row} for row in TRANSLATION]}}
+        ),
+    ),
     written("nested languages in parquet", "translate", "a.parquet", lambda p: write_parquet(p, TRANSLATION)),
     written(
         "chosen languages",

@@ -1,5 +1,6 @@
 """Tables that are wrong, each with what its message has to say; and what is left out and counted."""
 
+import io
 import json
 from pathlib import Path
 
@@ -61,6 +62,7 @@ MALFORMED = [
     ("classify", "a.csv", b"text,label,score\na,b,1\n", {}, ["label or score", "--label", "--score"]),
     ("classify", "a.json", b'[{"text": "a"', {}, ["a.json: not JSON", "list of objects"]),
     ("classify", "a.json", b'{"a": 1}', {}, ["a.json: no list of rows"]),
+    ("classify", "a.json", b'{"x": [{"a": 1}], "y": [{"a": 1}, {}]}', {}, ["several", '"x", "y"', "a file"]),
     ("classify", "a.json", b"[" * 100_000, {}, ["a.json: not JSON"]),
     ("classify", "a.json", b'[{"text": "a", "label": "b"}, 5]', {}, ["a.json row 2: not an object"]),
     (
@@ -152,3 +154,32 @@ def test_a_key_that_comes_late_is_named(tmp_path: Path) -> None:
 def test_column_names() -> None:
     assert is_class_column(["a", "b"] * 4)
     assert not is_class_column(["a", "b", "c", "d"])
+
+
+# Standard input
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("text,label\n" + "good film,a\n" * 3, "','"),
+        ("sep=|\ntext|label\n" + "good film|a\n" * 3, "'|'"),
+        ("label;text\n" + 'a;"good ""film, ""\nor not"\n' * 3, "';'"),
+        ("text\tlabel\n" + "good; film, a\ta\n" * 3, ""),
+        ('{"text": "good, film", "label": "a"}\n' * 3, ""),
+    ],
+)
+def test_standard_input_is_read_as_what_it_is(monkeypatch: pytest.MonkeyPatch, text: str, note: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    with read_together() as reading:
+        rows = read_labels("-")
+    assert [row["label"] for row in rows] == ["a"] * 3
+    assert all(row["text"].startswith("good") for row in rows)
+    assert [line for line in reading.notes if note and note in line] == list(reading.notes)
+    assert len(reading.notes) == bool(note)
+
+
+def test_standard_input_without_cells_is_no_csv(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Well, this is a text.\nIt has some lines.\nThat is all.\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    user_error(lambda: read_labels("-"), "standard input:1", "1 column ", "--text")
