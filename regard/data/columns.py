@@ -169,7 +169,7 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
         listed = (
             f"the columns are named {quote_names([column.name for column in columns])}"
             if table.header
-            else f"{count_columns(columns)} without names, {quote_names(cells)} first"
+            else f"{count_columns(columns)} without names that are known, {quote_names(cells)} first"
         )
         raise UserError(
             f"{table.where}: {listed}; needed are {layout.expected}; choose them with "

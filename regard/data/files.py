@@ -41,6 +41,7 @@ CONVERT = (
     | {".svg": " (convert to .png)"}
     | dict.fromkeys((".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".wma"), " (convert to .wav)")
     | dict.fromkeys((".zip",), " (give it by itself)")
+    | dict.fromkeys((".xls", ".ods", ".numbers"), " (save it as .xlsx or .csv)")
     | dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".html", ".epub"), " (convert to .txt)")
 )  # files that people have, and what to do with them
 # Paths
@@ -106,7 +107,8 @@ def _walk(folder: str) -> Iterator[str]:
 def expand_folders(paths: Iterable[str], suffixes: Set[str] | None = None) -> Iterator[str]:
     """Yield the paths, with each folder and .zip replaced by the files in it."""
     for path in map(str, paths):
-        yield from list_files(path, suffixes) if is_folder(path) else [path]
+        what = "text" if suffixes is None else "table"
+        yield from list_files(path, suffixes, what) if is_folder(path) else [path]
 
 
 def content_suffix(path: str) -> str:
@@ -274,6 +276,9 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
 @contextlib.contextmanager
 def open_text(path: str) -> Iterator[IO[bytes]]:
     """Open a file as `open_file` does; its text is recoded to UTF-8 where that is known to be needed."""
+    suffix = content_suffix(path)
+    if suffix in CONVERT and suffix not in {*CONVERTED, ".svg"}:
+        raise UserError(f"{path}: a {suffix} file is no text{CONVERT[suffix]}")
     with open_file(path) as file:
         is_recoded = reading_version() > 1
         yield recode(file, display_name(path), current_reading().config.encoding) if is_recoded else file
@@ -307,7 +312,8 @@ def decode_utf8(data: bytes | bytearray, path: str, number: int = 1) -> str:
         line = number + data.count(b"\n", 0, error.start)
         raise UserError(
             f"{display_name(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
-            "if the file is Latin-1, add --encoding latin1, or convert it with: iconv -f latin1 -t utf-8"
+            "if it is of Windows in western Europe, such as Excel's, add --encoding cp1252, or convert it with: "
+            "iconv -f cp1252 -t utf-8"
         ) from None
 
 

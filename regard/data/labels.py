@@ -69,6 +69,7 @@ LAYOUT = Layout(
                 "labels",
                 "class",
                 "category",
+                "is_duplicate",
                 "target",
                 "sentiment",
                 "intent",

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
+from pathlib import Path
 
 import numpy as np
 
@@ -71,6 +72,9 @@ def locate_pairs(paths: Sequence[str]) -> Iterator[tuple[str, Pair]]:
             "give them separately"
         )
     if parallel and len(parallel) != 2:
+        if len(parallel) == 1 and b"\t" in next(read_lines(parallel[0]), b""):
+            advice = f"rename it to {Path(parallel[0]).stem}.tsv"
+            raise UserError(f"{parallel[0]}: 1 file of lines, but with a tab in the first one; {advice}")
         raise UserError(
             f"{parallel[0]}: {len(parallel)} file{'s' * (len(parallel) > 1)} of lines, but pairs take two, "
             "source and target, with the same number of lines; or a table, such as a .tsv (source TAB target)"

@@ -15,6 +15,7 @@ from regard.data.archives import path_exists
 from regard.data.binary_tables import read_arrow, read_excel
 from regard.data.cells import quote_names
 from regard.data.files import (
+    CONVERT,
     content_suffix,
     decode_utf8,
     display_name,
@@ -78,7 +79,8 @@ def read_table(path: str) -> Table:
     if path != "-" and suffix not in READERS:
         if not path_exists(path):
             raise missing_file(path)
-        raise UserError(f"{path}: not a table; give {' '.join(READERS)}, or rename it")
+        advice = CONVERT.get(suffix, "")
+        raise UserError(f"{path}: not a table{advice}; give {' '.join(READERS)}, or rename it")
     table = _read_standard_input(path) if path == "-" else READERS[suffix](path)
     if not table.sample() and not table.header:
         raise empty_file(path)

@@ -273,6 +273,13 @@ CASES = [
             ("rows two levels deep", lambda rows: [{"n": 1, "a": {"b": row, "c": 0.5}} for row in rows]),
         )
     ),
+    content(
+        "names of Quora",
+        "classify",
+        "a.csv",
+        ",question1,question2,is_duplicate\n0,a?,b?,1\n1,c?,d?,0\n",
+        rows=[{"text": "a?", "other": "b?", "label": "1"}, {"text": "c?", "other": "d?", "label": "0"}],
+    ),
     # pairs
     written("nested languages", "translate", "a.json", lambda p: write_json(p, TRANSLATION)),
     written(

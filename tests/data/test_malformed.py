@@ -94,6 +94,10 @@ MALFORMED = [
     ),
     ("span", "a.csv", b"question,context,answer\nq,a b,c\n", {}, ["a.csv:2", '"c" is not in the context']),
     ("see", "a.csv", b"image,label\nnone.png,owl\n", {}, ["a.csv:2: no image 'none.png'"]),
+    ("write", "a.docx", b"PK\x03\x04\0", {}, ["a.docx: ", "no text", ".txt"]),
+    ("write", "a.rtf", b"{\\rtf1 Hi}", {}, ["a.rtf: ", "no text", ".txt"]),
+    ("classify", "a.xls", b"\xd0\xcf", {}, ["a.xls: not a table", "save it as .xlsx"]),
+    ("translate", "a.txt", b"a\tb\n", {}, ["a.txt: 1 file", "tab", ".tsv"]),
     ("hear", "a.csv", b"image,label\nnone.png,owl\n", {}, ["audio and label", "--audio"]),
 ]
 
@@ -183,3 +187,32 @@ def test_standard_input_without_cells_is_no_csv(monkeypatch: pytest.MonkeyPatch)
     text = "Well, this is a text.\nIt has some lines.\nThat is all.\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     user_error(lambda: read_labels("-"), "standard input:1", "1 column ", "--text")
+
+
+def test_a_folder_says_which_files_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(LABELLED)
+    (tmp_path / "about.txt").write_text("x")
+    with read_together() as reading:
+        read_labels(str(tmp_path))
+    (note,) = reading.notes
+    assert "1 of 2 files" in note
+    assert "no table" in note
+
+
+def test_a_table_that_is_read_as_text_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(LABELLED)
+    with read_together() as reading:
+        assert READ["write"](str(tmp_path / "a.csv")) == [{"text": LABELLED}]
+    assert "--text" in next(iter(reading.notes))
+    with read_together(columns={"text": "text"}) as reading:
+        assert len(READ["write"](str(tmp_path / "a.csv"))) == 40
+    assert not reading.notes
+
+
+def test_answers_are_shown_as_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"question": "q", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}}\n'
+    )
+    with read_together() as reading:
+        READ["span"](str(tmp_path / "a.jsonl"))
+    assert next(iter(reading.sources.values())).examples[0]["answer"] == "b"
