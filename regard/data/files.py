@@ -312,7 +312,7 @@ def decode_utf8(data: bytes | bytearray, path: str, number: int = 1) -> str:
         line = number + data.count(b"\n", 0, error.start)
         raise UserError(
             f"{display_name(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
-            "if it is of Windows in western Europe, such as Excel's, add --encoding cp1252, or convert it with: "
+            "if it is of Windows in western Europe, as Excel's are, add --encoding cp1252, or convert it: "
             "iconv -f cp1252 -t utf-8"
         ) from None
 
