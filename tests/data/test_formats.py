@@ -349,6 +349,16 @@ CASES = [
             {"sentence1": "c", "sentence2": "d", "score": 0.0},
         ],
     ),
+    content(
+        "names of Quora",
+        "embed",
+        "a.csv",
+        ",question1,question2,is_duplicate\n0,a?,b?,1\n1,c?,d?,0\n",
+        rows=[
+            {"sentence1": "a?", "sentence2": "b?", "score": 1.0},
+            {"sentence1": "c?", "sentence2": "d?", "score": 0.0},
+        ],
+    ),
     written(
         "scores",
         "embed",
