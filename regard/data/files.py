@@ -34,6 +34,7 @@ SMALL = 2**28  # bytes that any compressed file may expand to
 PIPE_WAIT = 60.0  # seconds for the first byte of a pipe
 TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}  # that versions 1 and 2 read in folders
 CONVERTED = {".html", ".htm", ".xhtml", ".srt", ".vtt", ".warc", ".wet"}  # from version 3 on
+SAVED = {"dataset_info.json", "dataset_dict.json"}  # what save_to_disk writes beside the rows
 USUAL_IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tiff", ".webp"}  # of all that Pillow reads
 COMPRESSED = {".gz", ".xz", ".zst"}
 CONVERT = (
@@ -97,9 +98,11 @@ def _check_regular(path: str) -> None:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Yield all visible files below a folder."""
+    """Yield all visible files below a folder, but those about a dataset that was saved."""
     for root, folders, files in os.walk(folder, onerror=_unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        if SAVED & set(files):
+            files = [name for name in files if name not in SAVED | {"state.json"}]
         for name in (name for name in files if not name.startswith(".")):
             yield os.path.join(root, name)
 

@@ -17,6 +17,7 @@ from helpers.formats import (
     Rows,
     frame,
     with_class_numbers,
+    write_arrow_stream,
     write_json,
     write_parquet,
     write_tsv,
@@ -410,6 +411,16 @@ def test_every_format_has_the_same_rows(tmp_path: Path, case: Case) -> None:
     if case.name != "pairs":  # of which the first file is looked at before
         assert len(lines) in (4, 5)
         assert f": {len(rows):,} " in lines[0]
+
+
+def test_a_folder_that_datasets_has_saved(tmp_path: Path) -> None:
+    """As save_to_disk writes it: rows in the stream format of Arrow, and two files about them."""
+    write_arrow_stream(tmp_path / "data-00000-of-00001.arrow", ROWS["classify"])
+    for name in ("dataset_info.json", "state.json"):
+        write_json(tmp_path / name, {"features": {"text": {"dtype": "string"}}})
+    with read_together() as reading:
+        assert READ["classify"](str(tmp_path)) == ROWS["classify"]
+    assert not reading.notes
 
 
 def test_options_are_the_fields_of_recipes() -> None:
