@@ -32,10 +32,14 @@ def is_wrapper(value: dict[str, Any]) -> bool:
     return any(each and isinstance(each[0], dict | list) for each in lists)
 
 
-def has_list(value: Any) -> bool:
+def has_list(value: Any, depth: int = 2) -> bool:
     """Whether it is an object that has a list in it, which is not empty, or in an object there."""
-    return isinstance(value, dict) and any(
-        bool(each) if isinstance(each, list) else has_list(each) for each in value.values()
+    return (
+        depth > 0
+        and isinstance(value, dict)
+        and any(
+            bool(each) if isinstance(each, list) else has_list(each, depth - 1) for each in value.values()
+        )
     )
 
 

@@ -63,6 +63,7 @@ MALFORMED = [
     ("classify", "a.json", b'[{"text": "a"', {}, ["a.json: not JSON", "list of objects"]),
     ("classify", "a.json", b'{"a": 1}', {}, ["a.json: no list of rows"]),
     ("classify", "a.json", b'{"x": [{"a": 1}], "y": [{"a": 1}, {}]}', {}, ["several", '"x", "y"', "a file"]),
+    ("classify", "a.json", b'{"x": {"a": 1}, "y": ' * 700 + b"[1]" + b"}" * 700, {}, ["no list of rows"]),
     ("classify", "a.json", b"[" * 100_000, {}, ["a.json: not JSON"]),
     ("classify", "a.json", b'[{"text": "a", "label": "b"}, 5]', {}, ["a.json row 2: not an object"]),
     (
