@@ -88,6 +88,7 @@ def read_chat_pairs(paths: Sequence[str]) -> Iterator[Pair]:
         return
     for file in files:
         rows, is_empty = read_rows(file), True
+        pairs: Iterator[Pair]
         if isinstance(rows, Table):
             pairs = (pair for _, pair in locate_table_pairs(rows))
         else:
