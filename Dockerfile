@@ -10,8 +10,8 @@ FROM python:3.12-slim
 ARG INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --no-cache-dir --index-url "$INDEX" --extra-index-url https://pypi.org/simple "torch>=2.11"
 
-# torch.compile needs a C compiler.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+# torch.compile needs a C++ compiler, and Triton one of C, which comes with it.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 
 COPY pyproject.toml README.md LICENSE /src/
 COPY regard /src/regard

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from torch._inductor import config as inductor
 from torch.distributed.run import get_args_parser
 
 from helpers.commands import call
@@ -99,6 +100,13 @@ def test_the_container_has_what_it_runs():
     assert json.loads(re.search(r"^CMD (.*)", DOCKERFILE, re.M)[1]) == ["--help"]
     (entry,) = json.loads(re.search(r"^ENTRYPOINT (.*)", DOCKERFILE, re.M)[1])
     assert entry in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+def test_the_container_has_the_compiler_that_torch_looks_for():
+    """It needs both, g++ and gcc; Debian's g++ brings the other one along, and the headers."""
+    (installed,) = re.findall(r"apt-get install -y --no-install-recommends (.*?) &&", DOCKERFILE)
+    (compiler,) = (name for name in inductor.cpp.cxx if name)
+    assert compiler in installed.split()
 
 
 def test_what_the_container_copies_is_sent_to_the_builder():

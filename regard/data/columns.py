@@ -22,6 +22,7 @@ from regard.data.cells import (
 )
 from regard.data.files import content_suffix, display_name
 from regard.data.headers import record_header
+from regard.data.nested import Column, nested_columns
 from regard.data.reading import Source, current_reading, reading_version, record_source
 from regard.data.tables import Row, Table, read_table
 from regard.errors import UserError
@@ -76,22 +77,6 @@ class Layout:
     def options(self) -> str:
         """The options that choose its columns."""
         return " ".join(f"--{field.name}" for field in self.fields)
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table, or what its objects have under a key."""
-
-    index: int
-    name: str
-    key: str | None = None
-    has_objects: bool = False  # which have columns of their own, under their keys
-
-    def value(self, cells: Sequence[Any]) -> Any:
-        cell = cells[self.index]
-        if self.key is None:
-            return cell
-        return cell.get(self.key) if isinstance(cell, dict) else None
 
 
 Record = tuple[str, dict[str, Any]]  # where it is, and its fields
@@ -184,7 +169,7 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
         listed = (
             f"the columns are named {quote_names([column.name for column in columns])}"
             if table.header
-            else f"{count_columns(columns)} without names, {quote_names(cells)} first"
+            else f"{count_columns(columns)} without names that are known, {quote_names(cells)} first"
         )
         raise UserError(
             f"{table.where}: {listed}; needed are {layout.expected}; choose them with "
@@ -280,10 +265,11 @@ def list_columns(table: Table, rows: Sequence[Row]) -> list[Column]:
     names = table.header or [str(number) for number in range(1, len(rows[0][1]) + 1 if rows else 1)]
     columns, nested = [], []
     for index, name in enumerate(names):
-        cells = [row[index] for _, row in rows if index < len(row)]
-        keys = dict.fromkeys(key for cell in cells if isinstance(cell, dict) for key in cell)
-        columns.append(Column(index, name, has_objects=bool(keys)))
-        nested += [Column(index, f"{name}.{key}", key) for key in keys]
+        column, *inner = nested_columns(
+            index, name, [cells[index] for _, cells in rows if index < len(cells)]
+        )
+        columns.append(column)
+        nested += inner
     return columns + nested
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any, NamedTuple
 
 from regard.data.files import (
@@ -16,9 +16,9 @@ from regard.data.files import (
     open_text,
     read_jsonl,
 )
-from regard.data.pairs import SUFFIXES, Pair, UserReply, locate_pairs, read_pairs
+from regard.data.pairs import SUFFIXES, Pair, UserReply, locate_pairs, locate_table_pairs, read_pairs
 from regard.data.reading import current_reading, record_source
-from regard.data.tables import folder_suffixes, is_table, read_table
+from regard.data.tables import Table, folder_suffixes, is_table, read_table
 from regard.errors import UserError, first_line, shorten
 
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
@@ -31,6 +31,16 @@ TURNS = ("messages", "conversations", "conversation", "turns", "dialog", "dialog
 QUESTIONS = ("instruction", "prompt", "question", "source")  # columns of what is asked
 MORE = ("input", "context")  # columns of what an instruction is about
 ANSWERS = ("output", "completion", "response", "answer", "target")
+MESSAGE = (("role", "content"), ("from", "value"))  # columns of a single message
+CONVERSATIONS = (
+    "conversation_id",
+    "conv_id",
+    "dialogue_id",
+    "dialog_id",
+    "thread_id",
+    "chat_id",
+    "session_id",
+)
 EXPECTED = (
     '"messages" of role and content, "conversations" of from and value, "turns", "instruction" and "output", '
     '"prompt" and "completion", or "source" and "target"'
@@ -59,8 +69,8 @@ def read_conversations(paths: Sequence[str]) -> Iterator[tuple[str, Conversation
         return
     for file in files:
         rows, is_empty = read_rows(file), True
-        if rows is None:
-            conversations = link_pairs(locate_pairs([file]))
+        if isinstance(rows, Table):
+            conversations = link_pairs(locate_table_pairs(rows))
         else:
             conversations = parse_rows(file, rows)
         for where, turns in conversations:
@@ -77,11 +87,13 @@ def read_chat_pairs(paths: Sequence[str]) -> Iterator[Pair]:
         yield from read_pairs(files)
         return
     for file in files:
-        if (rows := read_rows(file)) is None:
-            yield from read_pairs([file])
-            continue
-        is_empty = True
-        for pair in pair_turns(turns for _, turns in parse_rows(file, rows)):
+        rows, is_empty = read_rows(file), True
+        pairs: Iterator[Pair]
+        if isinstance(rows, Table):
+            pairs = (pair for _, pair in locate_table_pairs(rows))
+        else:
+            pairs = pair_turns(turns for _, turns in parse_rows(file, rows))
+        for pair in pairs:
             is_empty = is_empty and not any(pair)
             yield pair
         if is_empty:
@@ -121,25 +133,74 @@ def link_pairs(pairs: Iterable[tuple[str, Pair]]) -> Iterator[tuple[str, Convers
 # Files
 
 
-def read_rows(file: str) -> Iterator[tuple[str, Any]] | None:
-    """Where each row of a file is, and its values by name; None if it is a file of pairs."""
+def read_rows(file: str) -> Iterator[tuple[str, Any]] | Table:
+    """Where each conversation of a file is, and its values by name; or a table of pairs."""
     suffix, reading = content_suffix(file), current_reading()
-    has_columns = reading.columns or reading.usual_columns
-    if file == "-" or has_columns or (suffix == ".tsv" and reading.config.version < 3):
-        return None
+    if reading.columns or reading.usual_columns or (suffix == ".tsv" and reading.config.version < 3):
+        return read_table(file)
     if suffix == ".jsonl":
-        return read_jsonl(file)
+        return join_messages(read_jsonl(file))
     if suffix == ".json" and begins_list(file):
-        return read_json_list(file)
+        return join_messages(read_json_list(file))
+    if suffix == ".json" and (rows := read_object(file)):
+        return iter(rows)
     table = read_table(file)
     header = table.header or [str(cell) for cell in table.sample()[0][1]]
     names = [name.strip().lower() for name in header]
     asks, answers = ([n for n in names if n in known] for known in (QUESTIONS[:-1], ANSWERS[:-1]))
-    if not any(name in TURNS for name in names) and not (asks and answers):
-        return None
+    if not (any(name in TURNS for name in names) or is_message(names) or (asks and answers)):
+        return table
     if table.header is None:
         table.take_header()
-    return ((where, dict(zip(names, cells, strict=True))) for where, cells in table.rows)
+    return join_messages((where, dict(zip(names, cells, strict=True))) for where, cells in table.rows)
+
+
+def is_message(row: Any) -> bool:
+    """Whether an object with these names is a single message."""
+    names = row if isinstance(row, Mapping | list) else ()
+    return not any(name in TURNS for name in names) and any(
+        speaker in names and said in names for speaker, said in MESSAGE
+    )
+
+
+def join_messages(rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield conversations; of rows that are single messages, those in sequence with the same value in one of
+    the columns CONVERSATIONS, or all of them."""
+    first = next(rows, None)
+    if first is None:
+        return
+    rows = chain([first], rows)
+    if not isinstance(first[1], Mapping) or not is_message(first[1]):
+        yield from rows
+        return
+    column = next((name for name in CONVERSATIONS if name in first[1]), None)
+    for _, group in groupby(rows, lambda row: row[1].get(column) if isinstance(row[1], Mapping) else None):
+        messages = list(group)
+        yield messages[0][0], [message for _, message in messages]
+
+
+def read_object(path: str) -> list[tuple[str, Any]]:
+    """The conversations in a .json file that is an object: one of them, or several by their names; none, if
+    it is another object or can't be read."""
+    name = display_name(path)
+    with open_text(path) as file:
+        text = decode_utf8(file.read(), path).removeprefix("\ufeff")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(value, Mapping):
+        return []
+    if any(is_turns(value.get(key)) for key in TURNS):
+        return [(name, value)]
+    for key in TURNS:
+        if isinstance(lists := value.get(key), list) and lists and all(map(is_turns, lists)):
+            return [(f"{name} row {number}", turns) for number, turns in enumerate(lists, 1)]
+    return [(f"{name} {key}", turns) for key, turns in value.items() if is_turns(turns)]
+
+
+def is_turns(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and is_message(value[0])
 
 
 def begins_list(path: str) -> bool:
@@ -184,6 +245,7 @@ def parse_row(row: Any, where: str) -> Conversation:
         return parse_turns(row, where)
     if not isinstance(row, Mapping):
         raise UserError(f"{where}: no conversation; write an object with {EXPECTED}")
+    row = find_inner(row)
     system = [Turn(SYSTEM, clean(row["system"], where, "system"))] if row.get("system") else []
     for name in TURNS:
         if isinstance(row.get(name), list):
@@ -209,6 +271,19 @@ def parse_row(row: Any, where: str) -> Conversation:
     return [*system, *earlier, Turn(USER, asked), Turn(ASSISTANT, clean(row[answer], where, answer))]
 
 
+def find_inner(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object with a conversation, if it is inside this one or one level deeper; else this one."""
+    inner = row
+    for _ in range(3):
+        if any(not isinstance(inner.get(name, {}), Mapping) for name in (*TURNS, *QUESTIONS)):
+            return inner
+        objects = [value for value in inner.values() if isinstance(value, Mapping)]
+        if len(objects) != 1:
+            break
+        inner = objects[0]
+    return row
+
+
 def parse_turns(items: list[Any], where: str) -> Conversation:
     if len(items) < 2:
         raise UserError(f"{where}: {len(items)} turns are no conversation; give at least two turns")
@@ -220,8 +295,10 @@ def parse_turns(items: list[Any], where: str) -> Conversation:
             raise UserError(f"{where}: turn {number} is {shorten(item)}; write it as role and content")
         name = item.get("role", item.get("from"))
         if str(name).lower() not in ROLES:
-            known = "system, user and assistant"
-            raise UserError(f"{where}: turn {number} has the role {shorten(name)}; known are {known}")
+            raise UserError(
+                f"{where}: turn {number} has the role {shorten(name)}; known are system, user and assistant, "
+                "whose turns are learned: write one of them for each name"
+            )
         content = item.get("content", item.get("value"))
         turns.append(Turn(ROLES[str(name).lower()], clean(content, where, f"turn {number}")))
     return turns

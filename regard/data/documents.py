@@ -23,7 +23,7 @@ from regard.data.files import (
 )
 from regard.data.markup import read_page, read_subtitles
 from regard.data.memory import is_memory
-from regard.data.reading import current_reading, reading_version, record_source
+from regard.data.reading import current_reading, reading_version, record_note, record_source
 from regard.data.tables import is_table
 from regard.data.warc import read_warc
 from regard.errors import UserError
@@ -96,6 +96,11 @@ def read_file_chunks(file: str) -> Iterator[Chunk]:
             if text and not text.isspace():
                 yield True, normalize_newlines(text)
     else:
+        if content_suffix(file) in (".csv", ".tsv"):
+            name = display_name(file)
+            record_note(
+                f"{name}: read as it is, with its commas or tabs; --text NAME takes the texts of a column"
+            )
         for number, text in enumerate(_plain(file)):
             yield number == 0, normalize_newlines(text)
 

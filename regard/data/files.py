@@ -34,6 +34,7 @@ SMALL = 2**28  # bytes that any compressed file may expand to
 PIPE_WAIT = 60.0  # seconds for the first byte of a pipe
 TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}  # that versions 1 and 2 read in folders
 CONVERTED = {".html", ".htm", ".xhtml", ".srt", ".vtt", ".warc", ".wet"}  # from version 3 on
+SAVED = {"dataset_info.json", "dataset_dict.json"}  # what save_to_disk writes beside the rows
 USUAL_IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tiff", ".webp"}  # of all that Pillow reads
 COMPRESSED = {".gz", ".xz", ".zst"}
 CONVERT = (
@@ -41,6 +42,7 @@ CONVERT = (
     | {".svg": " (convert to .png)"}
     | dict.fromkeys((".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".wma"), " (convert to .wav)")
     | dict.fromkeys((".zip",), " (give it by itself)")
+    | dict.fromkeys((".xls", ".ods", ".numbers"), " (save it as .xlsx or .csv)")
     | dict.fromkeys((".pdf", ".doc", ".docx", ".odt", ".rtf", ".html", ".epub"), " (convert to .txt)")
 )  # files that people have, and what to do with them
 # Paths
@@ -96,9 +98,11 @@ def _check_regular(path: str) -> None:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Yield all visible files below a folder."""
+    """Yield all visible files below a folder, but those about a dataset that was saved."""
     for root, folders, files in os.walk(folder, onerror=_unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        if SAVED & set(files):
+            files = [name for name in files if name not in SAVED | {"state.json"}]
         for name in (name for name in files if not name.startswith(".")):
             yield os.path.join(root, name)
 
@@ -106,7 +110,8 @@ def _walk(folder: str) -> Iterator[str]:
 def expand_folders(paths: Iterable[str], suffixes: Set[str] | None = None) -> Iterator[str]:
     """Yield the paths, with each folder and .zip replaced by the files in it."""
     for path in map(str, paths):
-        yield from list_files(path, suffixes) if is_folder(path) else [path]
+        what = "text" if suffixes is None else "table"
+        yield from list_files(path, suffixes, what) if is_folder(path) else [path]
 
 
 def content_suffix(path: str) -> str:
@@ -274,6 +279,9 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
 @contextlib.contextmanager
 def open_text(path: str) -> Iterator[IO[bytes]]:
     """Open a file as `open_file` does; its text is recoded to UTF-8 where that is known to be needed."""
+    suffix = content_suffix(path)
+    if suffix in CONVERT and suffix not in {*CONVERTED, ".svg"}:
+        raise UserError(f"{path}: a {suffix} file is no text{CONVERT[suffix]}")
     with open_file(path) as file:
         is_recoded = reading_version() > 1
         yield recode(file, display_name(path), current_reading().config.encoding) if is_recoded else file
@@ -307,7 +315,8 @@ def decode_utf8(data: bytes | bytearray, path: str, number: int = 1) -> str:
         line = number + data.count(b"\n", 0, error.start)
         raise UserError(
             f"{display_name(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
-            "if the file is Latin-1, add --encoding latin1, or convert it with: iconv -f latin1 -t utf-8"
+            "if it is of Windows in western Europe, as Excel's are, add --encoding cp1252, or convert it: "
+            "iconv -f cp1252 -t utf-8"
         ) from None
 
 
@@ -328,16 +337,19 @@ def check_surrogates(text: str, where: str) -> str:
 # Rows
 
 
-def read_tsv(path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the location (file:line) and the cells of every line, blank ones included."""
-    for number, line in enumerate(read_lines(path), 1):
+def read_tsv(path: str, lines: Iterable[bytes] | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Yield the location (file:line) and the cells of every line, blank ones included.
+
+    `lines` are those of the file, if they are already read.
+    """
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         cells = decode_utf8(line, path, number).rstrip("\r\n").split("\t")
         yield f"{display_name(path)}:{number}", cells
 
 
-def read_jsonl(path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the location (file:line) and the value of every line that is not blank."""
-    for number, line in enumerate(read_lines(path), 1):
+def read_jsonl(path: str, lines: Iterable[bytes] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the location (file:line) and the value of every line that is not blank; `lines` as above."""
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         if not line.strip():
             continue
         where = f"{display_name(path)}:{number}"

@@ -69,6 +69,7 @@ LAYOUT = Layout(
                 "labels",
                 "class",
                 "category",
+                "is_duplicate",
                 "target",
                 "sentiment",
                 "intent",
@@ -132,7 +133,7 @@ class LabelledTexts:
 
 
 def read_labels(paths: Sequence[str]) -> LabelledTexts:
-    """Read tables, folders of them, standard input ("-", as .tsv) and datasets on the hub ("hf:...").
+    """Read tables, folders of them, standard input ("-") and datasets on the hub ("hf:...").
 
     All have the same fields: text, perhaps other, and label or score.
     """

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
+from pathlib import Path
 
 import numpy as np
 
@@ -52,7 +53,7 @@ LAYOUT = Layout(
 
 
 def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:
-    """Yield the pairs in tables, in folders of them, in standard input ("-", as .tsv) and on the hub
+    """Yield the pairs in tables, in folders of them, in standard input ("-") and on the hub
     ("hf:..."); or in two files of parallel lines. A side of a pair may be empty."""
     return (pair for _, pair in locate_pairs(paths))
 
@@ -71,6 +72,9 @@ def locate_pairs(paths: Sequence[str]) -> Iterator[tuple[str, Pair]]:
             "give them separately"
         )
     if parallel and len(parallel) != 2:
+        if len(parallel) == 1 and b"\t" in next(read_lines(parallel[0]), b""):
+            advice = f"rename it to {Path(parallel[0]).stem}.tsv"
+            raise UserError(f"{parallel[0]}: 1 file of lines, but with a tab in the first one; {advice}")
         raise UserError(
             f"{parallel[0]}: {len(parallel)} file{'s' * (len(parallel) > 1)} of lines, but pairs take two, "
             "source and target, with the same number of lines; or a table, such as a .tsv (source TAB target)"
@@ -80,15 +84,15 @@ def locate_pairs(paths: Sequence[str]) -> Iterator[tuple[str, Pair]]:
         return
     for file in files:
         is_empty = True
-        for where, pair in _read_table(file):
+        for where, pair in locate_table_pairs(read_table(file)):
             is_empty = is_empty and not any(pair)
             yield where, pair
         if is_empty:
             raise empty_file(file)
 
 
-def _read_table(path: str) -> Iterator[tuple[str, Pair]]:
-    table = read_table(path)
+def locate_table_pairs(table: Table) -> Iterator[tuple[str, Pair]]:
+    """Yield where each pair of a table is, and the pair."""
     if table.header and "turns" in table.header:
         yield from _read_turns(table)
         return
@@ -118,9 +122,10 @@ def _read_turns(table: Table) -> Iterator[tuple[str, Pair]]:
 
 def guess_languages(names: list[str], rows: list[Row], columns: dict[str, int]) -> dict[str, int]:
     """Take two columns that are named after languages for source and target, in their order."""
-    languages = [index for index, name in enumerate(names) if is_language(name.rpartition(".")[2])]
+    keys = [name.rpartition(".")[2] for name in names]
+    languages = [index for index, key in enumerate(keys) if is_language(key)]
     if len(languages) > 2:  # id may be Indonesian, but is rarely
-        languages = [index for index in languages if normalize(names[index]) not in NUMBERS]
+        languages = [index for index in languages if normalize(keys[index]) not in NUMBERS]
     missing = [name for name in ("source", "target") if name not in columns]
     free = [index for index in languages if index not in columns.values()]
     return dict(zip(missing, free, strict=True)) if len(languages) == 2 and len(free) == len(missing) else {}

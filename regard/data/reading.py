@@ -199,6 +199,10 @@ def shorten_value(value: object) -> str:
     """Return the beginning of a value, on one line; of bytes, their number."""
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
+    if isinstance(value, dict) and "text" in value:
+        value = value["text"]  # of an answer, without where it is
+    if isinstance(value, list) and len(value) == 1:
+        return shorten_value(value[0])
     text = (
         " ".join(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else str(value)
     )

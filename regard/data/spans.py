@@ -7,7 +7,7 @@ from typing import Any
 from regard.data.cells import quote_name
 from regard.data.columns import Field, Layout, table_records
 from regard.data.files import check_surrogates, expand_folders
-from regard.data.tables import Row, Table, folder_suffixes, read_jsonl_table, read_table
+from regard.data.tables import Row, Table, folder_suffixes, read_table
 from regard.errors import UserError
 
 SUFFIXES = {".jsonl"}  # that versions before 3 read in folders
@@ -43,7 +43,7 @@ class Span:
 
 
 def read_spans(paths: Sequence[str]) -> list[Span]:
-    """Read tables, folders of them and standard input ("-", as .jsonl) with question, context and answer; and
+    """Read tables, folders of them and standard input ("-") with question, context and answer; and
     SQuAD's .json, of both versions.
 
     `start` counts characters; without it, the answer is where it first occurs in the context. Of several
@@ -55,7 +55,7 @@ def read_spans(paths: Sequence[str]) -> list[Span]:
 
 
 def _read_file(path: str) -> Iterator[Span]:
-    table = read_jsonl_table(path) if path == "-" else read_table(path)
+    table = read_table(path)
     if table.header and "paragraphs" in table.header:
         table = _flatten_squad(table)
     for where, record in table_records(table, LAYOUT):

@@ -18,7 +18,7 @@ VALID = ("valid", "val", "validation", "dev")
 TEST = ("test", "testing")
 NAMES = {name: kind for kind, names in (("train", TRAIN), ("valid", VALID), ("test", TEST)) for name in names}
 RECORDING = re.compile(r"(?P<label>[^_]+)_(?P<voice>.+)_(\d+)\.wav", re.DOTALL | re.IGNORECASE)  # as in FSDD
-ABOUT = ("readme", "license", "licence")  # files that are no data
+ABOUT = ("readme", "license", "licence", "dataset_dict", "dataset_info")  # files that are no data
 
 
 def number_groups(keys: Sequence[Hashable] | np.ndarray) -> np.ndarray:

@@ -13,7 +13,9 @@ from typing import Any
 
 from regard.data.archives import path_exists
 from regard.data.binary_tables import read_arrow, read_excel
+from regard.data.cells import quote_names
 from regard.data.files import (
+    CONVERT,
     content_suffix,
     decode_utf8,
     display_name,
@@ -25,8 +27,9 @@ from regard.data.files import (
     read_lines,
     read_tsv,
 )
+from regard.data.json_shapes import coco_captions, has_list, has_row_keys, is_grid, is_wrapper, json_columns
 from regard.data.memory import find_table, is_memory
-from regard.data.reading import reading_version
+from regard.data.reading import reading_version, record_note
 from regard.data.tmx import read_units
 from regard.errors import UserError, first_line
 
@@ -66,18 +69,19 @@ def is_table(path: str) -> bool:
 
 
 def read_table(path: str) -> Table:
-    """Open a table by its suffix; standard input ("-") is a .tsv. Raise UserError if it has no row."""
+    """Open a table by its suffix; standard input ("-") by its first lines. Raise UserError if it is empty."""
     if path.startswith("hf:"):
         return _read_hub(path)
     if is_memory(path):
         header, cells = find_table(path)
         return Table(path, header, ((f"row {n}", row) for n, row in enumerate(cells, 1)), "the data")
-    suffix = ".tsv" if path == "-" else content_suffix(path)
-    if suffix not in READERS:
+    suffix = content_suffix(path)
+    if path != "-" and suffix not in READERS:
         if not path_exists(path):
             raise missing_file(path)
-        raise UserError(f"{path}: not a table; give {' '.join(READERS)}, or rename it")
-    table = READERS[suffix](path)
+        advice = CONVERT.get(suffix, "")
+        raise UserError(f"{path}: not a table{advice}; give {' '.join(READERS)}, or rename it")
+    table = _read_standard_input(path) if path == "-" else READERS[suffix](path)
     if not table.sample() and not table.header:
         raise empty_file(path)
     return table
@@ -86,20 +90,40 @@ def read_table(path: str) -> Table:
 # Text
 
 
-def _read_tsv(path: str) -> Table:
-    return Table(path, None, _without_blanks(read_tsv(path)), f"{display_name(path)}:1")
+def _read_standard_input(path: str) -> Table:
+    """Read cells between tabs, JSON lines, or CSV, whichever the first lines are."""
+    lines = read_lines(path)
+    first = list(islice(lines, SAMPLE))
+    beginning = next((line for line in first if line.strip()), b"")
+    everything = chain(first, lines)
+    if b"\t" not in beginning:
+        if beginning.lstrip().startswith(b"{"):
+            return read_jsonl_table(path, everything)
+        texts = [line.decode(errors="replace") for line in first]
+        delimiter = choose_delimiter(texts)
+        widths = _widths(texts, delimiter)
+        most = max(widths, key=widths.count, default=1)
+        if most > 1 and widths.count(most) * 2 > len(widths):
+            record_note(f"standard input is read as .csv, with {delimiter!r} between cells")
+            return _read_csv(path, everything)
+    return _read_tsv(path, everything)
+
+
+def _read_tsv(path: str, lines: Iterable[bytes] | None = None) -> Table:
+    return Table(path, None, _without_blanks(read_tsv(path, lines)), f"{display_name(path)}:1")
 
 
 NAMED_DELIMITER = re.compile(r"\ufeff?sep=(.)\s*", re.IGNORECASE)  # a first line for Excel
 
 
-def _read_csv(path: str) -> Table:
-    lines = (decode_utf8(line, path, number) for number, line in enumerate(read_lines(path), 1))
-    first = list(islice(lines, SAMPLE))
-    named = NAMED_DELIMITER.fullmatch(first[0]) if first else None
-    first[:1] = ["\n"] if named else first[:1]  # lines keep their numbers
-    delimiter = named[1] if named else find_delimiter(first)
-    rows = _parse_csv(path, chain(first, lines), delimiter)
+def _read_csv(path: str, lines: Iterable[bytes] | None = None) -> Table:
+    numbered = enumerate(read_lines(path) if lines is None else lines, 1)
+    texts = (decode_utf8(line, path, number) for number, line in numbered)
+    first = list(islice(texts, SAMPLE))
+    delimiter = choose_delimiter(first)
+    if first and NAMED_DELIMITER.fullmatch(first[0]):
+        first[0] = "\n"  # lines keep their numbers
+    rows = _parse_csv(path, chain(first, texts), delimiter)
     return Table(path, None, _without_blanks(rows), f"{display_name(path)}:1")
 
 
@@ -119,32 +143,34 @@ def _parse_csv(path: str, lines: Iterable[str], delimiter: str) -> Iterator[Row]
         yield where, cells
 
 
-def find_delimiter(lines: Sequence[str]) -> str:
-    """Return what separates the cells of CSV: that which gives all rows the same number of them; a comma, if
-    several do or none does."""
+def choose_delimiter(lines: Sequence[str]) -> str:
+    """Return what separates the cells of CSV: what the first line names; else what gives all rows the same
+    number of them; a comma, if several do or none does."""
+    if lines and (named := NAMED_DELIMITER.fullmatch(lines[0])):
+        return named[1]
     lines = [line for line in lines if line.strip()]
-    counts = {delimiter: _count_cells(lines, delimiter) for delimiter in DELIMITERS}
-    even = [delimiter for delimiter, count in counts.items() if len(count) == 1 and max(count) > 1]
-    first = [delimiter for delimiter in DELIMITERS if max(_count_cells(lines[:1], delimiter), default=1) > 1]
+    widths = {delimiter: _widths(lines, delimiter) for delimiter in DELIMITERS}
+    even = [delimiter for delimiter, each in widths.items() if len(set(each)) == 1 and each[0] > 1]
+    first = [delimiter for delimiter in DELIMITERS if max(_widths(lines[:1], delimiter), default=1) > 1]
     return next(iter([d for d in even if d in first] or first), ",")
 
 
-def _count_cells(lines: Sequence[str], delimiter: str) -> set[int]:
-    """Return the numbers of cells that rows have; the last one may be incomplete."""
+def _widths(lines: Sequence[str], delimiter: str) -> list[int]:
+    """Return the number of cells of each row; the last one may be incomplete."""
     try:
         rows = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
     except csv.Error:
-        return set()
-    return set(rows[:-1] if len(rows) > 1 else rows)
+        return []
+    return rows[:-1] if len(rows) > 1 else rows
 
 
 def _without_blanks(rows: Iterable[Row]) -> Iterator[Row]:
     return ((where, cells) for where, cells in rows if len(cells) > 1 or "".join(cells).strip())
 
 
-def read_jsonl_table(path: str) -> Table:
-    """Return the table of a file with an object on each line."""
-    return _objects(path, read_jsonl(path))
+def read_jsonl_table(path: str, lines: Iterable[bytes] | None = None) -> Table:
+    """Return the table of a file with an object on each line; `lines` are those that are already read."""
+    return _objects(path, read_jsonl(path, lines))
 
 
 def _objects(path: str, objects: Iterator[tuple[str, Any]]) -> Table:
@@ -200,17 +226,20 @@ def table_of_json(path: str, value: Any) -> Table:
         return Table(path, ["image", "caption"], number(coco_captions(name, value)), name)
     header = None
     while isinstance(value, dict):
-        if is_grid(value) and has_row_keys(value):
-            value = list(value.values())
-            break
-        if (columns := json_columns(value)) is not None:
-            return Table(path, list(value), number(map(list, zip(*columns, strict=True))), name)
-        lists = [key for key, column in value.items() if isinstance(column, list) and column]
+        if not is_wrapper(value):
+            if is_grid(value) and has_row_keys(value):
+                value = list(value.values())
+                break
+            if (columns := json_columns(value)) is not None:
+                return Table(path, list(value), number(map(list, zip(*columns, strict=True))), name)
+        lists = [key for key, inner in value.items() if isinstance(inner, list) and inner]
+        lists = lists or [key for key, inner in value.items() if has_list(inner)]
         key = "data" if "data" in lists else lists[0] if len(lists) == 1 else None
         if key is None:
+            several = f", but several, {quote_names(lists)}: give each a file" if lists else ""
             raise UserError(
-                f'{name}: no list of rows; write it as [{{"text": "..."}}, ...] or {{"data": [...]}}, or as '
-                'columns: {"text": [...], "label": [...]}'
+                f'{name}: no list of rows{several}; write [{{"text": "..."}}, ...] or {{"data": [...]}}, '
+                'or columns: {"text": [...], "label": [...]}'
             )
         if isinstance(value.get("columns"), list):
             header = [str(column) for column in value["columns"]]
@@ -225,50 +254,6 @@ def table_of_json(path: str, value: Any) -> Table:
                 raise UserError(f"{where}: not a list, as the rows before are; give all rows one form")
         return Table(path, header, number(value), name)
     return _objects(path, number(value))
-
-
-def coco_captions(name: str, value: dict[str, Any]) -> Iterator[list[str]]:
-    """Yield the file and the caption of each annotation, as the captions of COCO are written."""
-    try:
-        files = {image["id"]: image["file_name"] for image in value["images"]}
-    except (TypeError, KeyError):
-        raise UserError(
-            f'{name}: an image without "id" or "file_name"; give captions as COCO has them'
-        ) from None
-    for number, annotation in enumerate(value["annotations"], 1):
-        where = f"{name} annotation {number}"
-        match annotation:
-            case {"image_id": int() | str() as image, "caption": str(caption)}:
-                if image not in files:
-                    raise UserError(f"{where}: no image has the id {image}; add it to images, or remove this")
-                yield [files[image], caption]
-            case _:
-                raise UserError(f'{where}: no "image_id" and "caption"; give COCO\'s captions, not its boxes')
-
-
-def is_grid(value: dict[str, Any]) -> bool:
-    """Whether it is an object of objects with the same keys: rows or columns, as pandas writes them."""
-    keys = [list(inner) if isinstance(inner, dict) else None for inner in value.values()]
-    return bool(keys) and bool(keys[0]) and all(each == keys[0] for each in keys)
-
-
-def has_row_keys(grid: dict[str, dict[str, Any]]) -> bool:
-    """Whether the outer keys are those of rows: numbers, or else more than the inner ones."""
-    outer, inner = list(grid), list(next(iter(grid.values())))
-    numbered = [all(key.isdecimal() for key in keys) for keys in (outer, inner)]
-    return numbered[0] if numbered[0] != numbered[1] else len(outer) > len(inner)
-
-
-def json_columns(value: dict[str, Any]) -> list[list[Any]] | None:
-    """Return the columns of an object of lists of equal length, or of objects by the row's number, as pandas
-    writes them; None of any other object."""
-    columns = list(value.values())
-    if is_grid(value) and not has_row_keys(value):
-        return [list(column.values()) for column in columns]
-    if not all(isinstance(column, list) for column in columns) or len(set(map(len, columns))) != 1:
-        return None
-    is_list_of_rows = len(columns) == 1 and columns[0] and isinstance(columns[0][0], dict)
-    return None if is_list_of_rows else columns
 
 
 # The hub

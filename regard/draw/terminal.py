@@ -41,7 +41,8 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[i
 
 def in_notebook() -> bool:
     """Whether this process runs the cells of a notebook, which can replace a line but not move a cursor."""
-    return "ipykernel" in sys.modules and not sys.stderr.isatty()
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel") and not sys.stderr.isatty()
 
 
 def notebook_line(description: str, total: int | None) -> Callable[[int], None]:

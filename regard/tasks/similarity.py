@@ -114,7 +114,7 @@ def table_kind(paths: Sequence[str]) -> str:
     if "score" in columns or names & {score.name, *score.synonyms}:
         return "scores"
     is_labelled = "text" in names and (names & {"other", "label"} or content_suffix(path) == ".jsonl")
-    is_labelled = is_labelled or ("label" in names and names & {*LABELS["other"].synonyms})
+    is_labelled = is_labelled or (names & {"label", "is_duplicate"} and names & {*LABELS["other"].synonyms})
     return "scores" if is_labelled else "pairs"
 
 

@@ -106,6 +106,10 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     example = "Who sleeps?\tThe old fox sleeps all day."
     end: int
 
+    def join_arguments(self, texts: Sequence[str]) -> Sequence[str]:
+        """Two texts without a tab are a question and its text."""
+        return ["\t".join(texts)] if len(texts) == 2 and "\t" not in "".join(texts) else texts
+
     def setup(self) -> None:
         ids = [self.tokenizer.id(name) for name in (FIRST, END)]
         if None in ids:
@@ -341,5 +345,7 @@ def strip_offsets(text: str, start: int, end: int) -> tuple[int, int]:
 def split_question(text: str) -> tuple[str, str]:
     question, _, context = text.partition("\t")
     if not question.strip() or not context.strip():
-        raise UserError("give a question, a tab and the text to find the answer in")
+        raise UserError(
+            "give a question and the text to find the answer in, as two arguments or with a tab between"
+        )
     return question, context

@@ -1,13 +1,16 @@
-"""The display of a running training: a live panel on a terminal, plain lines elsewhere.
+"""The display of a running training: a live panel on a terminal and in a notebook, plain lines elsewhere.
 
-Everything goes to standard error, because standard output is for results. Rich is imported only where it is
-used, to keep the command line fast.
+Everything goes to standard error, because standard output is for results; in a notebook, below the cell. Rich
+is imported only where it is used, to keep the command line fast.
 """
 
+import base64
 import math
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -15,16 +18,20 @@ if TYPE_CHECKING:
     from rich.panel import Panel
     from rich.table import Table
 
-from regard.draw.terminal import duration, hills, quantity, terminal, visible
+from regard.draw.curve import curve_svg
+from regard.draw.terminal import duration, hills, in_notebook, quantity, terminal, visible
 
 Row = Mapping[str, Any]  # one line of log.jsonl
 
 SAMPLE_LINES = 6
 CURVE_LINES = 3
+NOTEBOOK_SECONDS = 1.0  # between two drawings of logged steps in a notebook
 
 
 def display(total_steps: int | None, minutes: float | None, title: str) -> "Display":
-    """Return the display for a run of `total_steps` steps or `minutes` minutes: a panel if on a terminal."""
+    """Return the display for a run of `total_steps` steps or `minutes` minutes."""
+    if in_notebook():
+        return NotebookPanel(total_steps, minutes, title)
     console = terminal()
     if console is None:
         return Lines(total_steps, title)
@@ -86,6 +93,49 @@ class Lines(Display):
         print(visible(message), file=sys.stderr, flush=True)
 
 
+@dataclass
+class Figures:
+    """The latest figures of a run, as panels show them."""
+
+    total_steps: int | None
+    minutes: float | None
+    row: Row | None = None
+    evaluation: Row | None = None
+    best: Row | None = None
+
+    def evaluated(self, row: Row) -> None:
+        self.evaluation = row
+        if row["best"]:
+            self.best = row
+
+    def share(self, row: Row, since: float = 0.0) -> float:
+        """How much is done, from 0 to 1, `since` seconds after the row; the nearer limit counts."""
+        done = row["step"] / self.total_steps if self.total_steps else 0.0
+        if self.minutes:
+            done = max(done, (row.get("elapsed", 0.0) + since) / 60 / self.minutes)
+        return min(done, 1.0)
+
+    def times(self, row: Row, since: float = 0.0) -> list[str]:
+        words = [_steps(row, self.total_steps), duration(row.get("elapsed", 0.0) + since)]
+        if row.get("eta") is not None:
+            words.append(f"left {duration(row['eta'] - since)}")
+        return words
+
+    def numbers(self) -> list[str]:
+        numbers = []
+        if self.row is not None:
+            numbers.append(f"loss {self.row['loss']:.4f}")
+        if self.evaluation is not None:
+            numbers.append(f"valid {evaluation_summary(self.evaluation)}")
+            if self.evaluation is self.best:
+                numbers[-1] += " (best)"
+            elif self.best is not None:
+                numbers[-1] += f" (best {evaluation_summary(self.best)} at step {self.best['step']})"
+        if self.row is not None:
+            numbers += [*_gradient(self.row), *_speed(self.row)]
+        return numbers
+
+
 class LivePanel(Display):
     """A live panel: progress, numbers, the loss curve and the latest sample."""
 
@@ -93,14 +143,10 @@ class LivePanel(Display):
         from rich.live import Live
 
         self.console = console
-        self.total_steps = total_steps
-        self.minutes = minutes
+        self.figures = Figures(total_steps, minutes)
         self.title = title
-        self.row: Row | None = None
         self.row_time = time.monotonic()
         self.losses: list[float] = []
-        self.evaluation: Row | None = None
-        self.best: Row | None = None
         self.text: str | None = None
         # Live draws in a thread of its own, so that logging costs the training loop nothing.
         self.live = Live(
@@ -115,14 +161,12 @@ class LivePanel(Display):
         self.live.stop()
 
     def log(self, row: Row) -> None:
-        self.row, self.row_time = row, time.monotonic()
+        self.figures.row, self.row_time = row, time.monotonic()
         if math.isfinite(row["loss"]):
             self.losses.append(row["loss"])
 
     def evaluated(self, row: Row) -> None:
-        self.evaluation = row
-        if row["best"]:
-            self.best = row
+        self.figures.evaluated(row)
 
     def sample(self, text: str) -> None:
         self.text = visible(text.strip("\n"))
@@ -137,7 +181,7 @@ class LivePanel(Display):
         from rich.panel import Panel
         from rich.text import Text
 
-        parts: list[Any] = [self._progress(), Text("  ".join(self._numbers()))]
+        parts: list[Any] = [self._progress(), Text("  ".join(self.figures.numbers()))]
         inner_width = max(self.console.width - 4, 1)  # within the borders and their padding
         if self.losses:
             parts.append(self._curve(inner_width))
@@ -151,37 +195,16 @@ class LivePanel(Display):
         from rich.table import Table
         from rich.text import Text
 
-        if self.row is None:
-            return f"starting  {duration(time.monotonic() - self.row_time)}"
-        since = time.monotonic() - self.row_time if self.live.is_started else 0.0
-        elapsed = self.row.get("elapsed", 0.0) + since
-        words = [_steps(self.row, self.total_steps), duration(elapsed)]
-        if self.row.get("eta") is not None:
-            words.append(f"left {duration(self.row['eta'] - since)}")
-        done = 0.0  # a run with both limits ends at whichever comes first
-        if self.total_steps:
-            done = self.row["step"] / self.total_steps
-        if self.minutes:
-            done = max(done, elapsed / 60 / self.minutes)
+        row, seconds = self.figures.row, time.monotonic() - self.row_time
+        if row is None:
+            return f"starting  {duration(seconds)}"
+        since = seconds if self.live.is_started else 0.0
         line = Table.grid(padding=(0, 2), expand=True)
         line.add_column(ratio=1)
         line.add_column(no_wrap=True)
-        line.add_row(ProgressBar(total=1.0, completed=min(done, 1.0)), Text("  ".join(words)))
+        words = Text("  ".join(self.figures.times(row, since)))
+        line.add_row(ProgressBar(total=1.0, completed=self.figures.share(row, since)), words)
         return line
-
-    def _numbers(self) -> list[str]:
-        numbers = []
-        if self.row is not None:
-            numbers.append(f"loss {self.row['loss']:.4f}")
-        if self.evaluation is not None:
-            numbers.append(f"valid {evaluation_summary(self.evaluation)}")
-            if self.evaluation is self.best:
-                numbers[-1] += " (best)"
-            elif self.best is not None:
-                numbers[-1] += f" (best {evaluation_summary(self.best)} at step {self.best['step']})"
-        if self.row is not None:
-            numbers += [*_gradient(self.row), *_speed(self.row)]
-        return numbers
 
     def _curve(self, width: int) -> "Table":
         from rich.table import Table
@@ -196,6 +219,88 @@ class LivePanel(Display):
         for label, line in zip(labels, hills(self.losses, room, CURVE_LINES, ink), strict=True):
             grid.add_row(Text(label), Text(line))
         return grid
+
+
+class NotebookPanel(Display):
+    """A panel below a notebook's cell that is replaced in place: progress, numbers, the curve, the latest
+    sample, and all notices."""
+
+    def __init__(self, total_steps: int | None, minutes: float | None, title: str):
+        self.figures = Figures(total_steps, minutes)
+        self.title = title
+        self.rows: list[Row] = []  # of steps and of evaluations, for the curve
+        self.text = ""
+        self.notices: list[str] = []
+        self.handle: Any = None  # of what the notebook shows
+        self.shown = -math.inf  # when that was
+
+    def __enter__(self) -> Self:
+        self._show()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._show()
+
+    def log(self, row: Row) -> None:
+        self.figures.row = row
+        self._add(row)
+        if time.monotonic() - self.shown > NOTEBOOK_SECONDS:
+            self._show()
+
+    def evaluated(self, row: Row) -> None:
+        self.figures.evaluated(row)
+        self._add(row)
+        self._show()
+
+    def sample(self, text: str) -> None:
+        self.text = visible(text.strip("\n"))
+        self._show()
+
+    def say(self, message: str) -> None:
+        self.notices.append(visible(message))
+        self._show()
+
+    def _add(self, row: Row) -> None:
+        """Add a row to the curve, without those after its step, to which training has gone back."""
+        while self.rows and self.rows[-1]["step"] > row["step"]:
+            self.rows.pop()
+        self.rows.append(row)
+
+    def _show(self) -> None:
+        from IPython.display import display as show  # which is there: a notebook runs this
+
+        content = {"text/html": self._html(), "text/plain": self._plain()}
+        if self.handle is None:
+            self.handle = show(content, raw=True, display_id=True)
+        else:
+            self.handle.update(content, raw=True)
+        self.shown = time.monotonic()
+
+    def _lines(self) -> list[str]:
+        row = self.figures.row
+        times = "starting" if row is None else "  ".join(self.figures.times(row))
+        return [line for line in (times, "  ".join(self.figures.numbers())) if line]
+
+    def _plain(self) -> str:
+        return "\n".join([visible(self.title), *self._lines(), *self.notices])
+
+    def _html(self) -> str:
+        row = self.figures.row
+        share = 0.0 if row is None else self.figures.share(row)
+        parts = [
+            f"<b>{escape(visible(self.title))}</b>",
+            f'<progress value="{share:.4f}" max="1" style="display:block;width:100%"></progress>',
+            *(f'<div style="white-space:pre-wrap">{escape(line)}</div>' for line in self._lines()),
+        ]
+        if self.rows:
+            # As an image, because the rules of an SVG's style hold for all of a page that it stands in.
+            curve = base64.b64encode(curve_svg(self.rows).encode()).decode()
+            source = f"data:image/svg+xml;base64,{curve}"
+            parts.append(f'<img alt="loss by step" style="max-width:100%" src="{source}">')
+        if self.text:
+            parts.append(f'<pre style="white-space:pre-wrap">{escape(self.text)}</pre>')
+        parts += [f"<div>{escape(line)}</div>" for line in self.notices]
+        return f'<div style="max-width:760px;overflow-wrap:anywhere">{"".join(parts)}</div>'
 
 
 def _steps(row: Row, total_steps: int | None) -> str:

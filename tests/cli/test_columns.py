@@ -137,7 +137,7 @@ def test_a_text_is_not_its_own_label(table: Path, tmp_path: Path, capsys: pytest
 def test_an_encoding(run: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "b.csv"
     other.write_text(table.read_text().replace("film", "café"), encoding="cp1252")
-    check_refused(capsys, tmp_path, ["score", run, other], f"{other}:2", "--encoding latin1")
+    check_refused(capsys, tmp_path, ["score", run, other], f"{other}:2", "--encoding cp1252")
     assert "accuracy" in stdout_of(capsys, "score", run, other, "--encoding", "cp1252")
     wrong = ["train", "classify", other, "--encoding", "cp1253x", "--dry-run"]
     check_refused(capsys, tmp_path, wrong, "cp1253x", "cp1252")

@@ -2,7 +2,9 @@
 
 import csv
 import gzip
+import io
 import json
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,8 @@ FORMATS: dict[str, tuple[Any, list[Turn]]] = {
     "prompt beside messages": ({"prompt": "Hi", "messages": messages(MORE)}, MORE),
     "turns": ({"turns": [turn.text for turn in MORE]}, [Turn("", turn.text) for turn in MORE]),
     "dialog": ({"dialog": [turn.text for turn in MORE]}, [Turn("", turn.text) for turn in MORE]),
+    "in an object": ({"id": 7, "data": {"messages": messages(MORE)}}, MORE),
+    "two levels deep": ({"id": 7, "data": {"thread": {"conversations": shared(MORE)}}}, MORE),
     "source": ({"source": "Good", "target": "And you?"}, [Turn("", "Good"), Turn("", "And you?")]),
 }
 
@@ -99,6 +103,70 @@ def test_a_json_file_may_be_an_object(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"data": [{"messages": messages(MORE)}]}))
     ((_, turns),) = read_conversations([str(tmp_path / "a.json")])
     assert turns == MORE
+
+
+WHOLE_FILES: dict[str, tuple[Any, list[list[Turn]]]] = {
+    "one conversation": ({"title": "a", "messages": messages(MORE)}, [MORE]),
+    "one conversation, its messages alone": (messages(MORE), [MORE]),
+    "one of ShareGPT": (shared(MORE), [MORE]),
+    "by their names": ({"a": messages(MORE), "b": messages(MORE[:2])}, [MORE, MORE[:2]]),
+    "lists": ([messages(MORE), shared(MORE[:2])], [MORE, MORE[:2]]),
+    "lists in an object": (
+        {"version": 2, "conversations": [messages(MORE), messages(MORE[:2])]},
+        [MORE, MORE[:2]],
+    ),
+    "an object in an object": (
+        {
+            "about": {"by": "me"},
+            "data": {"count": 2, "rows": [{"turns": messages(MORE)}, {"turns": messages(MORE[:2])}]},
+        },
+        [MORE, MORE[:2]],
+    ),
+    "messages that name their conversation": (
+        [
+            {"conversation_id": n, **each}
+            for n, turns in ((7, MORE), (8, MORE[:2]))
+            for each in messages(turns)
+        ],
+        [MORE, MORE[:2]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_FILES)
+def test_a_json_file_may_have_its_conversations_anywhere(tmp_path: Path, name: str) -> None:
+    value, expected = WHOLE_FILES[name]
+    (tmp_path / "a.json").write_text(json.dumps(value))
+    assert [turns for _, turns in read_conversations([str(tmp_path / "a.json")])] == expected
+    pairs = [tuple(t.text for t in pair) for turns in expected for pair in pairwise(turns)]
+    assert list(read_chat_pairs([str(tmp_path / "a.json")])) == pairs
+
+
+def test_a_table_may_have_a_message_in_each_row(tmp_path: Path) -> None:
+    rows = [["chat_id", "Role", "content"], *([n, *turn] for n in (1, 2) for turn in MORE)]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    (where, first), (_, second) = read_conversations([str(tmp_path / "a.csv")])
+    assert first == second == MORE
+    assert where == f"{tmp_path / 'a.csv'}:2"
+
+
+def test_deep_objects_are_no_conversations(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": ' * 900 + '{"turns": ["b", "c"]}' + "}" * 900 + "\n")
+    user_error(lambda: list(read_conversations([str(path)])), f"{path}:1", "only a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n',
+        "Hi\tHello\n",
+    ],
+)
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert list(read_chat_pairs(["-"])) == [("Hi", "Hello")]
 
 
 def test_parquet(tmp_path: Path) -> None:

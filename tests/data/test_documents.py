@@ -102,7 +102,7 @@ def test_binary(tmp_path):
 def test_not_utf8(tmp_path, name):
     content = b'{"text": "fine"}\r\n{"text": "\xc3\xa9 caf\xe9"}\n'
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    user_error(lambda: read(tmp_path / name), f"{tmp_path / name}:2:", "0xe9", "iconv -f latin1 -t utf-8")
+    user_error(lambda: read(tmp_path / name), f"{tmp_path / name}:2:", "0xe9", "iconv -f cp1252 -t utf-8")
 
 
 def test_longest_line(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from helpers.formats import (
     Rows,
     frame,
     with_class_numbers,
+    write_arrow_stream,
     write_json,
     write_parquet,
     write_tsv,
@@ -262,8 +263,34 @@ CASES = [
         "a.json",
         lambda p: write_json(p, [list(row.values()) for row in ROWS["classify"]]),
     ),
+    *(
+        written(name, "classify", "a.json", lambda p, wrap=wrap: write_json(p, wrap(ROWS["classify"])))
+        for name, wrap in (
+            ("an object in an object", lambda rows: {"data": {"rows": rows}}),
+            (
+                "objects around rows",
+                lambda rows: {"about": {"by": "me"}, "set": {"n": 5, "items": {"rows": rows}}},
+            ),
+            ("rows two levels deep", lambda rows: [{"n": 1, "a": {"b": row, "c": 0.5}} for row in rows]),
+        )
+    ),
+    content(
+        "names of Quora",
+        "classify",
+        "a.csv",
+        ",question1,question2,is_duplicate\n0,a?,b?,1\n1,c?,d?,0\n",
+        rows=[{"text": "a?", "other": "b?", "label": "1"}, {"text": "c?", "other": "d?", "label": "0"}],
+    ),
     # pairs
     written("nested languages", "translate", "a.json", lambda p: write_json(p, TRANSLATION)),
+    written(
+        "languages two levels deep",
+        "translate",
+        "a.json",
+        lambda p: write_json(
+            p, {"info": {"by": "me"}, "data": {"rows": [{"n": 1, "row": row} for row in TRANSLATION]}}
+        ),
+    ),
     written("nested languages in parquet", "translate", "a.parquet", lambda p: write_parquet(p, TRANSLATION)),
     written(
         "chosen languages",
@@ -323,6 +350,16 @@ CASES = [
             {"sentence1": "c", "sentence2": "d", "score": 0.0},
         ],
     ),
+    content(
+        "names of Quora",
+        "embed",
+        "a.csv",
+        ",question1,question2,is_duplicate\n0,a?,b?,1\n1,c?,d?,0\n",
+        rows=[
+            {"sentence1": "a?", "sentence2": "b?", "score": 1.0},
+            {"sentence1": "c?", "sentence2": "d?", "score": 0.0},
+        ],
+    ),
     written(
         "scores",
         "embed",
@@ -374,6 +411,16 @@ def test_every_format_has_the_same_rows(tmp_path: Path, case: Case) -> None:
     if case.name != "pairs":  # of which the first file is looked at before
         assert len(lines) in (4, 5)
         assert f": {len(rows):,} " in lines[0]
+
+
+def test_a_folder_that_datasets_has_saved(tmp_path: Path) -> None:
+    """As save_to_disk writes it: rows in the stream format of Arrow, and two files about them."""
+    write_arrow_stream(tmp_path / "data-00000-of-00001.arrow", ROWS["classify"])
+    for name in ("dataset_info.json", "state.json"):
+        write_json(tmp_path / name, {"features": {"text": {"dtype": "string"}}})
+    with read_together() as reading:
+        assert READ["classify"](str(tmp_path)) == ROWS["classify"]
+    assert not reading.notes
 
 
 def test_options_are_the_fields_of_recipes() -> None:

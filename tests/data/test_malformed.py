@@ -1,5 +1,6 @@
 """Tables that are wrong, each with what its message has to say; and what is left out and counted."""
 
+import io
 import json
 from pathlib import Path
 
@@ -61,6 +62,8 @@ MALFORMED = [
     ("classify", "a.csv", b"text,label,score\na,b,1\n", {}, ["label or score", "--label", "--score"]),
     ("classify", "a.json", b'[{"text": "a"', {}, ["a.json: not JSON", "list of objects"]),
     ("classify", "a.json", b'{"a": 1}', {}, ["a.json: no list of rows"]),
+    ("classify", "a.json", b'{"x": [{"a": 1}], "y": [{"a": 1}, {}]}', {}, ["several", '"x", "y"', "a file"]),
+    ("classify", "a.json", b'{"x": {"a": 1}, "y": ' * 700 + b"[1]" + b"}" * 700, {}, ["no list of rows"]),
     ("classify", "a.json", b"[" * 100_000, {}, ["a.json: not JSON"]),
     ("classify", "a.json", b'[{"text": "a", "label": "b"}, 5]', {}, ["a.json row 2: not an object"]),
     (
@@ -92,6 +95,10 @@ MALFORMED = [
     ),
     ("span", "a.csv", b"question,context,answer\nq,a b,c\n", {}, ["a.csv:2", '"c" is not in the context']),
     ("see", "a.csv", b"image,label\nnone.png,owl\n", {}, ["a.csv:2: no image 'none.png'"]),
+    ("write", "a.docx", b"PK\x03\x04\0", {}, ["a.docx: ", "no text", ".txt"]),
+    ("write", "a.rtf", b"{\\rtf1 Hi}", {}, ["a.rtf: ", "no text", ".txt"]),
+    ("classify", "a.xls", b"\xd0\xcf", {}, ["a.xls: not a table", "save it as .xlsx"]),
+    ("translate", "a.txt", b"a\tb\n", {}, ["a.txt: 1 file", "tab", ".tsv"]),
     ("hear", "a.csv", b"image,label\nnone.png,owl\n", {}, ["audio and label", "--audio"]),
 ]
 
@@ -152,3 +159,61 @@ def test_a_key_that_comes_late_is_named(tmp_path: Path) -> None:
 def test_column_names() -> None:
     assert is_class_column(["a", "b"] * 4)
     assert not is_class_column(["a", "b", "c", "d"])
+
+
+# Standard input
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("text,label\n" + "good film,a\n" * 3, "','"),
+        ("sep=|\ntext|label\n" + "good film|a\n" * 3, "'|'"),
+        ("label;text\n" + 'a;"good ""film, ""\nor not"\n' * 3, "';'"),
+        ("text\tlabel\n" + "good; film, a\ta\n" * 3, ""),
+        ('{"text": "good, film", "label": "a"}\n' * 3, ""),
+    ],
+)
+def test_standard_input_is_read_as_what_it_is(monkeypatch: pytest.MonkeyPatch, text: str, note: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    with read_together() as reading:
+        rows = read_labels("-")
+    assert [row["label"] for row in rows] == ["a"] * 3
+    assert all(row["text"].startswith("good") for row in rows)
+    assert [line for line in reading.notes if note and note in line] == list(reading.notes)
+    assert len(reading.notes) == bool(note)
+
+
+def test_standard_input_without_cells_is_no_csv(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Well, this is a text.\nIt has some lines.\nThat is all.\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    user_error(lambda: read_labels("-"), "standard input:1", "1 column ", "--text")
+
+
+def test_a_folder_says_which_files_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(LABELLED)
+    (tmp_path / "about.txt").write_text("x")
+    with read_together() as reading:
+        read_labels(str(tmp_path))
+    (note,) = reading.notes
+    assert "1 of 2 files" in note
+    assert "no table" in note
+
+
+def test_a_table_that_is_read_as_text_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(LABELLED)
+    with read_together() as reading:
+        assert READ["write"](str(tmp_path / "a.csv")) == [{"text": LABELLED}]
+    assert "--text" in next(iter(reading.notes))
+    with read_together(columns={"text": "text"}) as reading:
+        assert len(READ["write"](str(tmp_path / "a.csv"))) == 40
+    assert not reading.notes
+
+
+def test_answers_are_shown_as_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"question": "q", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}}\n'
+    )
+    with read_together() as reading:
+        READ["span"](str(tmp_path / "a.jsonl"))
+    assert next(iter(reading.sources.values())).examples[0]["answer"] == "b"

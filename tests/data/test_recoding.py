@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     path.write_bytes("text,label\na,b\n".encode("utf-16")[:-1])  # half a character
     user_error(lambda: read("classify", path), f"{path}: not utf-16", "near line 2", "--encoding")
     path.write_bytes("text,label\ncafé,b\n".encode("latin1"))
-    user_error(lambda: read("classify", path), f"{path}:2: byte 0xe9", "--encoding latin1")
+    user_error(lambda: read("classify", path), f"{path}:2: byte 0xe9", "--encoding cp1252")
     with pytest.raises(ValueError, match="latin1"):
         ReadConfig(encoding="latin-99")
     with pytest.raises(ValueError, match="hex"):  # an encoding, but not of text

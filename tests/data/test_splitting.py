@@ -133,7 +133,15 @@ def make(folder, *names):
 
 
 def test_splits_of_a_folder(tmp_path):
-    a = make(tmp_path / "a", "train/cat/1.png", "Val/cat/2.png", "test/cat/3.png", "README.md", ".hidden/x")
+    a = make(
+        tmp_path / "a",
+        "train/cat/1.png",
+        "Val/cat/2.png",
+        "test/cat/3.png",
+        "README.md",
+        "dataset_dict.json",
+        ".hidden/x",
+    )
     assert find_splits(a, True) == {
         k: f"{a}/{v}" for k, v in (("train", "train"), ("valid", "Val"), ("test", "test"))
     }

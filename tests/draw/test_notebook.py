@@ -1,10 +1,8 @@
 """Progress in a notebook: a count that replaces itself."""
 
-import sys
-import types
-
 import pytest
 
+from helpers.notebooks import open_notebook
 from regard.draw import terminal
 from regard.draw.terminal import progress
 
@@ -13,7 +11,11 @@ def test_a_count_in_a_notebook(capsys: pytest.CaptureFixture[str], monkeypatch: 
     with progress("scoring", 3) as advance:
         advance(3)
     assert capsys.readouterr().err == ""  # in a pipe or a file
-    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    open_notebook(monkeypatch, has_kernel=False)
+    with progress("scoring", 3) as advance:
+        advance(3)
+    assert capsys.readouterr().err == ""  # at the prompt of IPython, whose output is a pipe
+    open_notebook(monkeypatch)
     monkeypatch.setattr(terminal, "NOTEBOOK_SECONDS", 0.0)
     with progress("scoring", 1300) as advance:
         advance(300)

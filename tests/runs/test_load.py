@@ -128,6 +128,19 @@ def test_load_is_exact(folder: Path) -> None:
     assert load(str(folder)).generation == Write.generation
 
 
+def test_a_model_says_what_it_is(folder: Path) -> None:
+    model = load(folder)
+    words = repr(model)
+    weights = sum(p.numel() for p in model.model.parameters())
+    assert all(
+        word in words
+        for word in (str(folder), model.kind, f"{weights:,} weights", "cpu", model.task.config.name)
+    )
+    assert "step" not in words
+    model.step = 1500
+    assert "step 1,500" in repr(model)
+
+
 def test_load_of_no_model(tmp_path: Path) -> None:
     user_error(lambda: load(tmp_path / "none"), tmp_path / "none", "no such model folder")
     user_error(lambda: load(tmp_path), tmp_path, "not a model folder", "config.json")

@@ -192,6 +192,13 @@ def test_loss_and_measure_are_torchs(segments):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
 
 
+def test_a_question_and_its_text_may_be_two_arguments():
+    join = task_of("wordpiece").join_arguments
+    assert join(["Who sleeps?", "The fox."]) == ["Who sleeps?\tThe fox."]
+    for apart in (["Who?\tThe fox.", "When?\tToday."], ["Who?"], ["a", "b", "c"]):
+        assert join(apart) == apart
+
+
 # Which span
 
 

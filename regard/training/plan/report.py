@@ -54,7 +54,8 @@ def data_words(facts: Facts, task: str) -> str:
     elif facts.size:
         parts.append(f"{facts.size} pixels each way")
     if facts.classes:
-        parts.append(f"{facts.classes} classes, the largest {facts.balance:.0%}")
+        largest = f", the largest {facts.balance:.0%}" if facts.balance else ""
+        parts.append(f"{facts.classes} classes{largest}")
     if facts.share == 0:
         parts.append("a guess, because they can be read only once")
     elif facts.share < 1:
