@@ -171,10 +171,7 @@ def bound_names(tree: Iterable[ast.AST]) -> set[str]:
 def test_names_say_what_they_name() -> None:
     """No participle or pronoun alone: `loaded_model`, not `found`."""
     bare = {
-        (module(path), name)
-        for path in FILES
-        for name in bound_names(nodes(path))
-        if BARE.fullmatch(name)
+        (module(path), name) for path in FILES for name in bound_names(nodes(path)) if BARE.fullmatch(name)
     }
     assert bare == BARE_EXCEPTIONS
 
