@@ -207,11 +207,11 @@ def test_the_selected_token_and_head_stay_selected(tab):
         "#strip button", "all => all.map(b => Number(b.style.getPropertyValue('--weight')))"
     )
     assert lit == pytest.approx(weights.tolist(), abs=1e-5)
-    it.page.click("#view-attention")
+    it.visit("attention")
     it.wait("h2", f"layer {layer}, head 1")
     assert it.text(".readout").startswith("query brown, key ")
     assert it.page.get_attribute("#strip-text-2", "aria-pressed") == "true"
-    it.page.click("#view-next")
+    it.visit("next")
     it.wait("h2", "brown")
 
 

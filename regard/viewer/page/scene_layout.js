@@ -19,6 +19,7 @@ export const GAP = 9;
 const MARGIN = 20;
 const [LEAST_ROW, MOST_ROW] = [22, 80];
 const RIBBONS = 140; // pixels that they need
+const LEAST_PICTURE = 180;
 const NARROW = 720; // pixels, below which the answer is under the tokens
 const [TOP, WIDE_TOP] = [112, 96]; // of the first row
 const FOOT = 140; // below the last row, for the titles of slabs
@@ -106,19 +107,22 @@ export function planScene(scene, width, height, narrow = width < NARROW) {
   const longest = narrow ? width * 0.27 : 170;
   const widthOf = (/** @type {SceneSide} */ side, /** @type {number[]} */ shown) =>
     Math.max(52, Math.min(longest, chipWidth(shown.map((i) => chipWords(side, i)))));
+  const queryWidth = widthOf(queries, queryShown);
   const keyX = narrow ? 14 : MARGIN;
   const above = keys.before ? 34 : 0; // for the class token
   const room = bottom - top - 20 - above;
-  const side = Math.min(narrow ? width * 0.56 : width * 0.3, room);
+  const inner = innerBefore.length + innerAfter.length;
+  const taken = MARGIN + 22 + (before.length + inner) * (SLAB + GAP) + 16 + RIBBONS + queryWidth + 14;
+  const side = Math.min(narrow ? width * 0.56 : Math.min(width * 0.3, right - taken), room);
   const middle = top + above + room / 2;
   const picture = keys.grid ? { x: keyX, y: middle - side / 2, width: side, height: side } : null;
   const keyWidth = picture ? side : widthOf(keys, keyShown);
   const beforeX = keyX + keyWidth + (narrow ? 0 : 22);
   const cardX = beforeX + before.length * (SLAB + GAP);
-  const queryWidth = widthOf(queries, queryShown);
   const queryX = right - 14 - queryWidth - innerAfter.length * (SLAB + GAP);
   const left = (narrow ? cardX + 4 : cardX + 16) + innerBefore.length * (SLAB + GAP);
-  if (!narrow && queryX - left < RIBBONS) return planScene(scene, width, height, true);
+  const tooSmall = queryX - left < RIBBONS || (picture && side < LEAST_PICTURE);
+  if (!narrow && tooSmall) return planScene(scene, width, height, true);
   return {
     scene, width, height, narrow, top, bottom, end, before, after, beforeX, innerBefore, innerAfter, answer,
     card: { x: narrow ? 6 : cardX, y: 14, width: right - (narrow ? 6 : cardX), height: bottom - 6 },

@@ -174,10 +174,10 @@ function chips(app, plan, which) {
       const changes = tokenChanges(app, side.side, i);
       if (changes) app.go(changes, { replace: true });
     },
-    onmouseenter: () => app.view?.point?.(side.side, i),
-    onmouseleave: () => app.view?.point?.(side.side, null),
-    onfocus: () => app.view?.point?.(side.side, i),
-    onblur: () => app.view?.point?.(side.side, null),
+    onmouseenter: () => app.point(side.side, i),
+    onmouseleave: () => app.point(side.side, null),
+    onfocus: () => app.point(side.side, i),
+    onblur: () => app.point(side.side, null),
   }, h("bdi", {}, chipWords(side, i))),
   { x, y: /** @type {Place} */ (rows.at(i))[1] - height / 2, width, height })));
   rove(group);
