@@ -119,3 +119,4 @@ def test_nothing_to_replay_is_told(tab, folder, tmp_path):
         it = tab(server.url, "#view=training")
         assert "train.keep" in it.text("section.training")
         assert it.page.query_selector("#checkpoint, #replay") is None
+        it.page.wait_for_selector("#scene .stage", state="attached")  # which the server still answers

@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.browsing import Session, axe_violations, close, number, shown
-from helpers.looking import noise, seer
+from helpers.browsing import WORDS, Session, axe_violations, close, number, shown
+from helpers.looking import noise, reader, seer
 from helpers.serving import serve_session
 from helpers.slow import slow_after
 
@@ -357,3 +357,18 @@ def test_a_few_large_numbers_do_not_hide_the_others(tab):
     }"""
     assert it.page.evaluate(script, 500) > 50
     assert it.page.evaluate(script, 1) > 100
+
+
+def test_the_head_of_a_block_covers_no_token(tab):
+    """Its buttons take as many lines as they need, of which the tokens know."""
+    with serve_session(Session(reader("write", "gpt", dim=22, heads=11), WORDS)) as server:
+        it = tab(server.url)
+        for width in (390, 800, 1120, 1440):
+            it.page.set_viewport_size({"width": width, "height": 800})
+            it.turn("#view=look")
+            it.page.wait_for_selector(".queries .chip")
+            head, chip = (
+                it.page.locator(one).first.bounding_box() for one in (".card-head", ".queries .chip")
+            )
+            assert head["y"] + head["height"] <= chip["y"], width
+        it.page.set_viewport_size({"width": 1280, "height": 720})
