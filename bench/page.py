@@ -271,7 +271,8 @@ def main() -> None:
         parser.error("--bertviz needs --libraries: a page that loads from elsewhere is not measured")
     result: dict[str, Any] = {"side by side": {}}
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
         measure = partial(measure_scene, run=options.demo) if options.demo else measure_page
         result["milliseconds"] = measure(browser, options.rounds)
         for name, took in result["milliseconds"].items():

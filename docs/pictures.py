@@ -112,7 +112,8 @@ def main() -> None:
     runs = dict(run.split("=", 1) for run in options.runs)
     shown = {kind: page(load(run, "cpu"), getattr(options, kind)) for kind, run in runs.items()}
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
         for path in pictures(browser, shown, FOLDER):
             print(path, path.stat().st_size)
         browser.close()

@@ -225,7 +225,8 @@ def main() -> None:
     parser.add_argument("--film", action="store_true", help="also a film of the zoom")
     options = parser.parse_args()
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
         for name in options.models:
             session = opened(name, options.folder / "runs", options.steps, options.smollm2)
             if session is None:

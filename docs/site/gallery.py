@@ -133,7 +133,8 @@ def measure(folder: Path, models: dict[str, Model]) -> list[str]:
 
     rows = ["| file | weights | size | opens in | equal answers | tokens/s |", "|---|--:|--:|--:|--:|--:|"]
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name, model in models.items():
             file, inputs = folder / f"{name}.html", prompts(GALLERY[name])
             page, begin = browser.new_page(), time.perf_counter()

@@ -215,12 +215,16 @@ class TraceData:
 
     @property
     def default_row(self) -> int:
-        """The row of the logits that is shown first: the last, a blank, or the first of an answer."""
+        """The row of the logits that is shown first, as in the page's `usualToken`: the last of a text, that
+        of an answer's last word, or a blank."""
         tokens, outputs = self.trace.tokens, self.outputs()
         assert outputs is not None
-        if outputs["kind"] == "next" and "written" not in tokens:
+        side = outputs["rows"] or "text"
+        words = tokens[side]
+        if side == "target":
+            return max(0, len(words) - 2)  # the end says little
+        if outputs["kind"] == "next":
             return len(self.trace["logits"]) - 1
-        words = tokens[outputs["rows"] or "text"]
         return words.index("[MASK]") if "[MASK]" in words else 0
 
     def tree(self, beams: int) -> Tree:

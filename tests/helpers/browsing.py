@@ -43,6 +43,8 @@ TEXT = ["look", "attention", "map", "walk", "next", *MORE, "talk", "take"]
 PAIRS = ["look", "attention", "alignment", "map", "walk", "next", *MORE, "talk", "take"]
 SEEN = ["look", "attention", "picture", "map", "walk", "next", *MORE, "take"]
 VIEWS = {"gpt": TEXT, "transformer": PAIRS, "gru": PAIRS, "bert": TEXT, "vit": SEEN, "captioner": SEEN}
+MODES = {"walk": "walk", "whatif": "try", "compare": "try", "talk": "try", "training": "train"}
+MODES |= dict.fromkeys(["look", "attention", "alignment", "picture", "map", "next", "space"], "look")
 
 # What is shown now is marked, so that one can wait for what comes.
 TURN = """(state) => {
@@ -135,6 +137,23 @@ class Tab:
         self.page.evaluate(TURN, state)
         self.page.wait_for_selector("main:not([aria-busy]) > :not([data-left])")
         return self
+
+    def views(self):
+        """All views that the bar leads to, by going through its modes."""
+        found = set()
+        for mode in self.page.eval_on_selector_all(".modes a", "all => all.map(a => a.id)"):
+            self.page.click(f"#{mode}")
+            self.page.wait_for_selector(f"#{mode}[aria-current]")
+            found |= set(self.page.eval_on_selector_all(".panels a", "all => all.map(a => a.id.slice(5))"))
+        return found
+
+    def visit(self, view):
+        """Open a view as people do: its mode in the bar, and then its panel."""
+        if not self.page.query_selector(f"#view-{view}"):
+            self.page.click(f"#mode-{MODES[view]}")
+            self.page.wait_for_selector(f"#view-{view}", state="attached")
+        if not self.page.query_selector(f"#view-{view}[aria-current]"):
+            self.page.click(f"#view-{view}")
 
     def clear(self):
         """Leave the page, and everything that a test may have changed."""

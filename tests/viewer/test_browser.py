@@ -16,9 +16,9 @@ from helpers.slow import slow_after
 @pytest.mark.parametrize("kind", slow_after(2, VIEWS))
 def test_every_view_opens(tab, kind):
     it = tab(kind)
-    assert it.page.eval_on_selector_all("nav a", "all => all.map(a => a.id.slice(5))") == VIEWS[kind]
+    assert it.views() == set(VIEWS[kind])
     for view in VIEWS[kind]:
-        it.page.click(f"#view-{view}")
+        it.visit(view)
         it.page.wait_for_selector(f"main section.{view}")
         assert f"view={view}" in it.page.url
         assert it.page.query_selector("main .wrong") is None
@@ -281,7 +281,7 @@ def test_any_address_is_answered(tab):
 
 def test_take_away(tab):
     it = tab("gpt", "#layer=1&head=2")
-    it.page.click("#view-take")
+    it.visit("take")
     it.page.wait_for_selector("#python")
     w = shown("gpt").trace["blocks.1.attn.weights"][2]
     with it.page.expect_download() as waiting:
@@ -307,9 +307,9 @@ def test_a_saved_page_needs_no_server(tab, tmp_path, kind):
     it = tab(f"file://{tmp_path / 'a.html'}")
     assert it.page.query_selector("section.walk") is not None
     views = [view for view in VIEWS[kind] if view != "talk"]
-    assert it.page.eval_on_selector_all("nav a", "all => all.map(a => a.id.slice(5))") == views
+    assert it.views() == set(views)
     for view in views:
-        it.page.click(f"#view-{view}")
+        it.visit(view)
         it.page.wait_for_selector(f"main section.{view}")
         assert it.page.query_selector("main .wrong") is None
     part = next(iter(shown(kind).manifest["attentions"].values()))[0]["name"]

@@ -135,7 +135,7 @@ def test_a_change_is_called_a_change(tab):
 @pytest.mark.parametrize("state", ["#layer=1", "#form=atlas", "#view=map", "#view=space"])
 def test_a_png_is_large_and_has_a_background(tab, state):
     it = tab("gpt", state)
-    it.page.click("#view-take")
+    it.visit("take")
     with it.page.expect_download() as waiting:
         it.page.click("#png")
     with open(waiting.value.path(), "rb") as file:
@@ -197,7 +197,7 @@ def test_a_trace_that_the_server_dropped_is_made_again(tab):
             n,
         )
         assert status == 200
-    it.page.click("#view-next")
+    it.visit("next")
     it.page.wait_for_selector("section.next .bars")
     it.wrong.clear()  # the browser's own word on a status of 410
 
@@ -210,10 +210,10 @@ def test_several_models_have_a_switch(tab):
         assert names == list(models)
         it.page.select_option("#models", "1")
         it.wait("#model", "Bert")
-        it.page.click("#view-next")
+        it.visit("next")
         it.page.wait_for_selector("section.next .bars")
         assert "model=1" in it.page.url
-        it.page.click("#view-talk")
+        it.visit("talk")
         it.page.fill("#asked", "the quick [MASK] fox")
         it.press("Enter")
         it.page.wait_for_selector(".said")
@@ -287,6 +287,6 @@ def test_the_page_does_not_jump(tab):
     it.wait("h2", "Embedding without")
     it.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert it.page.evaluate("scrollY") == before
-    it.page.click("#view-map")
+    it.visit("map")
     it.page.wait_for_selector("section.map")
     assert it.page.evaluate("scrollY") == 0

@@ -127,16 +127,16 @@ def test_the_film_plays_in_every_view(watched, folder):
     it.wait("#film-step", "step 2")
     it.page.wait_for_url("**checkpoint=2**")
     assert "follow" not in it.page.url  # the reader has chosen a frame
-    it.page.click("#view-attention")
+    it.visit("attention")
     it.page.wait_for_selector("section.attention")
     layer, head = map(int, it.page.evaluate(SELECTED))
     expected = regard.trace(regard.at_step(model, 2), WORDS)[f"blocks.{layer}.attn.weights"][head]
     assert close(weight(it), float(expected[4, 2]))
-    it.page.click("#view-next")
+    it.visit("next")
     it.page.wait_for_selector("section.next .bars")
     best = regard.trace(regard.at_step(model, 2), WORDS)["logits"][-1].argmax()
     assert it.text(".bars button").strip() == model.tokenizer.tokens([int(best)])[0].strip()
-    it.page.click("#view-space")
+    it.visit("space")
     it.page.wait_for_selector("section.space")
     it.page.evaluate(RECORD)
     it.page.click("#film-play")
@@ -148,7 +148,7 @@ def test_the_film_plays_in_every_view(watched, folder):
 
 def test_the_newest_frame_is_followed_and_figures_are_those_of_the_log(watched, folder):
     it, _, _ = watched
-    it.page.click("#view-training")
+    it.visit("training")
     it.page.wait_for_selector("section.training .answers")
     with (folder / LOG).open("a") as log:
         for row in ({"step": 11, "loss": 0.4321}, {"step": 11, "notice": "the learning rate is halved"}):

@@ -73,7 +73,7 @@ def test_layers_are_shown(tab):
     said = it.text(".lens .readout")
     assert said.startswith(f"layer 1: {lens['final']} ")
     assert said.endswith(f"“{lens['final']}” is number 1, {100 * lens['layers'][-1]['its']:.1f} %")
-    it.page.click("#row-1")  # the token before
+    it.page.click("#row-previous")  # the token before
     it.wait("h2", f"after “{WORDS.split()[3]}”")
     assert number(it.table()[2][1]) == pytest.approx(shown("gpt").lens(3)["layers"][2]["p"][0], rel=1e-3)
 

@@ -128,7 +128,7 @@ def test_every_token_of_an_answer_opens_as_it_was_computed(tab):
     session = Session(model, read)
     best = model.tokenizer.tokens([int(session.trace["logits"][-1].argmax())])[0]
     assert it.text(".bars button").strip() == best.strip()
-    it.page.click("#view-talk")
+    it.visit("talk")
     it.page.wait_for_selector(".said")  # what was said is still there
     it = tab("transformer", "#view=talk")
     it.page.fill("#asked", "the lazy dog")
@@ -170,7 +170,7 @@ def test_a_change_carries_into_all_views_and_can_be_undone(tab):
         f"#view=walk&step={part}.heads&head=2&changes={quote([{'kind': 'silence', 'part': part, 'head': 2}])}"
     )
     assert all(cell == "0" for row in it.table() for cell in row)
-    it.page.click("#view-next")
+    it.visit("next")
     it.page.wait_for_selector("section.next .bars")
     best = changed["probabilities"][-1].topk(3)
     assert [one.strip() for one in it.page.eval_on_selector_all(".bars button", TEXTS)[:3]] == [
@@ -180,7 +180,7 @@ def test_a_change_carries_into_all_views_and_can_be_undone(tab):
     it.page.wait_for_selector("#changes-note", state="detached")
     it.page.click("#undo")
     it.wait("#changes-note", "1 change")
-    it.page.click("#view-whatif")
+    it.visit("whatif")
     it.page.wait_for_selector("section.whatif")
     it.press("u")  # nothing is left to take back
     it.wait(".changes li", "Head 2 of masked self attention, layer 1 is silenced")
@@ -210,7 +210,7 @@ def test_an_invalid_change_says_so_and_the_others_apply(tab):
     assert it.page.query_selector(".changes li:nth-child(2) .wrong") is None
     mean = shown("gpt").whatif.changed([good])["mean"]
     assert float(it.text("#moved").split()[0]) == pytest.approx(mean, rel=1e-3)
-    it.page.click("#view-attention")
+    it.visit("attention")
     it.page.wait_for_selector("section.attention #matrix")
     assert it.page.query_selector("main .wrong") is None
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from helpers.browsing import WORDS, close, shown
+from helpers.browsing import MODES, WORDS, close, shown
 from helpers.looking import reader
 from helpers.slow import slow_after
 from regard.models import GPT, GPTConfig
@@ -52,6 +52,8 @@ def test_a_frame_is_the_page_and_stays_by_itself(browser, tmp_path):
     w = it.trace["blocks.1.attn.weights"][2]
     assert close(inside.locator(".twin tbody tr").nth(4).locator("td").nth(1).text_content(), float(w[4, 1]))
     for view in ("next", "walk", "map", "take"):
+        if view in MODES:
+            inside.locator(f"#mode-{MODES[view]}").click()
         inside.locator(f"#view-{view}").click()
         inside.locator(f"section.{view}").wait_for()
     inside.locator("#view-attention").click()

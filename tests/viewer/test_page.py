@@ -55,8 +55,8 @@ def test_every_file_is_known():
         for other in re.findall(r'(?:=>|await) import\("\./([\w.]+)"\)', text):
             loaded |= imported(other)
     assert loaded == set(files)  # no module is left over
-    app = (PAGE_FOLDER / "app.js").read_text("utf-8")
-    assert tuple(re.findall(r'^  \{ name: "(\w+)", title: ', app, re.MULTILINE)) == VIEWS
+    views = (PAGE_FOLDER / "views.js").read_text("utf-8")
+    assert tuple(re.findall(r'^  \{ name: "(\w+)", title: ', views, re.MULTILINE)) == VIEWS
 
 
 def test_no_text_is_parsed_as_html_and_nothing_is_loaded_from_elsewhere():

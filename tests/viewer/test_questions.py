@@ -111,7 +111,7 @@ def test_when_did_it_learn_this(tab, tmp_path):
             assert int(row[2]) == 1 + int((logits > logits[token]).sum())
             assert row[3] == model.tokenizer.tokens([int(logits.argmax())])[0]
         assert "step 3" in by.it.text("#when .sentence")
-        by.it.page.click("#view-look")  # the page is still whole
+        by.it.visit("look")  # the page is still whole
         by.it.page.wait_for_selector(".ribbons.strong path")
         assert torch.isfinite(final).all()
 

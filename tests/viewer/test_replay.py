@@ -70,7 +70,7 @@ def opened(tab, folder):
 
 def test_the_slider_replays_every_view(opened):
     tab, model, _ = opened
-    tab.open("#view=training")
+    tab.open("#view=training&layer=1&head=0")
     assert tab.page.get_attribute("#mark", "visibility") == "hidden"
     tab.page.focus("#replay")
     tab.press("ArrowLeft")
@@ -78,24 +78,24 @@ def test_the_slider_replays_every_view(opened):
     tab.page.wait_for_url("**checkpoint=7**")
     tab.page.wait_for_selector("#checkpoint option[value='7']:checked", state="attached")
     assert tab.page.get_attribute("#mark", "visibility") == "visible"
-    tab.page.click("#view-attention")
+    tab.visit("attention")
     tab.page.wait_for_selector("section.attention")
     w = regard.trace(regard.at_step(model, 7), WORDS)["blocks.1.attn.weights"][0]
     assert close(tab.table()[4][2], float(w[4, 2]))
-    tab.page.click("#checkpoint-1")  # the one before, from the bar
+    tab.page.click("#checkpoint-previous")  # the one before, from the bar
     tab.page.wait_for_url("**checkpoint=3**")
     tab.page.wait_for_selector(".twin table", state="detached")
     w = regard.trace(regard.at_step(model, 3), WORDS)["blocks.1.attn.weights"][0]
     assert close(tab.table()[4][2], float(w[4, 2]))
-    tab.page.click("#view-take")
+    tab.visit("take")
     tab.wait("#python", "regard.at_step(regard.load(")
-    tab.page.click("#view-talk")
+    tab.visit("talk")
     tab.page.fill("#asked", WORDS)
     tab.page.click("#say")
     tab.wait(".said", regard.at_step(model, 3).ask(WORDS).strip()[:20])
     tab.page.select_option("#checkpoint", "")
     tab.page.wait_for_url(lambda url: "checkpoint" not in url)
-    tab.page.click("#view-attention")
+    tab.visit("attention")
     tab.page.wait_for_selector("section.attention")
     w = regard.trace(model, WORDS)["blocks.1.attn.weights"][0]
     assert close(tab.table()[4][2], float(w[4, 2]))
@@ -119,3 +119,4 @@ def test_nothing_to_replay_is_told(tab, folder, tmp_path):
         it = tab(server.url, "#view=training")
         assert "train.keep" in it.text("section.training")
         assert it.page.query_selector("#checkpoint, #replay") is None
+        it.page.wait_for_selector("#scene .stage", state="attached")  # which the server still answers

@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.browsing import Session, axe_violations, close, number, shown
-from helpers.looking import noise, seer
+from helpers.browsing import WORDS, Session, axe_violations, close, number, shown
+from helpers.looking import noise, reader, seer
 from helpers.serving import serve_session
 from helpers.slow import slow_after
 
@@ -207,11 +207,11 @@ def test_the_selected_token_and_head_stay_selected(tab):
         "#strip button", "all => all.map(b => Number(b.style.getPropertyValue('--weight')))"
     )
     assert lit == pytest.approx(weights.tolist(), abs=1e-5)
-    it.page.click("#view-attention")
+    it.visit("attention")
     it.wait("h2", f"layer {layer}, head 1")
     assert it.text(".readout").startswith("query brown, key ")
     assert it.page.get_attribute("#strip-text-2", "aria-pressed") == "true"
-    it.page.click("#view-next")
+    it.visit("next")
     it.wait("h2", "brown")
 
 
@@ -357,3 +357,18 @@ def test_a_few_large_numbers_do_not_hide_the_others(tab):
     }"""
     assert it.page.evaluate(script, 500) > 50
     assert it.page.evaluate(script, 1) > 100
+
+
+def test_the_head_of_a_block_covers_no_token(tab):
+    """Its buttons take as many lines as they need, of which the tokens know."""
+    with serve_session(Session(reader("write", "gpt", dim=22, heads=11), WORDS)) as server:
+        it = tab(server.url)
+        for width in (390, 800, 1120, 1440):
+            it.page.set_viewport_size({"width": width, "height": 800})
+            it.turn("#view=look")
+            it.page.wait_for_selector(".queries .chip")
+            head, chip = (
+                it.page.locator(one).first.bounding_box() for one in (".card-head", ".queries .chip")
+            )
+            assert head["y"] + head["height"] <= chip["y"], width
+        it.page.set_viewport_size({"width": 1280, "height": 720})

@@ -35,7 +35,7 @@ def check(tab, state, space):
     """PNG, SVG and CSV can be read by other programs, and the Python lines run."""
     tab.turn(f"#{state}")
     tab.page.wait_for_timeout(100)  # a canvas is drawn when its size is known
-    tab.page.click("#view-take")
+    tab.visit("take")
     tab.page.wait_for_selector("#python")
     rows = len(tab.page.query_selector_all("section.take .row")) - 1
     assert rows >= 1
@@ -72,7 +72,7 @@ def test_export_of_a_training_run(tab, tmp_path):
         it.turn("#view=talk")
         it.page.click("#say")
         it.page.wait_for_selector(".said")
-        it.page.click("#view-take")
+        it.visit("take")
         it.page.wait_for_selector("#python")
         assert download(it, "#csv").decode().splitlines()[1].startswith(f'"{WORDS}"')
         assert download(it, "#png").startswith(b"\x89PNG")

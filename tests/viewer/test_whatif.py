@@ -305,7 +305,7 @@ def test_all_heads_are_ranked(tab):
     it.page.focus("#effects")
     it.press("ArrowDown", "ArrowRight", "Enter")
     it.wait(".changes li", "Head 1 of masked self attention, layer 1 is silenced")
-    it.page.click("#view-take")
+    it.visit("take")
     it.page.wait_for_selector("#python")
     assert 'with regard.change(model, silence={"blocks.1.attn":[1]}):' in it.text("#python")
 

@@ -1,89 +1,26 @@
 /* The page. The address holds what is looked at, so that a link opens the same view again. */
 
 import {
-  alertBox, fileKind, formatCount, h, label, messageOf, scrollInside, shortPath, stepMenu, toBase64,
+  alertBox, fileKind, formatCount, h, label, messageOf, shortPath, stepMenu, toBase64,
 } from "./dom.js";
 import { LiveInput } from "./input.js";
 import { listenToKeys } from "./keys.js";
-import { look } from "./scene.js";
+import { pointAt } from "./scene.js";
 import {
-  allAttentions, canUndo, readChanges, selectHead, selectedToken, setChanges, undoChange,
+  canUndo, readChanges, selectHead, selectedToken, setChanges, undoChange,
 } from "./selection.js";
 import { openSource, StatusError } from "./source.js";
 import { showStrip } from "./strip.js";
+import { hasAttention, listViews, showViews, titleOf } from "./views.js";
 
-const OUTPUT_TITLES = { next: "Next token", fill: "Words", classes: "Classes" };
-
-/**
- * @typedef {object} ViewEntry
- * @property {string} name
- * @property {string | ((app: App) => string)} title
- * @property {(app: App) => unknown} applies whether this model has the view
- * @property {() => Promise<any>} load only the first view is loaded from the start
- */
-
-/** @type {ViewEntry[]} */
-const VIEWS = [
-  { name: "look", title: "Scene", applies: () => true, load: async () => ({ look }) },
-  { name: "attention", title: "Attention", applies: hasAttention, load: () => import("./attention.js") },
-  { name: "alignment", title: "Alignment", applies: alignsText, load: () => import("./alignment.js") },
-  { name: "picture", title: "Picture", applies: seesPicture, load: () => import("./picture.js") },
-  { name: "map", title: "Map", applies: () => true, load: () => import("./map.js") },
-  { name: "walk", title: "Step by step", applies: () => true, load: () => import("./walk.js") },
-  { name: "next", title: outputTitle, applies: hasOutputs, load: () => import("./next.js") },
-  { name: "space", title: "Space", applies: () => true, load: () => import("./space.js") },
-  { name: "whatif", title: "What if", applies: () => true, load: () => import("./whatif.js") },
-  { name: "compare", title: "Compare", applies: () => true, load: () => import("./compare.js") },
-  { name: "talk", title: "Talk", applies: takesText, load: () => import("./talk.js") },
-  { name: "take", title: "Take away", applies: () => true, load: () => import("./take.js") },
-  { name: "training", title: "Training", applies: hasLog, load: () => import("./training.js") },
-];
-/** @type {[group: string, first: string][]} */
-const GROUPS = [["Look", "look"], ["Walk", "walk"], ["Try", "whatif"], ["Train", "training"]];
+const PATIENCE = 250; // milliseconds to wait for the scene's numbers before a motion begins
 // An address without a view that selects something of an attention opens that, as it did before the scene.
 const OF_ATTENTION = ["part", "layer", "head", "form", "at", "cell", "by"];
-
-/** @param {App} app */
-function hasAttention({ manifest }) {
-  return allAttentions(manifest).length > 0;
-}
-
-/** @param {App} app */
-function alignsText({ manifest }) {
-  return manifest.attentions.cross && !manifest.grid;
-}
-
-/** @param {App} app */
-function seesPicture({ manifest }) {
-  return allAttentions(manifest).length > 0 && manifest.grid;
-}
-
-/** @param {App} app */
-function hasOutputs({ manifest }) {
-  return manifest.outputs;
-}
-
-/** @param {App} app */
-function outputTitle({ manifest }) {
-  return manifest.outputs ? OUTPUT_TITLES[manifest.outputs.kind] : "";
-}
-
-/** @param {App} app */
-function takesText({ manifest }) {
-  return source.live && !manifest.model.sees;
-}
-
-/** @param {App} app */
-function hasLog({ manifest }) {
-  return manifest.logged;
-}
 
 /** @type {(id: string) => HTMLElement | null} */
 const findId = (id) => document.getElementById(id);
 /** @type {(id: string) => HTMLElement} an element of index.html */
 const byId = (id) => /** @type {HTMLElement} */ (findId(id));
-/** @param {ViewEntry} view */
-const titleOf = ({ title }) => (typeof title === "string" ? title : title(app));
 
 const saved = findId("kept");
 const source = openSource(saved && JSON.parse(saved.textContent ?? ""));
@@ -97,6 +34,7 @@ const app = {
   current: null,
   dropped: null,
   go,
+  point: pointAt,
 };
 
 /** @returns {State} */
@@ -105,16 +43,22 @@ const readAddress = () => Object.fromEntries(new URLSearchParams(location.hash.s
 /** @param {State} state */
 const writeAddress = (state) => `#${new URLSearchParams(/** @type {Record<string, string>} */ (state))}`;
 
-/**
- * Change the state; null removes a key. `quiet`: the view has already drawn the change.
- * @type {Go}
- */
-function go(changes, { quiet = false, replace = quiet } = {}) {
+/** @type {(changes: StateChanges) => State} */
+function applyChanges(changes) {
   const state = { ...app.state };
   for (const [name, value] of Object.entries(changes)) {
     if (value === null || value === undefined || value === "") delete state[name];
     else state[name] = String(value);
   }
+  return state;
+}
+
+/**
+ * Change the state; null removes a key. `quiet`: the view has already drawn the change.
+ * @type {Go}
+ */
+function go(changes, { quiet = false, replace = quiet } = {}) {
+  const state = applyChanges(changes);
   app.state = state;
   const address = writeAddress(state);
   const write = replace ? "replaceState" : "pushState";
@@ -166,28 +110,34 @@ async function show() {
     if (app.state.tour) await (await import("./tours.js")).enterTour(app);
     if (!await traceInput(mine)) return; // a step may change the model
     showCheckpoints();
-    const views = VIEWS.filter((view) => view.applies(app));
+    const views = listViews(app);
     const usual = OF_ATTENTION.some((name) => name in app.state) && hasAttention(app) ? "attention" : "look";
     const named = app.state.view ?? usual;
     const chosen = views.find(({ name }) => name === named) ?? views[0];
-    showViews(views, chosen);
+    showViews(byId("views"), app, chosen, (changes) => writeAddress(applyChanges(changes)));
     /** @type {View} */
     const view = (await chosen.load())[chosen.name];
     if (chosen.name !== "take") app.current = null;
-    const root = h("section", { class: chosen.name, "aria-label": titleOf(chosen) });
+    const root = h("section", { class: chosen.name, "aria-label": titleOf(chosen, app) });
     await view.show(root, app);
     if (mine !== turn) return;
     const moved = app.view !== view;
-    app.view = view;
-    document.body.dataset.view = chosen.name;
     document.body.classList.toggle("present", Boolean(app.state.present));
     const side = hasAttention(app) ? selectHead(app).attention.rows : app.manifest.outputs?.rows ?? null;
     showStrip(byId("strip"), app, side, selectedToken(app, side));
-    replaceView(main, root, moved);
+    const isFirst = !app.view;
+    app.view = view;
+    await inMotion(moved && !isFirst, () => {
+      if (mine !== turn) return;
+      document.body.dataset.view = chosen.name;
+      replaceView(main, root, moved);
+      return placeScene(chosen.name, () => mine === turn);
+    });
+    if (mine !== turn) return;
     byId("tour").hidden = !app.state.tour && !app.state.tours;
     if (!byId("tour").hidden) (await import("./tours.js")).showTour(byId("tour"), app);
     if (source.live && app.manifest.film?.length) (await import("./film.js")).showFilm(byId("film"), app);
-    document.title = `${titleOf(chosen)} · Regard`;
+    document.title = `${titleOf(chosen, app)} · Regard`;
   } catch (error) {
     if (mine !== turn) return;
     if (error instanceof StatusError && error.status === 410 && traced) { // dropped, or the server is another
@@ -204,6 +154,33 @@ async function show() {
 }
 
 /**
+ * Beside a panel, the scene stays.
+ * @type {(name: string, isWanted: () => boolean) => Promise<void>}
+ */
+async function placeScene(name, isWanted) {
+  const root = byId("scene");
+  root.hidden = name === "look";
+  if (root.hidden) root.replaceChildren();
+  else await (await import("./beside.js")).showBeside(root, app, traced ?? "", isWanted);
+}
+
+/**
+ * Change what is shown: the scene moves to its new place, where browsers can do that.
+ * @type {(moves: boolean, change: () => Promise<void> | void) => Promise<void>}
+ */
+async function inMotion(moves, change) {
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (!moves || still || !document.startViewTransition) {
+    change();
+    return;
+  }
+  const late = new Promise((done) => { setTimeout(done, PATIENCE); });
+  const transition = document.startViewTransition(async () => { await Promise.race([change(), late]); });
+  transition.ready.catch(() => {}); // left out where the tab can't be seen
+  await transition.updateCallbackDone;
+}
+
+/**
  * Put a view in its place. Neither the focus nor what stands under the reader's eyes moves, unless it is
  * another view.
  * @type {(main: HTMLElement, root: HTMLElement, moved: boolean) => void}
@@ -212,39 +189,15 @@ function replaceView(main, root, moved) {
   const focused = document.activeElement;
   const inside = main.contains(focused) && focused !== main;
   const inCell = inside && focused?.closest(".cell");
-  const top = window.scrollY;
+  const [top, inner] = [window.scrollY, main.scrollTop];
   main.style.minHeight = `${main.offsetHeight}px`; // until the canvases have their size
   main.replaceChildren(root);
   const again = findId(focused?.id ?? "") ?? (inCell ? root.querySelector(".cell") : null) ?? main;
   const place = /** @type {HTMLElement | SVGElement} */ (again);
   if (inside) place.focus({ preventScroll: true });
   window.scrollTo(0, moved ? 0 : top);
+  main.scrollTop = moved ? 0 : inner;
   requestAnimationFrame(() => requestAnimationFrame(() => { main.style.minHeight = ""; }));
-}
-
-/** @type {(views: ViewEntry[], chosen: ViewEntry) => void} */
-function showViews(views, chosen) {
-  const link = (/** @type {ViewEntry} */ view) => h("a", {
-    href: writeAddress({ ...app.state, view: view.name }),
-    id: `view-${view.name}`,
-    "aria-current": view === chosen ? "page" : null,
-    onclick: (/** @type {MouseEvent} */ event) => {
-      if (event.metaKey || event.ctrlKey) return;
-      event.preventDefault();
-      go({ view: view.name });
-    },
-  }, titleOf(view));
-  const starts = GROUPS.map(([, first]) => VIEWS.findIndex(({ name }) => name === first));
-  byId("views").replaceChildren(...GROUPS.map(([title], g) => {
-    const members = views.filter((view) => {
-      const at = VIEWS.indexOf(view);
-      return at >= starts[g] && at < (starts[g + 1] ?? VIEWS.length);
-    });
-    const isOpen = members.includes(chosen);
-    const attributes = { class: `group${isOpen ? " open" : ""}`, role: "group", "aria-label": title };
-    return members.length ? h("span", attributes, h("b", {}, title), members.map(link)) : "";
-  }));
-  scrollInside(byId("views"), byId("views").querySelector("[aria-current]"));
 }
 
 /** What stands around a view: the model, its checkpoint, the input, and how exact the numbers are. */

@@ -281,7 +281,7 @@ export function stepMenu(words, id, values, chosen, choose) {
   const at = values.findIndex(([value]) => String(value) === String(chosen));
   /** @type {(by: number, sign: string, title: string) => HTMLButtonElement} */
   const step = (by, sign, title) => h("button", {
-    type: "button", class: "step", id: `${id}${by}`, title, "aria-label": title,
+    type: "button", class: "step", id: `${id}-${by < 0 ? "previous" : "next"}`, title, "aria-label": title,
     disabled: !values[at + by], onclick: () => choose(values[at + by][0]),
   }, sign);
   return h("span", { class: "choice" }, h("label", { for: id }, words),

@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { undoChange } from "./selection.js";
+import { listViews } from "./views.js";
 
 const KEYS = [
   ["arrow keys", "move over a matrix, or between tabs"],
@@ -15,7 +16,7 @@ const KEYS = [
   ["t", "guided tours; n and p go on and back"],
   ["f", "larger, for a projector"],
   ["u", "undo the last change of What if"],
-  ["Escape", "close the sum behind a number, or this list"],
+  ["Escape", "close the sum behind a number, this list, or a panel beside the scene"],
 ];
 
 function showKeys() {
@@ -26,12 +27,22 @@ function showKeys() {
   dialog.showModal();
 }
 
-/** @param {(at: number, count: number) => number} which the number of a view, from that of the present one */
-function openView(which) {
-  /** @type {NodeListOf<HTMLElement>} */
-  const found = document.querySelectorAll("#views a");
-  const links = [...found];
-  links[which(links.findIndex((link) => link.hasAttribute("aria-current")), links.length)]?.click();
+/** @type {(app: App, which: (at: number, count: number) => number) => void} */
+function openView(app, which) {
+  const names = listViews(app).map(({ name }) => name);
+  const to = names[which(names.indexOf(document.body.dataset.view ?? ""), names.length)];
+  if (to) app.go({ view: to });
+}
+
+/**
+ * A key for the scene, beside a panel that has no use for it.
+ * @type {(key: string, app: App) => boolean}
+ */
+function besideKey(key, app) {
+  if (document.body.dataset.view === "look") return false;
+  if (key === "Escape") app.go({ view: "look" });
+  else import("./beside.js").then(({ sceneKey }) => sceneKey(key));
+  return key === "Escape";
 }
 
 /**
@@ -57,10 +68,10 @@ function handleKey(event, app) {
   else if (event.key === "t") app.go({ tours: app.state.tours ? null : "1", tour: null, stop: null });
   else if (event.key === "f") app.go({ present: app.state.present ? null : "1" }, { replace: true });
   else if (event.key === "u") undoChange(app);
-  else if (/^\d$/.test(event.key)) openView(() => (Number(event.key) || 10) - 1);
-  else if (event.key === "v") openView((at, count) => (at + 1) % count);
-  else if (event.key === "V") openView((at, count) => (at + count - 1) % count);
-  else if (!tourKey(event.key, app) && !app.view?.key?.(event.key, app)) return;
+  else if (/^\d$/.test(event.key)) openView(app, () => (Number(event.key) || 10) - 1);
+  else if (event.key === "v") openView(app, (at, count) => (at + 1) % count);
+  else if (event.key === "V") openView(app, (at, count) => (at + count - 1) % count);
+  else if (!tourKey(event.key, app) && !app.view?.key?.(event.key, app) && !besideKey(event.key, app)) return;
   event.preventDefault();
 }
 

@@ -6,6 +6,7 @@ import {
   svgRoot, tableTwin, tabs,
 } from "./dom.js";
 import { drawLens } from "./lens.js";
+import { usualToken } from "./scene_data.js";
 import { heading, selectedToken } from "./selection.js";
 import { softmax } from "./softmax.js";
 
@@ -65,9 +66,7 @@ export function selectRow(app) {
   const outputs = /** @type {Outputs} */ (manifest.outputs);
   const tokens = outputs.rows ? manifest.tokens[outputs.rows] : null;
   if (!tokens) return { outputs, tokens: null, at: 0 };
-  const isLast = outputs.kind === "next" && !manifest.tokens.written;
-  const usual = isLast ? tokens.length - 1 : Math.max(0, tokens.indexOf("[MASK]"));
-  const token = selectedToken(app, outputs.rows) ?? usual;
+  const token = selectedToken(app, outputs.rows) ?? usualToken(manifest, outputs.rows ?? "") ?? 0;
   return { outputs, tokens, at: clampIndex(state.row, tokens.length, token) };
 }
 

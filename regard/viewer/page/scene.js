@@ -62,60 +62,91 @@ export const look = {
     return true;
   },
 
-  point(side, i) {
-    current?.light(i !== null && side === lastScene?.queries.side ? i : null);
-  },
-
   async show(root, app) {
-    const focused = document.activeElement?.closest(".stage") ? document.activeElement.id : "";
     app.go(completeState(app), { quiet: true });
-    const scene = await readScene(app);
-    app.go({ token: scene.token }, { quiet: true });
-    const name = depthOf(app);
-    const depth = await readDepth(app, scene, name);
-    lastScene = scene;
-    const layer = h("div", { class: `layer ${name}` });
-    const stage = h("div", { class: "stage" }, layer);
-    const sentence = h("p", { class: "sentence", id: "sentence", "aria-live": "polite" });
-    const before = drawn;
-    drawn = { depth: name, layer };
-    let [width, height] = [0, 0];
-    /** @type {((query: number) => void) | void} */
-    let light;
-    const say = (/** @type {number} */ query) => {
-      sentence.replaceChildren(...depth.sentence(query).filter((child) => child !== null).map((child) =>
-        (child instanceof Node ? child : String(child))));
-      lightStrip(scene.keys.side, scene.weightsOf(query));
-    };
-    new ResizeObserver(() => { // once it is left, the picture stays as it is: it moves away in a zoom
-      if (!stage.isConnected || (stage.clientWidth === width && stage.clientHeight === height)) return;
-      const isFirst = width === 0;
-      [width, height] = [stage.clientWidth, stage.clientHeight];
-      const active = isFirst ? focused : layer.querySelector(":focus")?.id;
-      layer.replaceChildren();
-      light = depth.draw(layer, width, height);
-      say(scene.token);
-      if (isFirst) zoom(stage, layer, before, name);
-      if (active) document.getElementById(active)?.focus({ preventScroll: true });
-    }).observe(stage);
-    current = {
-      light: (query) => {
-        light?.(query ?? scene.token);
-        say(query ?? scene.token);
-      },
-    };
-    say(scene.token);
-    const title = `${headName(scene)}: who looks at whom`;
-    const csv = () => weightTable(depth.shown ?? scene);
-    app.current = { name: "look", csv, ...depth.output };
-    const table = scene.attention ? tableTwin(title, csv)
-      : tableTwin("The parts of this model", () => partTable(scene));
-    root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
-      h("div", { class: "above" }, crumbs(app, scene, name),
-        h("span", { class: "row" }, depth.menu, questionMenu(app, scene), tourButton(app))), sentence,
-      stage, h("div", { class: "below" }, evidence(scene), table));
+    await drawScene(root, app, false);
   },
 };
+
+/**
+ * A token of a side is pointed at; null: no longer.
+ * @type {(side: string, i: number | null) => void}
+ */
+export const pointAt = (side, i) =>
+  current?.light(i !== null && side === lastScene?.queries.side ? i : null);
+
+/**
+ * The keys of the scene beside a panel, which Escape closes.
+ * @type {(key: string, app: App) => boolean}
+ */
+export const besideKey = (key, app) => key !== "Escape" && Boolean(look.key?.(key, app));
+
+/**
+ * Draw the depth that the address names; beside a panel, without what only the scene alone has.
+ * @type {(root: HTMLElement, app: App, beside: boolean) => Promise<void>}
+ */
+export async function drawScene(root, app, beside) {
+  const focused = document.activeElement?.closest(".stage") ? document.activeElement.id : "";
+  const scene = await readScene(app);
+  app.go({ token: scene.token }, { quiet: true });
+  const name = depthOf(app);
+  const depth = await readDepth(app, scene, name);
+  lastScene = scene;
+  const above = (/** @type {Child[]} */ ...more) =>
+    h("div", { class: "above" }, crumbs(app, scene, name), h("span", { class: "row" }, depth.menu, more));
+  const picture = drawStage(scene, depth, name, focused);
+  if (beside) {
+    const onclick = () => app.go({ view: "look" });
+    root.append(above(h("button", { type: "button", id: "whole", onclick }, "Whole scene")), ...picture);
+    return;
+  }
+  const csv = () => weightTable(depth.shown ?? scene);
+  app.current = { name: "look", csv, ...depth.output };
+  const table = scene.attention ? tableTwin(`${headName(scene)}: who looks at whom`, csv)
+    : tableTwin("The parts of this model", () => partTable(scene));
+  root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
+    above(questionMenu(app, scene), tourButton(app)), ...picture,
+    h("div", { class: "below" }, evidence(scene), table));
+}
+
+/**
+ * The picture, which is drawn when its size is known, and the sentence above it.
+ * @type {(scene: Scene, depth: Depth, name: string, focused: string) => HTMLElement[]}
+ */
+function drawStage(scene, depth, name, focused) {
+  const layer = h("div", { class: `layer ${name}` });
+  const stage = h("div", { class: "stage" }, layer);
+  const sentence = h("p", { class: "sentence", id: "sentence", "aria-live": "polite" });
+  const before = drawn;
+  drawn = { depth: name, layer };
+  let [width, height] = [0, 0];
+  /** @type {((query: number) => void) | void} */
+  let light;
+  const say = (/** @type {number} */ query) => {
+    sentence.replaceChildren(...depth.sentence(query).filter((child) => child !== null).map((child) =>
+      (child instanceof Node ? child : String(child))));
+    lightStrip(scene.keys.side, scene.weightsOf(query));
+  };
+  new ResizeObserver(() => { // once it is left, the picture stays as it is: it moves away in a zoom
+    if (!stage.isConnected || (stage.clientWidth === width && stage.clientHeight === height)) return;
+    const isFirst = width === 0;
+    [width, height] = [stage.clientWidth, stage.clientHeight];
+    const active = isFirst ? focused : layer.querySelector(":focus")?.id;
+    layer.replaceChildren();
+    light = depth.draw(layer, width, height);
+    say(scene.token);
+    if (isFirst) zoom(stage, layer, before, name);
+    if (active) document.getElementById(active)?.focus({ preventScroll: true });
+  }).observe(stage);
+  current = {
+    light: (query) => {
+      light?.(query ?? scene.token);
+      say(query ?? scene.token);
+    },
+  };
+  say(scene.token);
+  return [sentence, stage];
+}
 
 const PAPER = 1020; // pixels of a page across, without its margins
 

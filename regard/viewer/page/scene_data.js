@@ -107,7 +107,7 @@ function answerRow(manifest, side, token) {
  * without one, null: that depends on where its patches look.
  * @type {(manifest: Manifest, side: string) => number | null}
  */
-function usualToken(manifest, side) {
+export function usualToken(manifest, side) {
   const { tokens, outputs } = manifest;
   const words = tokens[side] ?? [];
   const { grid, before } = sideOf(manifest, side);

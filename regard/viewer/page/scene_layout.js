@@ -19,8 +19,10 @@ export const GAP = 9;
 const MARGIN = 20;
 const [LEAST_ROW, MOST_ROW] = [22, 80];
 const RIBBONS = 140; // pixels that they need
+const [LEAST_PICTURE, LEAST_CARD] = [180, 300];
+const LEAST_HEAD = 26; // pixels of the image of a head with its frame
 const NARROW = 720; // pixels, below which the answer is under the tokens
-const [TOP, WIDE_TOP] = [112, 96]; // of the first row
+const [TOP, WIDE_TOP] = [112, 96]; // of the first row, below two lines of buttons, or one
 const FOOT = 140; // below the last row, for the titles of slabs
 
 /**
@@ -88,16 +90,17 @@ function chipWidth(words) {
  * @param {number} width
  * @param {number} height
  * @param {boolean} [narrow] also where the other parts of the model would leave no room for the ribbons
+ * @param {number} [top] of the first row
  * @returns {Plan}
  */
-export function planScene(scene, width, height, narrow = width < NARROW) {
+export function planScene(scene, width, height, narrow = width < NARROW, top = narrow ? TOP : WIDE_TOP) {
   const { items, open, keys, queries } = scene;
   const before = narrow ? [] : foldItems(items.slice(0, open));
   const after = narrow ? [] : foldItems(items.slice(open + 1));
   const [innerBefore, innerAfter] = narrow ? [[], []] : splitBoxes(scene);
   const answer = answerBox(scene, width, height, narrow);
   const bottom = narrow ? answer.y - 52 : height - 20;
-  const [top, end] = narrow ? [TOP, bottom] : [WIDE_TOP, bottom - FOOT];
+  const end = narrow ? bottom : bottom - FOOT;
   const right = narrow ? width - 8 : answer.x - 24 - after.length * (SLAB + GAP);
   const most = Math.max(3, Math.floor((end - top) / LEAST_ROW));
   const keyShown = pickTokens(keys.tokens.length, most, scene.token, scene.weightsOf(scene.token));
@@ -106,19 +109,25 @@ export function planScene(scene, width, height, narrow = width < NARROW) {
   const longest = narrow ? width * 0.27 : 170;
   const widthOf = (/** @type {SceneSide} */ side, /** @type {number[]} */ shown) =>
     Math.max(52, Math.min(longest, chipWidth(shown.map((i) => chipWords(side, i)))));
+  const queryWidth = widthOf(queries, queryShown);
   const keyX = narrow ? 14 : MARGIN;
   const above = keys.before ? 34 : 0; // for the class token
   const room = bottom - top - 20 - above;
-  const side = Math.min(narrow ? width * 0.56 : width * 0.3, room);
+  const inner = innerBefore.length + innerAfter.length;
+  const taken = MARGIN + 22 + (before.length + inner) * (SLAB + GAP) + 16 + RIBBONS + queryWidth + 14;
+  const side = Math.min(narrow ? width * 0.56 : Math.min(width * 0.3, right - taken), room);
   const middle = top + above + room / 2;
   const picture = keys.grid ? { x: keyX, y: middle - side / 2, width: side, height: side } : null;
   const keyWidth = picture ? side : widthOf(keys, keyShown);
   const beforeX = keyX + keyWidth + (narrow ? 0 : 22);
   const cardX = beforeX + before.length * (SLAB + GAP);
-  const queryWidth = widthOf(queries, queryShown);
   const queryX = right - 14 - queryWidth - innerAfter.length * (SLAB + GAP);
   const left = (narrow ? cardX + 4 : cardX + 16) + innerBefore.length * (SLAB + GAP);
-  if (!narrow && queryX - left < RIBBONS) return planScene(scene, width, height, true);
+  const leastCard = (scene.attention?.heads ?? 1) > 1 ? LEAST_CARD : 0; // for the images of heads
+  const tooSmall = queryX - left < RIBBONS || right - cardX < leastCard || (picture && side < LEAST_PICTURE);
+  if (!narrow && tooSmall) return planScene(scene, width, height, true);
+  const isTight = top < TOP && roomForHeads(scene, right - cardX) < 0;
+  if (isTight) return planScene(scene, width, height, narrow, TOP);
   return {
     scene, width, height, narrow, top, bottom, end, before, after, beforeX, innerBefore, innerAfter, answer,
     card: { x: narrow ? 6 : cardX, y: 14, width: right - (narrow ? 6 : cardX), height: bottom - 6 },
@@ -127,6 +136,13 @@ export function planScene(scene, width, height, narrow = width < NARROW) {
     queryRows: rowsAt(queryShown, queryX - 8, top, end),
   };
 }
+
+/**
+ * Pixels that are left in the first line of a card if the images of the heads stand there, too.
+ * @type {(scene: Scene, width: number) => number}
+ */
+export const roomForHeads = ({ attention }, width) =>
+  width - 350 - (attention && attention.heads > 1 ? LEAST_HEAD * attention.heads : 0);
 
 /** @type {(scene: Scene, width: number, height: number, narrow: boolean) => Box} */
 function answerBox({ answers }, width, height, narrow) {

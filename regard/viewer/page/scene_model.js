@@ -4,7 +4,7 @@ import { imageCanvas, palette, penOf } from "./colour.js";
 import { formatWeight, h, range, s } from "./dom.js";
 import { nameToken, roleWords } from "./describe.js";
 import { largestWeights } from "./scene_data.js";
-import { chipWords, place, planScene } from "./scene_layout.js";
+import { chipWords, place, planScene, roomForHeads } from "./scene_layout.js";
 import { answerPanel, drawPicture, lightKeys, rail, slabs } from "./scene_parts.js";
 import { rove, tokenChanges } from "./strip.js";
 
@@ -58,11 +58,12 @@ export function drawModel(root, scene, app, width, height) {
 }
 
 /**
- * After the picture itself: the numbers that flow.
+ * After the picture itself: the numbers that flow, where it is not only a small picture of it.
  * @type {(app: App, plan: Plan, root: HTMLElement) => Promise<void>}
  */
 async function paintSlabs(app, plan, root) {
-  if (root.isConnected) await (await import("./scene_beads.js")).drawBeads(app, plan, root);
+  if (!root.isConnected || root.closest("[inert]")) return;
+  await (await import("./scene_beads.js")).drawBeads(app, plan, root);
 }
 
 /** @type {(x0: number, y0: number, x1: number, y1: number, thick: number) => string} */
@@ -174,10 +175,10 @@ function chips(app, plan, which) {
       const changes = tokenChanges(app, side.side, i);
       if (changes) app.go(changes, { replace: true });
     },
-    onmouseenter: () => app.view?.point?.(side.side, i),
-    onmouseleave: () => app.view?.point?.(side.side, null),
-    onfocus: () => app.view?.point?.(side.side, i),
-    onblur: () => app.view?.point?.(side.side, null),
+    onmouseenter: () => app.point(side.side, i),
+    onmouseleave: () => app.point(side.side, null),
+    onfocus: () => app.point(side.side, i),
+    onblur: () => app.point(side.side, null),
   }, h("bdi", {}, chipWords(side, i))),
   { x, y: /** @type {Place} */ (rows.at(i))[1] - height / 2, width, height })));
   rove(group);
@@ -195,7 +196,7 @@ function captionList({ scene, keyX, keyWidth, queryX, queryWidth, top, keyRows, 
   const y = picture ? picture.y + picture.height + 4 : above(keyRows);
   const width = Math.max(keyWidth, 110);
   const some = hidden > 0 && !scene.keys.grid
-    ? `${keyRows.shown.length} of ${scene.keys.tokens.length} tokens` : words;
+    ? `${keyRows.shown.length} of ${scene.keys.tokens.length}${keyWidth < 100 ? "" : " tokens"}` : words;
   const list = [place(h("span", { class: "caption" }, some), { x: keyX, y, width })];
   const queryWords = scene.attention ? (same ? "who looks" : "it writes") : "it writes";
   const right = h("span", { class: "caption end" }, queryWords);
@@ -224,17 +225,20 @@ function cardHead(app, { scene, card }) {
   const item = scene.items[scene.open];
   const title = item.layer === null ? item.title : `Block ${item.layer}`;
   const kind = item.boxes.find(({ name }) => scene.attention && name.startsWith(`${scene.attention.name}.`));
-  const words = kind && item.layer !== null && card.width > 460 ? ` ${kind.title.toLowerCase()}` : "";
+  const left = roomForHeads(scene, card.width);
+  const name = kind && item.layer !== null && card.width > 460 ? ` ${kind.title.toLowerCase()}` : "";
+  const words = left - 7 * name.length >= 0 ? name : "";
   const open = h("button", {
     type: "button", id: "open-block", class: "open-block",
     onclick: () => app.go({ depth: "block" }),
   }, h("b", {}, title), words, h("span", { "aria-hidden": "true" }, " ⤢"));
+  const openHead = scene.attention ? h("button", {
+    type: "button", id: "open-head", class: "open-head", onclick: () => app.go({ depth: "head" }),
+  }, scene.attention.heads > 1 ? `Open head ${scene.head}` : "Open the attention",
+  h("span", { "aria-hidden": "true" }, " ⤢")) : null;
+  const heads = headButtons(app, scene, left < 0 ? 0 : card.width - 350 - 7 * words.length);
   const head = h("div", { class: "card-head" }, h("span", { class: "stepper" }, layerButton(app, scene, -1),
-    open, layerButton(app, scene, 1)), headButtons(app, scene, card.width - 350 - 7 * words.length),
-    scene.attention ? h("button", {
-      type: "button", id: "open-head", class: "open-head", onclick: () => app.go({ depth: "head" }),
-    }, scene.attention.heads > 1 ? `Open head ${scene.head}` : "Open the attention",
-    h("span", { "aria-hidden": "true" }, " ⤢")) : null);
+    open, layerButton(app, scene, 1)), left < 0 ? [openHead, heads] : [heads, openHead]);
   return place(head, { x: card.x + 12, y: card.y + 8, width: card.width - 24 });
 }
 

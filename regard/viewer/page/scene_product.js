@@ -24,6 +24,7 @@ import { parsePlace } from "./selection.js";
  * @property {string[]} [columns]
  */
 
+const LONGEST = 3; // times as wide as tall, or as tall as wide, a matrix may be for its numbers
 const TICK = 160; // milliseconds a term, when it plays
 
 /**
@@ -97,16 +98,17 @@ class Drawing {
     const roomWide = width - side - left - 84;
     const roomTall = (narrow ? Math.min(height, width) : height) - low - 110;
     const [T, inner, S] = [c.shape[0], a.shape[1], c.shape[1]];
-    const u = Math.max(1, Math.min(26, (0.45 * Math.min(roomWide, roomTall)) / inner));
-    const most = [Math.min(84, (roomWide - u * inner) / S), Math.min(84, (roomTall - u * inner) / T)];
-    const wide = S * Math.min(most[0], 2 * most[1]);
-    const tall = T * Math.min(most[1], 2 * most[0]);
-    const x0 = left + 16 + Math.max(0, (roomWide - u * inner - wide) / 2);
-    const y0 = 44 + Math.max(0, (roomTall - u * inner - tall) / 2);
-    const [x1, y1] = [x0 + u * inner + 44, y0 + u * inner + 44];
+    const deep = inner * Math.max(1, Math.min(26, (0.45 * roomTall) / inner)); // of the second factor
+    const long = Math.max(inner, Math.min(26 * inner, 0.45 * roomWide, LONGEST * deep)); // of the first
+    const most = [Math.min(84, (roomWide - long) / S), Math.min(84, (roomTall - deep) / T)];
+    const wide = S * Math.min(most[0], LONGEST * most[1]);
+    const tall = T * Math.min(most[1], LONGEST * most[0]);
+    const x0 = left + 16 + Math.max(0, (roomWide - long - wide) / 2);
+    const y0 = 44 + Math.max(0, (roomTall - deep - tall) / 2);
+    const [x1, y1] = [x0 + long + 44, y0 + deep + 44];
     this.boxes = {
-      a: { x: x0, y: y1, width: u * inner, height: tall },
-      b: { x: x1, y: y0, width: wide, height: u * inner },
+      a: { x: x0, y: y1, width: long, height: tall },
+      b: { x: x1, y: y0, width: wide, height: deep },
       c: { x: x1, y: y1, width: wide, height: tall },
     };
     root.append(

@@ -23,16 +23,22 @@ export const attentionParts = ({ attentions }) => /** @type {AttentionPart[]} */
  */
 export const allAttentions = ({ attentions }) => Object.values(attentions).flat();
 
+const PLACES = ["part", "layer", "head", "at", "cell"];
+
 /**
- * The part, layer and head that the address names; without it, the last layer and the first head.
+ * The part, layer and head that the address names: the last layer and the first head, if it names a part of
+ * this; the most telling head, if it names nothing.
  * @param {App} app
- * @param {AttentionPart[]} [parts] among these only
+ * @param {AttentionPart[]} [parts] among these only, and never the most telling one
  */
-export function selectHead({ manifest, state }, parts = attentionParts(manifest)) {
-  const part = parts.find((name) => name === state.part) ?? parts[0];
+export function selectHead({ manifest, state }, parts) {
+  const isOpen = !parts && !PLACES.some((name) => state[name] !== undefined);
+  const named = (isOpen ? manifest.opening : null) ?? state;
+  const among = parts ?? attentionParts(manifest);
+  const part = among.find((name) => name === named.part) ?? among[0];
   const layers = manifest.attentions[part] ?? [];
-  const attention = layers.find(({ layer }) => layer === Number(state.layer)) ?? last(layers);
-  const head = clampIndex(state.head, attention.heads);
+  const attention = layers.find(({ layer }) => layer === Number(named.layer)) ?? last(layers);
+  const head = clampIndex(named.head, attention.heads);
   return { part, layers, layer: attention.layer, attention, head };
 }
 

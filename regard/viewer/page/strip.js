@@ -73,7 +73,7 @@ export function showStrip(root, app, side, token) {
 
 /** @type {(app: App, side: string, i: number, chosen: number | null) => Child[]} */
 function tokenButton(app, side, i, chosen) {
-  const point = (/** @type {number | null} */ at) => () => app.view?.point?.(side, at);
+  const point = (/** @type {number | null} */ at) => () => app.point(side, at);
   return [" ", h("button", {
     type: "button", id: `strip-${side}-${i}`, "data-side": side, "data-token": String(i),
     "aria-pressed": String(i === chosen),

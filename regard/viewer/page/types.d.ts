@@ -516,6 +516,8 @@ interface App {
   current: Output | null;
   go: Go;
   view?: View | null;
+  /** A token of a side is pointed at; null: no longer. */
+  point: (side: string, i: number | null) => void;
   /** Base64 of pictures that the user gave: to trace, to compare with, to take parts from. */
   dropped?: string | null;
   beside?: string | null;
@@ -536,8 +538,6 @@ interface View {
   show: (root: HTMLElement, app: App) => Promise<void> | void;
   /** Returns whether the key was used. */
   key?: (key: string, app: App) => boolean;
-  /** A token of a side is pointed at; null: no longer. */
-  point?: (side: string, i: number | null) => void;
 }
 
 type Child = Node | string | number | null | undefined | Child[];

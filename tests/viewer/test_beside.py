@@ -1,0 +1,163 @@
+"""The scene stays beside every panel: one canvas, with the same token and head selected everywhere."""
+
+import pytest
+
+from helpers.browsing import VIEWS, axe_violations, shown
+from helpers.slow import slow_after
+
+WIDE = {"viewport": {"width": 1440, "height": 900}}
+BOXES = """() => ["#scene .stage", "main section"].map((one) => {
+  const { left, right, top, bottom } = document.querySelector(one).getBoundingClientRect();
+  return { left, right, top, bottom };
+})"""
+STATE = "() => Object.fromEntries(new URLSearchParams(location.hash.slice(1)))"
+
+
+def ribbons(it):
+    """The weights on the strong ribbons of the scene, by key."""
+    it.page.wait_for_selector(".ribbons.strong path")
+    script = "all => all.map(p => [Number(p.dataset.of), Number(p.dataset.weight)])"
+    return dict(it.page.eval_on_selector_all(".ribbons.strong path", script))
+
+
+def check(it, kind, head, token):
+    """The scene has the weights of this head and token, in the layer that the address names."""
+    name = shown(kind).manifest["attentions"]["masked"][int(it.page.evaluate(STATE)["layer"])]["name"]
+    row = shown(kind).trace[f"{name}.weights"][head, token].tolist()
+    assert ribbons(it) == {i: pytest.approx(w, abs=1e-6) for i, w in enumerate(row) if w >= 0.01}
+
+
+def test_a_panel_opens_beside_the_scene_and_both_select(tab):
+    it = tab("gpt", **WIDE)
+    it.page.click("#strip-text-3")
+    it.page.click("#head-1")
+    it.page.wait_for_selector("#head-1[aria-pressed=true]")
+    it.visit("attention")
+    it.page.wait_for_selector("#scene .stage")
+    scene, panel = it.page.evaluate(BOXES)
+    assert scene["right"] <= panel["left"]
+    assert scene["right"] - scene["left"] > 500
+    it.wait("main h2", "head 1")
+    check(it, "gpt", 1, 3)
+    it.page.click("#scene #head-2")  # in the scene
+    it.wait("main h2", "head 2")
+    it.page.wait_for_selector("#scene #head-2[aria-pressed=true]")
+    check(it, "gpt", 2, 3)
+    it.page.click("#head-previous")  # in the panel
+    it.page.wait_for_selector("#scene #head-1[aria-pressed=true]")
+    it.page.click("#queries-4")
+    it.page.wait_for_selector("#strip-text-4[aria-pressed=true]")
+    it.page.wait_for_selector("#scene #queries-4[aria-pressed=true]")
+    check(it, "gpt", 1, 4)
+    it.page.go_back()  # before the token: selecting replaces the address, opening a panel adds to it
+    it.page.wait_for_selector("main section.look")
+    assert not it.page.is_visible("#scene")
+
+
+def test_depths_beside_a_panel(tab):
+    it = tab("gpt", "#view=next&depth=head", **WIDE)
+    it.page.wait_for_selector("#scene .layer.head")
+    it.press("-")
+    it.page.wait_for_selector("#scene .layer.block:only-child")
+    assert it.page.query_selector("section.next")
+    it.press("+")
+    it.page.wait_for_selector("#scene .layer.head:only-child")
+    it.press("Escape")
+    it.page.wait_for_selector("main section.look .layer.head")
+    assert it.page.evaluate(STATE)["depth"] == "head"
+
+
+def test_keys_that_a_panel_does_not_use_are_the_scenes(tab):
+    it = tab("gpt", "#view=take&layer=1&head=0&token=2", **WIDE)
+    it.page.wait_for_selector("#scene #head-0[aria-pressed=true]")
+    it.press("n")
+    it.page.wait_for_selector("#scene #head-1[aria-pressed=true]")
+    check(it, "gpt", 1, 2)
+
+
+def test_a_panel_opens_on_the_same_head_as_the_scene(tab):
+    where = shown("gpt").manifest["opening"]
+    it = tab("gpt", "#view=attention", **WIDE)
+    it.wait("main h2", f"layer {where['layer']}, head {where['head']}")
+    it.page.wait_for_selector(f"#scene #head-{where['head']}[aria-pressed=true]")
+
+
+@pytest.mark.parametrize("width", slow_after(2, [320, 1440, 390, 760, 1120, 1399, 2560]))
+def test_bar_and_panels_fit_the_window(tab, width):
+    it = tab("transformer", viewport={"width": width, "height": 800})
+    for view in VIEWS["transformer"]:
+        it.turn(f"#view={view}")
+        if view != "look":
+            it.page.wait_for_selector("#scene .stage .layer > *", state="attached")
+            assert it.page.query_selector(
+                "#scene .stage[inert]" if width < 1400 else "#scene .stage:not([inert])"
+            )
+        assert it.page.evaluate("document.documentElement.scrollWidth") <= width, view
+        links = it.page.eval_on_selector_all("nav a", "all => all.map(a => a.getBoundingClientRect().right)")
+        assert max(links) <= width, view
+        assert not it.page.eval_on_selector("#views", "nav => nav.scrollWidth > nav.clientWidth")
+
+
+def test_a_small_scene_leads_back_to_it(tab):
+    it = tab("gpt", "#view=next", viewport={"width": 390, "height": 844})
+    it.page.wait_for_selector("#scene .stage[inert] .chip", state="attached")
+    stage = it.page.locator("#scene .stage").bounding_box()
+    assert stage["height"] < 120
+    it.page.mouse.click(stage["x"] + 40, stage["y"] + 40)
+    it.page.wait_for_selector("main section.look")
+    it.visit("next")
+    it.page.focus("#whole")
+    it.press("Enter")
+    it.page.wait_for_selector("main section.look")
+
+
+def test_old_addresses_open_their_panel_in_its_mode(tab):
+    it = tab("transformer")
+    for address, view, mode in (
+        ("#layer=1&head=0", "attention", "look"),
+        ("#view=walk&step=logits", "walk", "walk"),
+        ("#view=talk", "talk", "try"),
+    ):
+        it.turn(address)
+        it.page.wait_for_selector(f"section.{view}")
+        assert it.page.query_selector(f"#view-{view}[aria-current=page]")
+        assert it.page.query_selector_all(f"#mode-{mode}[aria-current], .modes [aria-current]")[1:] == []
+        it.page.reload()
+        it.page.wait_for_selector(f"section.{view}")
+
+
+def test_the_scene_moves_to_its_place(tab):
+    """Where motion is welcome."""
+    it = tab("gpt", reduced_motion="no-preference", **WIDE)
+    it.page.wait_for_selector(".stage .chip")
+    it.page.evaluate(
+        """() => {
+          const start = document.startViewTransition.bind(document);
+          document.startViewTransition = (change) => { window.moved = start(change); return window.moved; };
+        }"""
+    )
+    it.visit("next")
+    it.page.wait_for_selector("section.next")
+    it.page.evaluate("() => window.moved.finished")
+    it.page.wait_for_selector("#scene .stage .chip")
+    it.page.evaluate("() => { window.moved = null; }")
+    it.page.click("#whole")
+    it.page.wait_for_selector("main section.look .chip")
+    it.page.evaluate("() => window.moved.finished")
+
+
+def test_in_one_file(tab, tmp_path):
+    shown("gpt").save(tmp_path / "a.html", {"view": "next"})
+    it = tab(f"file://{tmp_path / 'a.html'}", **WIDE)
+    it.page.wait_for_selector("section.next .bars")
+    it.page.wait_for_selector("#scene .ribbons.strong path")
+
+
+@pytest.mark.parametrize("width", slow_after(1, [1440, 390]))
+def test_axe_finds_nothing(tab, width):
+    it = tab("transformer", viewport={"width": width, "height": 900})
+    for view in ("attention", "next", "walk", "whatif"):
+        it.turn(f"#view={view}")
+        it.page.wait_for_selector("#scene .stage .chip", state="attached")
+        it.page.wait_for_function("() => getComputedStyle(document.getElementById('main')).opacity === '1'")
+        assert axe_violations(it.page) == "", view
