@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models
 
-from regard.text.tokenizer import WORDS, Tokenizer, split_pieces, tokenizer_errors
+from regard.text.tokenizer import Tokenizer, split_pieces, tokenizer_errors
 from regard.text.tokenizer_limits import GPT2_PATTERN, LATER_PATTERNS
 
 MAX_KNOWN = 2**19  # pieces: some 100 MB
@@ -39,8 +39,13 @@ REMOVING = {"BertNormalizer", "StripAccents"}  # and characters between spaces, 
 
 
 def piece_pattern(inner: tokenizers.Tokenizer) -> re.Pattern[str] | None:
-    """Return what matches the pieces of a text that can be encoded one by one; None if that is not known."""
-    if isinstance(inner.model, models.BPE) and inner.model.dropout:
+    """Return what matches the pieces of a text that can be encoded one by one; None if that is not known.
+
+    Nor for models of whole words: the library looks these up as fast.
+    """
+    if isinstance(inner.model, models.WordLevel) or (
+        isinstance(inner.model, models.BPE) and inner.model.dropout
+    ):
         return None
     normalizers = _steps(inner.normalizer, "normalizers")
     pattern = _pre_tokenizer_pattern(_steps(inner.pre_tokenizer, "pretokenizers"))
@@ -68,8 +73,6 @@ def _pre_tokenizer_pattern(steps: list[dict[str, Any]]) -> re.Pattern[str] | Non
     match steps:
         case [{"type": "WhitespaceSplit" | "Whitespace" | "BertPreTokenizer"}]:
             return DROPPED
-        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": True}]:
-            return DROPPED if pattern == WORDS else None
         case [
             *first,
             {"type": "ByteLevel", "add_prefix_space": False, "use_regex": bool(by_pattern)},

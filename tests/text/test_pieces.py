@@ -17,7 +17,7 @@ from regard.text import pieces
 from regard.text import tokenizer as text_module
 from regard.text.pieces import AROUND_NEWLINES, BEFORE_SPACES, DROPPED, PieceEncoder, piece_pattern
 from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_kinds import KINDS, train_tokenizer, word_tokenizer
+from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 from regard.text.tokenizer_limits import GPT2_PATTERN, LATER_PATTERNS
 
 SPECIALS = ["<|endoftext|>", "<pad>", "[MASK]"]
@@ -57,7 +57,7 @@ def same(tokenizer: Tokenizer, texts: list[str]) -> None:
 def test_every_kind_encodes_the_same(kind):
     tokenizer = train_tokenizer(kind, CORPUS, 400, SPECIALS)
     same(tokenizer, hostile_texts())
-    pattern = {"bpe": BEFORE_SPACES, "unigram": BEFORE_SPACES, "word": DROPPED, "wordpiece": DROPPED}
+    pattern = {"bpe": BEFORE_SPACES, "unigram": BEFORE_SPACES, "wordpiece": DROPPED}
     assert piece_pattern(tokenizer.inner) is pattern.get(kind)
 
 
@@ -103,11 +103,6 @@ def test_other_parts_encode_the_same(pre_tokenizer, normalizer, pattern):
     inner.pre_tokenizer, inner.normalizer = pre_tokenizer, normalizer
     assert piece_pattern(inner) is pattern
     same(Tokenizer(inner), hostile_texts())
-
-
-def test_words_and_signs_encode_the_same():
-    same(tokenizer := word_tokenizer(CORPUS, 400, [], lower=True, signs=True), hostile_texts())
-    assert piece_pattern(tokenizer.inner) is DROPPED
 
 
 @pytest.mark.parametrize(
