@@ -21,23 +21,31 @@ from typing import Any
 import numpy as np
 
 GB = 10**9
-WORDS, LINES = 200_000, 2**16  # that a text is made of
+WORDS, COMMON, DRAWN = 10**6, 8000, 2**18  # of the language; frequent ones; words drawn at once
 TINY = {"dim": 32, "depth": 2, "heads": 2, "context": 64}
 
 
 def write_text(path: Path, size: int) -> None:
-    """Write made-up words, a few of which are frequent as in a language, in lines that are drawn anew."""
+    """Write made-up words, as frequent as in a language and as long, in sentences and lines.
+
+    By Zipf's law, a word is as rare as its rank says; behind the first some thousand, rarer
+    (Ferrer i Cancho & Solé 2001).
+    """
     rng = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
-    chosen = np.minimum(rng.exponential(6, (WORDS, 12)).astype(int), 25)
-    words = ["".join(row[:n]) for row, n in zip(letters[chosen], rng.integers(1, 13, WORDS), strict=True)]
-    ranks = np.minimum(rng.zipf(1.15, (LINES, 14)), WORDS) - 1
-    lines = [" ".join(words[n] for n in row).encode() for row in ranks]
+    ranks = np.arange(1, WORDS + 1)
+    lengths = np.clip(2 + np.log2(ranks) / 3 + rng.normal(0, 1.5, WORDS), 1, 16).astype(int)
+    chosen = letters[np.minimum(rng.exponential(6, (WORDS, 16)).astype(int), 25)]
+    words = np.array(["".join(row[:n]) for row, n in zip(chosen, lengths, strict=True)], dtype=object)
+    ends = np.array([" ", ", ", ". ", ".\n", " 17 "], dtype=object)
+    chances = np.cumsum(np.where(ranks <= COMMON, 1 / ranks, COMMON**0.5 / ranks**1.5))
     written = 0
     with path.open("wb") as file:
         while written < size:
-            picked = zip(rng.integers(0, LINES, 2**14), rng.integers(0, 10_000, 2**14), strict=True)
-            written += file.write(b"".join(b"%s %d.\n" % (lines[n], number) for n, number in picked))
+            text = np.empty((DRAWN, 2), dtype=object)
+            text[:, 0] = words[np.searchsorted(chances, rng.random(DRAWN) * chances[-1])]
+            text[:, 1] = ends[rng.choice(5, DRAWN, p=[0.87, 0.06, 0.05, 0.01, 0.01])]
+            written += file.write("".join(text.ravel().tolist()).encode())
 
 
 def start(*words: object) -> subprocess.Popen[str]:

@@ -16,6 +16,7 @@ from regard.data.documents import Chunk, Reiterable
 from regard.data.reading import ReadConfig, reading_fold
 from regard.data.splitting import first_held_out, number_groups
 from regard.errors import UserError, suggest
+from regard.text.pieces import PieceEncoder
 from regard.text.tokenizer import AT_ONCE, Tokenizer, split_chunks
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 
@@ -164,11 +165,12 @@ def encode_texts(parts: Parts, tokenizer: Tokenizer) -> Iterator[EncodedBatch]:
     def read_batch() -> list[Part] | None:
         return context.run(next, batches, None)
 
-    with ThreadPoolExecutor(1) as reader:  # reads ahead while the tokenizer's own threads encode
+    encoder = PieceEncoder(tokenizer)
+    with ThreadPoolExecutor(1) as reader:  # reads ahead while others encode
         next_batch = reader.submit(read_batch)
         while batch := next_batch.result():
             next_batch = reader.submit(read_batch)
-            encoded = tokenizer.encode_batch([piece for _, _, piece in batch])
+            encoded = encoder.encode_batch([piece for _, _, piece in batch])
             for side in (False, True):
                 arrays, size, documents = [], 0, 0
                 for (held_out, starts, piece), ids in zip(batch, encoded, strict=True):

@@ -25,23 +25,29 @@ MAX_TOKEN = 2**16  # characters of a token: longer ones are refused, since a mod
 MAX_SPECIAL = 1024  # tokens around a text
 
 
-def _patterns() -> set[str]:
-    """Regular expressions that take linear time for every text, and match one character or more."""
-    contractions, spaces = "'s|'t|'re|'ve|'m|'ll|'d", r"\s*[\r\n]+|\s+(?!\S)|\s+"
+CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
+# Regular expressions that take linear time for every text, and match one character or more.
+GPT2_PATTERN = rf"{CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
+
+
+def _later_patterns() -> set[str]:
+    """Those of later models, which join punctuation with the newlines after it."""
+    spaces = r"\s*[\r\n]+|\s+(?!\S)|\s+"
     letters, signs = r"[^\r\n\p{L}\p{N}]?", r" ?[^\s\p{L}\p{N}]+"
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-    patterns = {r"\s+", r" {2,}", r"\n", r"[\n\r\t]", r"\s{2,}|[\n\r\t]"}  # sentencepiece, CLIP
-    patterns.add(rf"{contractions}| ?\p{{L}}+| ?\p{{N}}+|{signs}|\s+(?!\S)|\s+")  # GPT-2
+    patterns = set()
     for digits in (r"\p{N}", r"\p{N}{1,3}"):
         # GPT-4, Llama 3, Qwen 2
-        patterns.add(rf"(?i:{contractions})|{letters}\p{{L}}+|{digits}|{signs}[\r\n]*|{spaces}")
-        for end in ("", f"(?i:{contractions})?"):  # Mistral, GPT-4o
+        patterns.add(rf"(?i:{CONTRACTIONS})|{letters}\p{{L}}+|{digits}|{signs}[\r\n]*|{spaces}")
+        for end in ("", f"(?i:{CONTRACTIONS})?"):  # Mistral, GPT-4o
             words = rf"{letters}{upper}*{lower}+{end}|{letters}{upper}+{lower}*{end}"
             patterns.add(rf"{words}|{digits}|{signs}[\r\n/]*|{spaces}")
     return patterns
 
 
-PATTERNS = _patterns()
+LATER_PATTERNS = _later_patterns()
+PATTERNS = {GPT2_PATTERN, *LATER_PATTERNS}
+PATTERNS |= {r"\s+", r" {2,}", r"\n", r"[\n\r\t]", r"\s{2,}|[\n\r\t]"}  # sentencepiece, CLIP
 NORMALIZERS = {  # how many characters each makes of one, at most
     "BertNormalizer": 12,
     "ByteLevel": 4,
