@@ -54,6 +54,7 @@ COLUMN_OPTIONS = {  # of `train` and `score`: the columns of tables
     "audio": "the path of a recording",
     "voice": "whose voice it is",
 }
+LONGER = {"words"}  # of these, also --words-column
 TRACKERS = ("tensorboard", "wandb", "trackio")
 DTYPES = ["auto", "float32", "bfloat16", "int8", "int4"]  # of models that are used
 PRECISION = "the precision: of weights on a CPU (default: auto, as stored), of generating on a GPU (bfloat16)"
@@ -210,13 +211,15 @@ def add_encoding_option(p: argparse.ArgumentParser) -> None:
 
 
 def add_column_options(p: argparse.ArgumentParser, taken: Sequence[str] = ()) -> None:
-    """Add an option for each column; --NAME-column, where --NAME has another meaning."""
+    """Add an option for each column; only --NAME-column, where --NAME has another meaning."""
     p.add_argument("--sheet", metavar="NAME", help="the sheet of Excel files (default: the first)")
     add_encoding_option(p)
     group = p.add_argument_group("columns of tables, by name or number")
     for name, about in COLUMN_OPTIONS.items():
-        option = f"--{name}-column" if name in taken else f"--{name}"
-        group.add_argument(option, dest=f"column_{name}", metavar="COLUMN", help=about)
+        names = [name] if name not in taken else []
+        names += [f"{name}-column"] if name in LONGER else []
+        options = [f"--{name}" for name in names]
+        group.add_argument(*options, dest=f"column_{name}", metavar="COLUMN", help=about)
 
 
 def chosen_columns(options: argparse.Namespace) -> dict[str, str]:

@@ -28,6 +28,7 @@ from regard.data.tables import Row, Table, read_table
 from regard.errors import UserError
 
 FEW = 20  # of so many rows, one may have an empty cell and is left out; if there are more, the file is wrong
+LONGER = {"words"}  # columns whose option is --words-column: `score` has another --words
 NAME = re.compile(r"[^\W\d][\w .:/()#-]{0,39}")  # what may be the name of a column
 IDENTIFIER = re.compile(r"[A-Za-z]+[0-9]*(_[A-Za-z0-9]+)+")  # what is no word of a text: sentence_en
 FIRST = re.compile(r"[:! ]1$")  # where the first row of a file is
@@ -47,6 +48,11 @@ class Field:
     required: bool = True
     group: str = ""  # exactly one field of a group is needed
     may_be_empty: bool = False  # in some rows
+
+
+def option(name: str) -> str:
+    """The option that chooses a column, as messages name it."""
+    return f"--{name}{'-column' if name in LONGER else ''} NAME"
 
 
 Guess = Callable[[list[str], list[Row], dict[str, int]], dict[str, int]]
@@ -173,7 +179,7 @@ def match_columns(table: Table, layout: Layout, source: Source) -> dict[str, Col
         )
         raise UserError(
             f"{table.where}: {listed}; needed are {layout.expected}; choose them with "
-            f"{' '.join(f'--{name} NAME' for name in missing)}, or by number"
+            f"{' '.join(map(option, missing))}, or by number"
         )
     matched = {field.name: matched[field.name] for field in layout.fields if field.name in matched}
     check_once(table, layout, matched)
@@ -244,8 +250,8 @@ def match_names(
             if len(fitting) > 1:
                 raise UserError(
                     f"{table.where}: {' and '.join(quote_name(column.name) for column in fitting[:4])} may "
-                    f"be the {field.name}, which may be there only once; choose with --{field.name} NAME, or "
-                    "by number"
+                    f"be the {field.name}, which may be there only once; choose with {option(field.name)}, "
+                    "or by number"
                 )
             if fitting:
                 result[field.name] = fitting[0]
@@ -255,7 +261,7 @@ def match_names(
             raise UserError(
                 f"{table.where}: the columns are named {quote_names(table.header)}; choose "
                 f"{' or '.join(both)}, whichever is to be learned, with "
-                f"{' or '.join(f'--{name} NAME' for name in both)}"
+                f"{' or '.join(map(option, both))}"
             )
     return result
 

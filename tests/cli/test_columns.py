@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.commands import call, check_refused, stdout_of, train_model
+from regard.cli.parser import build_parser, chosen_columns
 
 FIXTURES = Path(__file__).parents[1] / "runs" / "fixtures"
 SETTINGS = ("model.dim=8", "model.depth=1", "model.heads=2", "model.context=23", "data.tokenizer=char")
@@ -147,3 +148,16 @@ def test_an_encoding(run: Path, table: Path, tmp_path: Path, capsys: pytest.Capt
     text = tmp_path / "a.txt"
     text.write_text("Un café.\n" * 50, encoding="cp1252")
     stdout_of(capsys, "prepare", text, "--encoding", "cp1252", "--out", tmp_path / "shards")
+
+
+def test_the_option_that_is_advised_is_one_of_train_and_of_score(tmp_path, capsys):
+    """--words of `score` uses word vectors."""
+    table = tmp_path / "a.csv"
+    table.write_text("a,b\nthe cat sat,D N V\na dog ran,D N V\n")
+    words = ["train", "tag", table, "--out", tmp_path / "out", "--steps", 1]
+    check_refused(capsys, tmp_path, words, "--words-column NAME --tags NAME")
+    for command in (["train", "tag", "a.csv"], ["score", "run", "a.csv"]):
+        options = build_parser().parse_args([*command, "--words-column", "a", "--tags", "b"])
+        assert chosen_columns(options) == {"words": "a", "tags": "b"}
+    options = build_parser().parse_args(["train", "tag", "a.csv", "--words", "a"])
+    assert chosen_columns(options) == {"words": "a"}

@@ -22,7 +22,7 @@ from helpers.formats import (
     write_parquet,
     write_tsv,
 )
-from regard.data import image_readers, labels, pairs, sound_readers, spans, tags
+from regard.data import columns, image_readers, labels, pairs, sound_readers, spans, tags
 from regard.data.reading import describe_sources, read_together
 from regard.tasks import similarity
 
@@ -424,8 +424,9 @@ def test_a_folder_that_datasets_has_saved(tmp_path: Path) -> None:
 
 
 def test_options_are_the_fields_of_recipes() -> None:
-    from regard.cli.parser import COLUMN_OPTIONS
+    from regard.cli.parser import COLUMN_OPTIONS, LONGER
 
+    assert columns.LONGER == LONGER
     layouts = (labels.LAYOUT, pairs.LAYOUT, spans.LAYOUT, tags.LAYOUT, similarity.TRIPLETS)
     layouts += (image_readers.CLASSES, image_readers.CAPTIONS, sound_readers.LAYOUT)
     assert {field.name for layout in layouts for field in layout.fields} <= set(COLUMN_OPTIONS)
