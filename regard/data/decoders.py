@@ -1,28 +1,29 @@
 """Decode images in several processes.
 
 Pillow holds Python's lock for a fifth of the time that it needs for a small JPEG. With more than a few
-cores, threads would wait for each other, and the thread that trains would wait for them.
+cores, threads would wait for each other, and the thread that trains would wait for them. Pixels come back
+in memory that both processes share: through a pipe, they took longer than decoding.
 """
 
 import dataclasses
 import functools
-import io
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from regard.errors import UserError
+from regard.vision.decode_worker import SharedPixels
 from regard.vision.decoding import FileBytes, ImageSource, ImageTooLarge, Size, decode_image, read_size
 
-Worker = subprocess.Popen[bytes]
 FEW = 3  # with so many processors, threads are as fast
 
 
@@ -43,13 +44,13 @@ class Decoders:
 
     def __init__(self, count: int):
         self.idle: SimpleQueue[Worker] = SimpleQueue()
-        self.count, workers = count, [start_worker() for _ in range(count)]
+        self.count, workers = count, [Worker() for _ in range(count)]
         for worker in workers:
             self.idle.put(worker)
         self.close = weakref.finalize(self, stop_workers, workers)
 
     def decode(self, sources: Sequence[ImageSource], images: Sequence[np.ndarray]) -> None:
-        """Decode each source into its image (C, H, W), whose memory is contiguous."""
+        """Decode each source into its image (C, H, W)."""
         if self.ask(sources, images) is None:
             for source, image in zip(sources, images, strict=True):
                 image[:] = decode_image(source, image.shape)
@@ -70,9 +71,9 @@ class Decoders:
             return None
         worker = self.idle.get()
         try:
-            head = exchange(worker, sources, images)
-        except (OSError, EOFError, json.JSONDecodeError):
-            worker.kill()
+            head = worker.ask(sources, images)
+        except (OSError, json.JSONDecodeError):
+            worker.process.kill()
             return None
         finally:
             self.idle.put(worker)
@@ -81,41 +82,54 @@ class Decoders:
         return head
 
 
-def start_worker() -> Worker:
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return subprocess.Popen(
-        # -P: what lies in the current folder is not imported
-        [sys.executable, "-P", "-m", "regard.vision.decode_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": paths},
-        start_new_session=True,  # Ctrl-C is for this process
-    )
+class Worker:
+    """A process that decodes, and the memory in which it returns pixels."""
+
+    def __init__(self) -> None:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        file = open_memory()
+        self.pixels = SharedPixels(file)
+        self.process = subprocess.Popen(
+            # -P: what lies in the current folder is not imported
+            [sys.executable, "-P", "-m", "regard.vision.decode_worker", str(file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(file,),
+            env=os.environ | {"PYTHONPATH": paths},
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+
+    def ask(self, sources: Sequence[ImageSource], images: Sequence[np.ndarray] | None) -> dict[str, Any]:
+        """Send a request and return the reply; pixels are copied to `images`."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        shape = None if images is None else images[0].shape
+        if shape is not None:
+            self.pixels.reserve(len(sources), shape)
+        rows = [dataclasses.astuple(source) for source in sources]
+        self.process.stdin.write(json.dumps({"shape": shape, "sources": rows}).encode() + b"\n")
+        self.process.stdin.flush()
+        head: dict[str, Any] = json.loads(self.process.stdout.readline())
+        if images is not None and "error" not in head:
+            for image, decoded in zip(images, self.pixels.view(len(images), images[0].shape), strict=True):
+                image[:] = decoded
+        return head
+
+
+def open_memory() -> int:
+    """Open a file in memory, or a temporary one where there are none such; both end with their processes."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("regard-pixels")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def stop_workers(workers: Sequence[Worker]) -> None:
     for worker in workers:
-        for pipe in (worker.stdin, worker.stdout):
+        for pipe in (worker.process.stdin, worker.process.stdout):
             with suppress(OSError):  # what a dead process did not read
                 pipe.close()  # type: ignore[union-attr]
     for worker in workers:
-        worker.wait()
-
-
-def exchange(
-    worker: Worker, sources: Sequence[ImageSource], images: Sequence[np.ndarray] | None
-) -> dict[str, Any]:
-    """Send a request to a worker and return its reply. Pixels are read straight into their place."""
-    assert worker.stdin is not None
-    output = cast(io.BufferedReader, worker.stdout)
-    shape = None if images is None else images[0].shape
-    rows = [dataclasses.astuple(source) for source in sources]
-    worker.stdin.write(json.dumps({"shape": shape, "sources": rows}).encode() + b"\n")
-    worker.stdin.flush()
-    head: dict[str, Any] = json.loads(output.readline())
-    if images is not None and "error" not in head:
-        for image in images:  # one after the other, so that a buffer of one image is enough
-            if output.readinto(image.data.cast("B")) < image.nbytes:
-                raise EOFError
-    return head
+        worker.process.wait()
+        os.close(worker.pixels.file)

@@ -14,7 +14,7 @@ Share = tuple[list[Batch], int, Counter[str]]
 
 
 class Prefetcher:
-    """Returns the batches of a step; the next ones are made by a thread, and copied on a stream of its own.
+    """Returns the batches of a step; the next ones are made by a thread while another one copies the last.
 
     The batches depend on the step alone, so it does not matter when they are made. With `ahead` = 0, the
     default on a CPU, which has no time to spare meanwhile, they are made when they are asked for.
@@ -31,17 +31,19 @@ class Prefetcher:
         self.make, self.device, self.count_read, self.pad = make, device, count_read, pad
         self.ahead = (3 if device.type == "cuda" else 0) if ahead is None else ahead
         self.executor = ThreadPoolExecutor(1, "prefetch") if self.ahead else None
+        self.copier = ThreadPoolExecutor(1, "copy") if self.ahead else None
         self.stream = copy_stream(device) if device.type == "cuda" else None
         self.futures: dict[int, Future[tuple[Share, torch.cuda.Event | None]]] = {}
 
     def __call__(self, step: int) -> Share:
-        if self.executor is None:
-            return self.prepare(step)[0]
+        if self.executor is None or self.copier is None:
+            return self.prepare(self.make(step))[0]
         for skipped in [s for s in self.futures if s < step]:
             del self.futures[skipped]
         for s in range(step, step + self.ahead + 1):
             if s not in self.futures:
-                self.futures[s] = self.executor.submit(self.prepare, s)
+                made = self.executor.submit(self.make, s)
+                self.futures[s] = self.copier.submit(lambda made=made: self.prepare(made.result()))
         share, copied = self.futures.pop(step).result()
         if copied is not None:
             stream = torch.cuda.current_stream()
@@ -50,9 +52,8 @@ class Prefetcher:
                 t.record_stream(stream)  # its memory is not used again before that has read it
         return share
 
-    def prepare(self, step: int) -> tuple[Share, torch.cuda.Event | None]:
+    def prepare(self, batches: Sequence[Batch]) -> tuple[Share, torch.cuda.Event | None]:
         """The share of a step, and the event after which it is on the GPU."""
-        batches = self.make(step)
         counts = sum(map(targets, batches)), self.count_read(batches)
         padded = [self.pad(batch) if self.pad else batch for batch in batches]
         if self.stream is None:

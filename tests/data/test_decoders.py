@@ -44,6 +44,13 @@ def test_processes_decode_as_this_one_does(pool, sources):
     assert pool.sizes(sources) == [read_size(source) for source in sources]
 
 
+def test_memory_grows_with_images(pool, sources):
+    for side in (7, 300, 11):
+        shape = 3, side, side + 2
+        plain = [decode_image(source, shape) for source in sources]
+        assert torch.equal(decode_images(sources, shape, pool=pool), torch.from_numpy(np.stack(plain)))
+
+
 def test_errors_come_back_as_they_are(pool, sources, tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     bad = ImageSource(str(tmp_path / "bad.jpg"), "bad.jpg")
@@ -60,8 +67,8 @@ def test_a_process_that_dies_is_done_without(sources):
     try:
         for _ in range(2):
             worker = pool.idle.get()
-            worker.kill()
-            worker.wait()
+            worker.process.kill()
+            worker.process.wait()
             pool.idle.put(worker)
         assert torch.equal(decode_images(sources, SHAPE, pool=pool), expected(sources))
         assert pool.sizes(sources[:1]) == [read_size(sources[0])]
@@ -71,7 +78,7 @@ def test_a_process_that_dies_is_done_without(sources):
 
 def test_processes_need_no_torch(pool, sources):
     worker = pool.idle.get()
-    with open(f"/proc/{worker.pid}/maps") as file:
+    with open(f"/proc/{worker.process.pid}/maps") as file:
         assert "libtorch" not in file.read()
     pool.idle.put(worker)
 
