@@ -43,7 +43,7 @@ class Prefetcher:
         for s in range(step, step + self.ahead + 1):
             if s not in self.futures:
                 made = self.executor.submit(self.make, s)
-                self.futures[s] = self.copier.submit(lambda made=made: self.prepare(made.result()))
+                self.futures[s] = self.copier.submit(self.prepare_made, made)
         share, copied = self.futures.pop(step).result()
         if copied is not None:
             stream = torch.cuda.current_stream()
@@ -51,6 +51,9 @@ class Prefetcher:
             for t in (t for batch in share[0] for t in batch):
                 t.record_stream(stream)  # its memory is not used again before that has read it
         return share
+
+    def prepare_made(self, made: Future[Sequence[Batch]]) -> tuple[Share, torch.cuda.Event | None]:
+        return self.prepare(made.result())
 
     def prepare(self, batches: Sequence[Batch]) -> tuple[Share, torch.cuda.Event | None]:
         """The share of a step, and the event after which it is on the GPU."""
