@@ -57,6 +57,7 @@ class Sandbox:
 
     def call(self, seconds: float, **request: Any) -> tuple[dict[str, Any], bytes]:
         """Call the program, with a limit of processor time. Raise SandboxError if it fails."""
+        check_cancelled()
         deadline = time.monotonic() + MAX_WAIT
         while not self.lock.acquire(timeout=POLL):
             check_cancelled()

@@ -42,8 +42,8 @@ class Prefetcher:
             del self.futures[skipped]
         for s in range(step, step + self.ahead + 1):
             if s not in self.futures:
-                made = self.executor.submit(self.make, s)
-                self.futures[s] = self.copier.submit(self.prepare_made, made)
+                batches = self.executor.submit(self.make, s)
+                self.futures[s] = self.copier.submit(self.prepare_result, batches)
         share, copied = self.futures.pop(step).result()
         if copied is not None:
             stream = torch.cuda.current_stream()
@@ -52,8 +52,8 @@ class Prefetcher:
                 t.record_stream(stream)  # its memory is not used again before that has read it
         return share
 
-    def prepare_made(self, made: Future[Sequence[Batch]]) -> tuple[Share, torch.cuda.Event | None]:
-        return self.prepare(made.result())
+    def prepare_result(self, batches: Future[Sequence[Batch]]) -> tuple[Share, torch.cuda.Event | None]:
+        return self.prepare(batches.result())
 
     def prepare(self, batches: Sequence[Batch]) -> tuple[Share, torch.cuda.Event | None]:
         """The share of a step, and the event after which it is on the GPU."""

@@ -238,7 +238,7 @@ def test_it_resumes_bit_for_bit(files, tmp_path) -> None:
 
 
 def test_the_plan_knows_conversations(files) -> None:
-    planned = plan("chat", str(files["chat.jsonl"]), base=files["base"], minutes=1)
+    planned = plan("chat", str(files["chat.jsonl"]), base=files["base"], minutes=60)
     assert planned.request.task == "converse"
     assert planned.request.facts.rows == 27  # but for those held out
     assert planned.settings["data.held_out"] == 200  # there is time

@@ -114,6 +114,7 @@ def test_a_call_is_cancelled():
     child, event = start(), threading.Event()
     pid = child.process.pid
     os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)  # until it has stopped
     threading.Timer(0.1, event.set).start()
     with cancelled_by(event):
         for word in ("a", "a" * 2**20):  # while it reads the reply; and before it begins

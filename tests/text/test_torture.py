@@ -44,7 +44,7 @@ USES: dict[str, Any] = {"templates": use_template, "tokenizers": use_tokenizer}
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_torture(use, tmp_path):
     ends = torture(use, range(12), tmp_path)
-    assert set(ends) == {"works", "limit", "refused"}
+    assert {"works", "refused"} <= set(ends) <= {"works", "refused", "limit"}  # if slow
 
 
 @pytest.mark.slow
