@@ -106,9 +106,9 @@ def rows_of(it):
 
 
 def painted(it):
-    """The image of the weights in the scene of a head."""
-    script = "all => all.map(one => one.toDataURL())"
-    return it.page.eval_on_selector_all(".stage .layer.head canvas.pixels", script)[4]
+    """The image of the weights in the scene of a head, once it is there."""
+    script = "() => document.querySelectorAll('.stage .layer.head canvas.pixels')[4]?.toDataURL()"
+    return it.page.wait_for_function(script).json_value()
 
 
 def test_the_scene_of_a_head_has_the_same_choices(tab):
