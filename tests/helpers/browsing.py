@@ -116,6 +116,7 @@ class Tab:
     def __init__(self, browser, url, **options):
         options = {"reduced_motion": "reduce"} | options  # fewer pictures to draw
         self.page, self.url, self.wrong, self.opened = browser.new_page(**options), url, [], 0
+        self.viewport = self.page.viewport_size
         self.page.set_default_timeout(60_000)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
@@ -159,6 +160,8 @@ class Tab:
         """Leave the page, and everything that a test may have changed."""
         self.page.unroute_all()
         self.page.mouse.move(0, 0)
+        self.page.set_viewport_size(self.viewport)
+        self.page.emulate_media(media="screen")
         self.page.goto("about:blank")
 
     def table(self):
@@ -178,6 +181,11 @@ class Tab:
     def press(self, *keys):
         for key in keys:
             self.page.keyboard.press(key)
+        self.settle()
+
+    def settle(self):
+        """Wait until the page shows what its address says; what it showed before is gone then."""
+        self.page.wait_for_selector("main:not([aria-busy])", state="attached")
 
 
 def axe_violations(page, scheme="light"):

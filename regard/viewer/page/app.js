@@ -80,7 +80,7 @@ let turn = 0;
 async function traceInput(/** @type {number} */ mine) {
   const key = traceKey(app.state);
   if (traced === key) return true;
-  byId("main").setAttribute("aria-busy", "true");
+  byId("main").classList.add("tracing");
   const { input, answer, layers, checkpoint, model } = app.state;
   const manifest = await source.trace({
     input,
@@ -105,6 +105,7 @@ async function traceInput(/** @type {number} */ mine) {
 async function show() {
   const mine = ++turn;
   const main = byId("main");
+  main.setAttribute("aria-busy", "true");
   try {
     if (!await traceInput(mine)) return;
     if (app.state.tour) await (await import("./tours.js")).enterTour(app);
@@ -149,7 +150,10 @@ async function show() {
     const back = h("button", { type: "button", onclick: () => history.back() }, "Back");
     main.replaceChildren(alertBox(messageOf(error)), retry, ...(traced && !framed ? [" ", back] : []));
   } finally {
-    if (mine === turn) main.removeAttribute("aria-busy");
+    if (mine === turn) {
+      main.removeAttribute("aria-busy");
+      main.classList.remove("tracing");
+    }
   }
 }
 
