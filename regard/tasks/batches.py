@@ -2,8 +2,8 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence, Sized
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from regard.tasks.loss import IGNORED
 
 Batch = tuple[Tensor, ...]  # what a task's loss takes; the last one holds the targets
 TOKENS_AT_ONCE = 8192  # of texts that are answered together
+RowsT = TypeVar("RowsT", bound=Sized)
+ExamplesT = TypeVar("ExamplesT")
 
 
 class Samples(Protocol):
@@ -60,6 +62,16 @@ def fingerprint(arrays: Iterable[np.ndarray]) -> str:
     for array in arrays:
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()
+
+
+def encode_held_out(
+    encode: Callable[[RowsT], tuple[ExamplesT, list[str]]], rows: RowsT
+) -> tuple[ExamplesT | None, list[str]]:
+    """What is held out as a task's examples, if there is any, and notes on it."""
+    if not len(rows):
+        return None, []
+    examples, notes = encode(rows)
+    return examples, [f"held out: {note}" for note in notes]
 
 
 def ragged(rows: Sequence[Sequence[Any] | np.ndarray], dtype: np.typing.DTypeLike = np.int64) -> Ragged:

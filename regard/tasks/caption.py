@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from regard.convert import efficientnet as weights
 from regard.data import Corpus, DataConfig
 from regard.data.augment import Augmentation, apply_augmentation, sample_augmentation
-from regard.data.encoding import tokenizer_for
 from regard.data.image_readers import read_captions
 from regard.data.images import ImageDataset, read_pixels
 from regard.data.shuffling import random_keys
@@ -145,8 +144,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
             images, captions = images.rows(sides[0]), [captions[i] for i in sides[0]]
         texts = [(False, text) for several in captions for text in several]
         texts += [(True, text) for several in held_captions for text in several]
-        known = request.tokenizers
-        tokenizer = known[0] if known else tokenizer_for(texts, request.data, cls.specials)
+        tokenizer = request.tokenizer(texts, cls.specials)
         train = Captioned(images, captions, tokenizer)
         cut = int((train.ids.lengths >= context).sum())
         shape = {"size": H, "channels": C}

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import Corpus, DataConfig, in_length_order
-from regard.data.encoding import tokenizer_for
 from regard.data.labels import LabelledTexts, class_ids, class_names, read_labels, split_labels
 from regard.data.ragged import Ragged
 from regard.decode.sampling import Sampling
@@ -30,6 +29,7 @@ from regard.tasks.batches import (
     TOKENS_AT_ONCE,
     Batch,
     at_places,
+    encode_held_out,
     fingerprint,
     pad_rows,
     ragged,
@@ -135,8 +135,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
             for out, part in ((False, train), (True, held))
             for t in part.texts + (part.second_texts or [])
         ]
-        known = request.tokenizers
-        tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
+        tokenizer = request.tokenizer(sides, cls.specials)
         settings: dict[str, Any] = {} if config.metric else {"metric": "spearman"}
         labelled: list[str] = []
         if train.labels is not None:
@@ -151,11 +150,8 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
                 )
         task = cls(ClassifyConfig(**vars(config) | settings), tokenizer, request.context)
         training, notes = task.examples(train)
-        evaluation = None
-        if len(held):
-            evaluation, more = task.examples(held)
-            notes += [f"held out: {note}" for note in more]
-        return Corpus(training, evaluation, tokenizer, task_settings=settings, notes=labelled + notes)
+        evaluation, more = encode_held_out(task.examples, held)
+        return Corpus(training, evaluation, tokenizer, task_settings=settings, notes=labelled + notes + more)
 
     def examples(self, table: LabelledTexts) -> tuple[Examples, list[str]]:
         """A table as ids; texts that are too long lose their ends, and a note says how many."""

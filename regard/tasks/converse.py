@@ -23,7 +23,7 @@ from regard.data.splitting import hold_out_groups
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import GPT
-from regard.tasks.batches import Batch, Samples, pad_rows
+from regard.tasks.batches import Batch, Samples, encode_held_out, pad_rows
 from regard.tasks.chat_rows import ChatDataConfig, ChatDataset, encode_conversations
 from regard.tasks.loss import IGNORED, cross_entropy, token_losses
 from regard.tasks.request import DataRequest, Request
@@ -73,11 +73,8 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         train, left_out = task.encode(rows, request.data.longest)
         if request.data.pack is not None:
             train = train.pack(min(request.data.pack, request.context))
-        notes, valid = left_out + notes, None
-        if held:
-            valid, more = task.encode(held, request.data.longest)
-            notes += [f"held out: {note}" for note in more]
-        return Corpus(train, valid, tokenizer, notes=notes)
+        valid, more = encode_held_out(lambda rows: task.encode(rows, request.data.longest), held)
+        return Corpus(train, valid, tokenizer, notes=left_out + notes + more)
 
     def continue_from(self, base: Task) -> None:
         """Take over how another model's prompts are made; with a plain template, where it has none."""

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from regard.core.cache import masked_mean
 from regard.data import Corpus, DataConfig, in_length_order
-from regard.data.encoding import tokenizer_for
 from regard.data.ragged import Ragged
 from regard.describe.texts import Text
 from regard.describe.values import Description
@@ -29,6 +28,7 @@ from regard.tasks.batches import (
     TOKENS_AT_ONCE,
     Batch,
     at_places,
+    encode_held_out,
     fingerprint,
     pad_rows,
     ragged,
@@ -123,8 +123,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         paths, config = request.paths, request.config
         train, held = split_data(paths, request.valid, request.data.holdout)
         sides = [(out, t) for out, part in ((False, train), (True, held)) for pair in part[0] for t in pair]
-        known = request.tokenizers
-        tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
+        tokenizer = request.tokenizer(sides, cls.specials)
         settings: dict[str, Any] = {}
         if train[1] is not None:
             low, high = min(train[1]), max(train[1])
@@ -138,11 +137,8 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
         training, notes = task.examples(*train)
         if not len(training):
             raise UserError(f"{paths[0]}: no pair has a text on both sides; give others")
-        valid = None
-        if held[0]:
-            valid, more = task.examples(*held)
-            notes += [f"held out: {note}" for note in more]
-        return Corpus(training, valid if valid else None, tokenizer, task_settings=settings, notes=notes)
+        valid, more = encode_held_out(lambda pairs: task.examples(pairs, held[1]), held[0])
+        return Corpus(training, valid or None, tokenizer, task_settings=settings, notes=notes + more)
 
     def held_out(self, paths: Sequence[str]) -> Examples:
         examples, _ = self.examples(*read_similar_pairs(paths))

@@ -33,8 +33,8 @@ from regard.describe.images import SPECTROGRAM
 from regard.errors import UserError
 from regard.models import ModelWithHead, ViT
 from regard.tasks.batches import Batch, Shuffled
-from regard.tasks.heads import ClassMetric, label_settings
-from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses
+from regard.tasks.heads import label_settings
+from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses, PixelConfig
 from regard.tasks.request import DataRequest
 from regard.vision.decoding import ImageSource
 
@@ -47,24 +47,14 @@ SALT = 0x736F756E6473  # what is done to recordings has other keys than their or
 
 
 @dataclass(frozen=True, kw_only=True)
-class HearConfig(SpecAugmentation):
+class HearConfig(PixelConfig, SpecAugmentation):
     name: Literal["hear"]
-    labels: tuple[str, ...] | None = None  # the classes; None: as found in the data
     seconds: float | None = None  # that are read of a recording, the loudest ones; None: as found in the data
     mels: int = 64  # bands of frequencies
-    mean: tuple[float, ...] | None = (
-        None  # of the spectrogram's bytes, from 0 to 1; None: as found in the data
-    )
-    std: tuple[float, ...] | None = None  # their standard deviation
-    balanced: bool = False  # rare classes count as much as frequent ones
-    weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
-    metric: ClassMetric | None = None  # that keeps the best weights; None: the one that the labels call for
-    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing={self.smoothing} must be from 0 to less than 1")
+        PixelConfig.__post_init__(self)
+        SpecAugmentation.__post_init__(self)
         if not 1 <= self.mels <= 128:
             raise ValueError(f"mels={self.mels} must be from 1 to 128")
         if self.seconds is not None and not 0 < self.seconds <= 60:

@@ -12,7 +12,6 @@ import torch
 
 from regard.data import Corpus, DataConfig, Stream, Windows, load_corpus
 from regard.data.documents import read_documents
-from regard.data.encoding import tokenizer_for
 from regard.data.passages import Passages, encode_passages, split_documents, split_paragraphs
 from regard.errors import UserError
 from regard.models import Bert, Electra, Elmo
@@ -73,8 +72,7 @@ class MaskedTexts(Task[FillConfig, Stream | Passages, Bert | Electra | Elmo]):
         else:
             train, held = split_documents(train, data.holdout)
         sides = [(False, text) for text in train] + [(True, text) for text in held]
-        known = request.tokenizers
-        tokenizer = known[0] if known else tokenizer_for(sides, data, cls.specials)
+        tokenizer = request.tokenizer(sides, cls.specials)
         room = request.context - 3
         training = encode_passages(train, tokenizer, room)
         if len(training.firsts) < 3:

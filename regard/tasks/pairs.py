@@ -24,7 +24,15 @@ from regard.decode.sampling import Sampling
 from regard.errors import UserError
 from regard.models import Seq2Seq, Transformer
 from regard.tasks import text_metrics as scoring
-from regard.tasks.batches import Batch, Bucketed, BucketedByPass, Samples, per_token, ragged
+from regard.tasks.batches import (
+    Batch,
+    Bucketed,
+    BucketedByPass,
+    Samples,
+    encode_held_out,
+    per_token,
+    ragged,
+)
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.r_drop import check_r_drop, r_drop_of_words, twice
@@ -107,7 +115,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
 
         trained = build_histories(train, turns)
         training, notes = prepare(trained)
-        valid, evaluated = None, build_histories(held, turns)
+        evaluated = build_histories(held, turns)
         if not request.valid and data.version > 1:  # conversations may come to the same point
             known = {tuple(source) for source, _ in trained}
             new = [history for history in evaluated if tuple(history[0]) not in known]
@@ -116,12 +124,10 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
                     f"held out: dropped {dropped:,} of {len(evaluated):,} pairs: their source is trained on"
                 ]
             evaluated = new
-        if evaluated:
-            valid, more = prepare(evaluated)
-            notes += [f"held out: {note}" for note in more]
+        valid, more = encode_held_out(prepare, evaluated)
         training.bpe_dropout, training.keep_targets = data.bpe_dropout, data.keep_targets
         settings = cls.settings_from(training)
-        return Corpus(training, valid, tokenizers[0], task.target_tokenizer, settings, notes)
+        return Corpus(training, valid, tokenizers[0], task.target_tokenizer, settings, notes + more)
 
     @classmethod
     def read_texts(cls, paths: Sequence[str]) -> Iterator[Pair]:

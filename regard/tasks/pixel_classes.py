@@ -6,7 +6,7 @@ Shapes: B batch, C channels, H height, W width, L classes.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -57,23 +57,21 @@ class PictureConfig(ReadConfig):
         return int(self.memory_gb * 2**30)
 
 
-class PixelConfig(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class PixelConfig:
     """What the settings of these tasks share."""
 
-    @property
-    def labels(self) -> tuple[str, ...] | None: ...
-    @property
-    def mean(self) -> tuple[float, ...] | None: ...
-    @property
-    def std(self) -> tuple[float, ...] | None: ...
-    @property
-    def balanced(self) -> bool: ...
-    @property
-    def smoothing(self) -> float: ...
-    @property
-    def weights(self) -> tuple[float, ...] | None: ...
-    @property
-    def metric(self) -> ClassMetric | None: ...
+    labels: tuple[str, ...] | None = None  # the classes; None: as found in the data
+    mean: tuple[float, ...] | None = None  # of each channel's bytes, from 0 to 1; None: as found in the data
+    std: tuple[float, ...] | None = None  # their standard deviation
+    balanced: bool = False  # rare classes count as much as frequent ones
+    weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
+    metric: ClassMetric | None = None  # that keeps the best weights; None: the one that the labels call for
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing={self.smoothing} must be from 0 to less than 1")
 
 
 ConfigT = TypeVar("ConfigT", bound=PixelConfig)

@@ -1,9 +1,10 @@
 """What a task is asked, and what it learns from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from regard.data.encoding import tokenizer_for
 from regard.decode.prompts import Source
 from regard.decode.sampling import Sampling
 from regard.text.tokenizer import Tokenizer
@@ -34,6 +35,10 @@ class DataRequest(Generic[ConfigT]):
     context: int  # of the model
     tokenizers: Sequence[Tokenizer] = ()  # of an earlier run, to be used again
     base: Any = None  # the task of the model that training starts from
+
+    def tokenizer(self, texts: Iterable[tuple[bool, str]], specials: Sequence[str]) -> Tokenizer:
+        """That of an earlier run, or one for these texts, see `tokenizer_for`."""
+        return self.tokenizers[0] if self.tokenizers else tokenizer_for(texts, self.data, specials)
 
 
 class Prompt(NamedTuple):

@@ -22,9 +22,9 @@ from regard.data.synthetic import SIZE, draw_shapes
 from regard.errors import UserError
 from regard.models import ModelWithHead, ViT
 from regard.tasks.batches import Batch, Shuffled
-from regard.tasks.heads import ClassMetric, label_settings
+from regard.tasks.heads import label_settings
 from regard.tasks.loss import IGNORED
-from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses
+from regard.tasks.pixel_classes import Examples, PictureConfig, PixelClasses, PixelConfig
 from regard.tasks.request import DataRequest
 
 WIDEST = 64  # pixels to which images are scaled down, if no size is given: attention costs
@@ -41,22 +41,14 @@ def check_image_settings(size: int | None, channels: int | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeeConfig(Augmentation):
+class SeeConfig(PixelConfig, Augmentation):
     name: Literal["see"]
-    labels: tuple[str, ...] | None = None  # the classes; None: as found in the data
     size: int | None = None  # of an image, in pixels each way; None: as found in the data
     channels: int | None = None  # 1 or 3; None: as found in the data
-    mean: tuple[float, ...] | None = None  # of each channel's pixels, from 0 to 1; None: as found in the data
-    std: tuple[float, ...] | None = None  # their standard deviation
-    balanced: bool = False  # rare classes count as much as frequent ones
-    weights: tuple[float, ...] | None = None  # the weight of each class, then; None: as found in the data
-    metric: ClassMetric | None = None  # that keeps the best weights; None: the one that the labels call for
-    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing={self.smoothing} must be from 0 to less than 1")
+        PixelConfig.__post_init__(self)
+        Augmentation.__post_init__(self)
         check_image_settings(self.size, self.channels)
 
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import Corpus, DataConfig, in_length_order
-from regard.data.encoding import tokenizer_for
 from regard.data.spans import Span, read_spans
 from regard.data.splitting import hold_out_groups
 from regard.describe.values import SOFTMAX, Description
@@ -24,7 +23,15 @@ from regard.errors import UserError
 from regard.models import Bert, ModelWithHead
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
-from regard.tasks.batches import TOKENS_AT_ONCE, Batch, fingerprint, pad_rows, ragged, segments_from
+from regard.tasks.batches import (
+    TOKENS_AT_ONCE,
+    Batch,
+    encode_held_out,
+    fingerprint,
+    pad_rows,
+    ragged,
+    segments_from,
+)
 from regard.tasks.fill import END, FIRST, SPECIALS
 from regard.tasks.heads import add_head
 from regard.tasks.loss import cross_entropy
@@ -137,16 +144,12 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
             for out, part in ((False, train), (True, held))
             for text in dict.fromkeys(text for span in part for text in (span.context, span.question))
         ]
-        known = request.tokenizers
-        tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
+        tokenizer = request.tokenizer(sides, cls.specials)
         settings = {"unanswerable": True} if not all(span.has_answer for span in train) else {}
         task = cls(request.config, tokenizer, request.context)
         training, notes = task.examples(train)
-        valid = None
-        if held:
-            valid, more = task.examples(held)
-            notes += [f"held out: {note}" for note in more]
-        return Corpus(training, valid, tokenizer, task_settings=settings, notes=notes)
+        valid, more = encode_held_out(task.examples, held)
+        return Corpus(training, valid, tokenizer, task_settings=settings, notes=notes + more)
 
     def examples(self, questions: Sequence[Span]) -> tuple[Examples, list[str]]:
         """Questions and texts as ids, and the places of the answers; notes say what does not fit."""

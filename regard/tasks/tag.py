@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus, DataConfig, in_length_order
-from regard.data.encoding import tokenizer_for
 from regard.data.labels import class_names
 from regard.data.ragged import Ragged
 from regard.data.splitting import hold_out_groups
@@ -24,7 +23,15 @@ from regard.errors import UserError
 from regard.models import ModelWithHead
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
-from regard.tasks.batches import TOKENS_AT_ONCE, Batch, fingerprint, pad_rows, ragged, targets
+from regard.tasks.batches import (
+    TOKENS_AT_ONCE,
+    Batch,
+    encode_held_out,
+    fingerprint,
+    pad_rows,
+    ragged,
+    targets,
+)
 from regard.tasks.fill import END, FIRST, SPECIALS, UNKNOWN
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import add_head, class_weights
@@ -117,8 +124,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
             out = hold_out_groups([tuple(words) for words, _ in sentences], request.data.holdout)
             train, held = ([sentences[i] for i in np.flatnonzero(out == side)] for side in (False, True))
         sides = [(out, " ".join(s[0])) for out, part in ((False, train), (True, held)) for s in part]
-        known = request.tokenizers
-        tokenizer = known[0] if known else tokenizer_for(sides, request.data, cls.specials)
+        tokenizer = request.tokenizer(sides, cls.specials)
         # a rare tag may be held out; that there is such a one is no secret
         names = request.config.labels or class_names(tag for _, tags in train + held for tag in tags)
         for name in names:
@@ -132,11 +138,8 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         if request.config.balanced:
             numbers = training.labels.ids[training.labels.ids != IGNORED]
             settings["weights"] = class_weights(np.bincount(numbers, minlength=len(names)))
-        valid = None
-        if held:
-            valid, more = task.examples(held)
-            notes += [f"held out: {note}" for note in more]
-        return Corpus(training, valid, tokenizer, task_settings=settings, notes=notes)
+        valid, more = encode_held_out(task.examples, held)
+        return Corpus(training, valid, tokenizer, task_settings=settings, notes=notes + more)
 
     def examples(self, sentences: Sequence[TaggedSentence]) -> tuple[Examples, list[str]]:
         """Sentences as ids and numbers of tags, and notes: how many sentences take several windows."""

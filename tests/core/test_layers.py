@@ -135,42 +135,25 @@ def block(activation: str, pre: bool, cross: bool, causal: bool) -> Block:
     return Block(D, attn, ffn, source, pre=pre).double()
 
 
-ways = [(activation, pre) for activation in ("relu", "gelu") for pre in (True, False)]
-
-
-@pytest.mark.parametrize(("activation", "pre"), ways)
-def test_encoder_block_is_torchs(activation: str, pre: bool) -> None:
-    theirs = nn.TransformerEncoderLayer(
-        D, H, HIDDEN, 0.0, activation, batch_first=True, norm_first=pre
-    ).double()
-    ours = block(activation, pre, cross=False, causal=False)
+@pytest.mark.parametrize("pre", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("cross", [False, True])
+def test_block_is_torchs(cross: bool, activation: str, pre: bool) -> None:
+    """An encoder's, and a decoder's with `cross`: output and all gradients."""
+    layer = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
+    theirs = layer(D, H, HIDDEN, 0.0, activation, batch_first=True, norm_first=pre).double()
+    ours = block(activation, pre, cross=cross, causal=cross)
     copy_block(theirs, ours)
     x, gradient = torch.randn(2, B, T, D, dtype=torch.float64)
-    attention_mask = padding_mask(torch.tensor([5, 2, 3]), T)
-    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-    y, z = theirs(a, src_key_padding_mask=~attention_mask[:, 0, 0]), ours(b, mask=attention_mask)
-    tight(z, y)
-    y.backward(gradient)
-    z.backward(gradient)
-    tight(b.grad, a.grad)
-    tight(*gradients(theirs, ours))
-
-
-@pytest.mark.parametrize(("activation", "pre"), ways)
-def test_decoder_block_is_torchs(activation: str, pre: bool) -> None:
-    theirs = nn.TransformerDecoderLayer(
-        D, H, HIDDEN, 0.0, activation, batch_first=True, norm_first=pre
-    ).double()
-    ours = block(activation, pre, cross=True, causal=True)
-    copy_block(theirs, ours)
-    x, gradient = torch.randn(2, B, T, D, dtype=torch.float64)
-    source, attention_mask = (
-        torch.randn(B, S, D, dtype=torch.float64),
-        padding_mask(torch.tensor([7, 2, 3]), S),
-    )
-    a, b = ([t.clone().requires_grad_() for t in (x, source)] for _ in range(2))
-    y = theirs(*a, tgt_mask=~causal_mask(T, T), memory_key_padding_mask=~attention_mask[:, 0, 0])
-    z = ours(*b, attention_mask)
+    inputs = [x, torch.randn(B, S, D, dtype=torch.float64)] if cross else [x]
+    mask = padding_mask(torch.tensor([7, 2, 3]), S) if cross else padding_mask(torch.tensor([5, 2, 3]), T)
+    padding = ~mask[:, 0, 0]
+    a, b = ([t.clone().requires_grad_() for t in inputs] for _ in range(2))
+    if cross:
+        y = theirs(*a, tgt_mask=~causal_mask(T, T), memory_key_padding_mask=padding)
+        z = ours(*b, mask)
+    else:
+        y, z = theirs(*a, src_key_padding_mask=padding), ours(*b, mask=mask)
     tight(z, y)
     y.backward(gradient)
     z.backward(gradient)

@@ -145,21 +145,28 @@ def test_windowed_dropout_keeps_the_mean_and_spreads_as_the_definition_does() ->
     assert slow.std(0).min() > 0.05
 
 
-@pytest.mark.parametrize("globals", [1, 3])
-def test_window_is_hugging_faces_longformer(globals: int) -> None:
-    """Theirs, with the projections of global tokens equal to those of the others."""
-    D, T, window = H * d, 48, 4  # they want whole blocks
+def longformers(**settings) -> tuple[LongformerSelfAttention, Attention]:
+    """Theirs and ours with the same random projections, and no output projection."""
+    D, window = H * d, 4
     config = LongformerConfig(hidden_size=D, num_attention_heads=H, attention_window=[2 * window])
-    theirs, ours = LongformerSelfAttention(config, 0).eval(), Attention(D, H, window=window, globals=globals)
+    theirs, ours = LongformerSelfAttention(config, 0).eval(), Attention(D, H, window=window, **settings)
     with torch.no_grad():
         for p in theirs.parameters():
             p.normal_(std=0.2)
     for name in "query", "key", "value":
-        weights = getattr(theirs, name).state_dict()
-        getattr(theirs, f"{name}_global").load_state_dict(weights)
-        getattr(ours, name[0]).load_state_dict(weights)
+        getattr(ours, name[0]).load_state_dict(getattr(theirs, name).state_dict())
     nn.init.eye_(ours.out.weight)
     nn.init.zeros_(ours.out.bias)
+    return theirs, ours
+
+
+@pytest.mark.parametrize("globals", [1, 3])
+def test_window_is_hugging_faces_longformer(globals: int) -> None:
+    """Theirs, with the projections of global tokens equal to those of the others."""
+    D, T = H * d, 48  # they want whole blocks
+    theirs, ours = longformers(globals=globals)
+    for name in "query", "key", "value":
+        getattr(theirs, f"{name}_global").load_state_dict(getattr(theirs, name).state_dict())
     x, attention_mask = torch.randn(3, T, D), torch.arange(T) < torch.tensor([[T], [29], [5]])
     is_global = (torch.arange(T) < globals).expand(3, T)
     marks = torch.zeros(3, T).masked_fill(~attention_mask, -1e4).masked_fill(is_global, 1e4)
@@ -175,17 +182,10 @@ def test_window_is_hugging_faces_longformer(globals: int) -> None:
 @pytest.mark.parametrize("T", [8, 48])
 def test_global_projections_are_hugging_faces(T: int, watched: bool) -> None:
     """Each row has another number of global tokens; in one block, and in several."""
-    D, window, counts = H * d, 4, torch.tensor([3, 1, 5])
-    config = LongformerConfig(hidden_size=D, num_attention_heads=H, attention_window=[2 * window])
-    theirs, ours = LongformerSelfAttention(config, 0).eval(), Attention(D, H, window=window, global_qkv=True)
-    with torch.no_grad():
-        for p in theirs.parameters():
-            p.normal_(std=0.2)
+    D, counts = H * d, torch.tensor([3, 1, 5])
+    theirs, ours = longformers(global_qkv=True)
     for name in "query", "key", "value":
-        getattr(ours, name[0]).load_state_dict(getattr(theirs, name).state_dict())
         getattr(ours, f"{name[0]}_global").load_state_dict(getattr(theirs, f"{name}_global").state_dict())
-    nn.init.eye_(ours.out.weight)
-    nn.init.zeros_(ours.out.bias)
     x, attention_mask = torch.randn(3, T, D), torch.arange(T) < torch.tensor([[T], [T - 1], [6]])
     is_global = torch.arange(T) < counts[:, None]
     marks = torch.zeros(3, T).masked_fill(~attention_mask, -1e4).masked_fill(is_global, 1e4)

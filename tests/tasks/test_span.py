@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional as F
 
 from helpers.errors import user_error
+from helpers.labelling import TINY, tiny_model
 from regard.data import DataConfig
 from regard.data.spans import Span
 from regard.decode.sampling import Sampling
-from regard.models import MODELS
 from regard.runs.load import load
 from regard.tasks import SpanTask, SpanTaskConfig, targets
 from regard.tasks import metrics as scoring
@@ -33,11 +33,7 @@ ROWS = [
     for place in PLACES
     for question, answer in (("Who lives there?", name), ("Where is it warm?", place))
 ]
-TINY = {
-    "model.dim": 32, "model.depth": 1, "model.heads": 2, "model.context": 41, "model.dropout": 0.0,
-    "train.lr": 0.01, "train.batch": 16, "train.log": 50, "data.vocab": 300, "train.device": "cpu",
-    "train.warmup": 5,
-}  # fmt: skip
+SMALL = TINY | {"model.context": 41}
 
 
 def jsonl(path, rows):
@@ -53,12 +49,6 @@ def tokenizer(kind):
 
 def task_of(kind, context=199, **more):
     return SpanTask(SpanTaskConfig(name="span", **more), tokenizer(kind), context)
-
-
-def tiny_model(task, **more):
-    cls, config, _ = MODELS["bert"]
-    known = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 1, "heads": 2}
-    return SpanTask.add_head(cls(config(**known, **more)), task.config)
 
 
 def all_of(text, word):
@@ -264,7 +254,7 @@ def test_reading(tmp_path):
 
 def test_it_learns_is_kept_and_scored(tmp_path):
     (tmp_path / "text.txt").write_text("\n\n".join(f"{text} {question}" for question, text, _ in ROWS))
-    base = train("fill", str(tmp_path / "text.txt"), out=tmp_path / "fill", steps=2, set=TINY)
+    base = train("fill", str(tmp_path / "text.txt"), out=tmp_path / "fill", steps=2, set=SMALL)
     data = jsonl(tmp_path / "a.jsonl", ROWS)
     more = {"train.lr": 0.01, "train.warmup": 5}
     model = train("span", data, valid=data, out=tmp_path / "a", base=tmp_path / "fill", steps=60, set=more)

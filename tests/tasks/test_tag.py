@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 import regard
 from helpers.errors import user_error
+from helpers.labelling import TINY, tiny_model
 from regard.data import DataConfig
 from regard.data.tags import read_tags
 from regard.decode.sampling import Sampling
-from regard.models import MODELS
 from regard.runs.load import load
 from regard.tasks import Tag, TagConfig, targets
 from regard.tasks import metrics as scoring
@@ -35,11 +35,7 @@ SENTENCES = [
     for where, is_where in PLACES
     for verb in ("lives", "worked", "sleeps")
 ]
-TINY = {
-    "model.dim": 32, "model.depth": 1, "model.heads": 2, "model.context": 31, "model.dropout": 0.0,
-    "train.lr": 0.01, "train.batch": 16, "train.log": 50, "data.vocab": 300, "train.device": "cpu",
-    "train.warmup": 5,
-}  # fmt: skip
+SMALL = TINY | {"model.context": 31}
 
 
 def conll(path, sentences):
@@ -53,12 +49,6 @@ def tokenizer(kind):
 
 def task_of(kind, context=31):
     return Tag(TagConfig(name="tag", labels=LABELS), tokenizer(kind), context)
-
-
-def tiny_model(kind, task):
-    cls, config, _ = MODELS[kind]
-    known = {"vocab": task.tokenizer.vocab, "context": task.context, "dim": 12, "depth": 1, "heads": 2}
-    return Tag.add_head(cls(config(**known)), task.config)
 
 
 # Where tags stand
@@ -123,7 +113,7 @@ def test_long_sentences_are_read_in_parts_and_no_word_is_lost(kind, context):
     assert all(begins for _, begins in windows)
     numbers = [n for row in range(len(windows)) for n in examples.labels[row].tolist() if n != IGNORED]
     assert [LABELS[n] for n in numbers] == tags
-    predicted = task.tags(tiny_model("bert", task), [words, [], ["Kim"]])
+    predicted = task.tags(tiny_model(task), [words, [], ["Kim"]])
     assert list(map(len, predicted)) == [len(words), 0, 1]
 
 
@@ -153,7 +143,7 @@ def test_what_is_written_is_read():
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
 def test_loss_and_measure_are_torchs(kind):
     task = task_of("wordpiece")
-    model = tiny_model(kind, task).eval()
+    model = tiny_model(task, kind).eval()
     examples, _ = task.examples(SENTENCES[:7])
     ((ids, attention_mask, labels),) = task.evaluation_batches(examples, 10**6)
     assert not attention_mask.all()
@@ -179,7 +169,7 @@ def test_loss_and_measure_are_torchs(kind):
 def test_a_gpt_only_looks_back_and_a_bert_both_ways():
     task = task_of("wordpiece")
     for kind, blind in (("gpt", True), ("bert", False)):
-        model = tiny_model(kind, task).eval()
+        model = tiny_model(task, kind).eval()
         (((a, _),), ((b, _),)) = task.windows([["Anna", "lives"], ["Anna", "Köln"]])
         x, y = (model(torch.tensor([row]))[0, 1] for row in (a, b))
         assert torch.equal(x, y) == blind
@@ -255,7 +245,7 @@ def test_a_step_has_its_batch_at_any_time():
 )
 def test_it_learns_is_kept_and_scored(tmp_path, kind, tokens):
     data = conll(tmp_path / "train.conll", SENTENCES)
-    settings = TINY | {"model.kind": kind, "data.tokenizer": tokens}
+    settings = SMALL | {"model.kind": kind, "data.tokenizer": tokens}
     settings |= {"model.context": 61} if tokens == "char" else {}
     model = train("tag", data, valid=data, out=tmp_path / "run", steps=80, set=settings)
     loaded = load(tmp_path / "run", "cpu")
@@ -285,7 +275,7 @@ def alone_tag(model, word):
 
 def test_from_a_model_that_fills_in(tmp_path):
     (tmp_path / "text.txt").write_text("\n\n".join(" ".join(words) for words, _ in SENTENCES))
-    base = train("fill", str(tmp_path / "text.txt"), out=tmp_path / "fill", steps=2, set=TINY)
+    base = train("fill", str(tmp_path / "text.txt"), out=tmp_path / "fill", steps=2, set=SMALL)
     data = conll(tmp_path / "train.conll", SENTENCES)
     more = {"train.lr": 0.01, "train.warmup": 5}
     model = train("tag", data, valid=data, out=tmp_path / "a", base=tmp_path / "fill", steps=40, set=more)
@@ -303,7 +293,7 @@ def test_from_a_model_that_fills_in(tmp_path):
 
 def test_asking_leaves_a_model_as_it_was():
     task = task_of("wordpiece")
-    model = tiny_model("bert", task)
+    model = tiny_model(task)
     assert model.training
     (answers,) = task.stream(model, Request(["Anna, Bonn", ""], Sampling()))
     assert model.training
@@ -335,7 +325,7 @@ def test_rare_tags_count_as_much_as_frequent_ones(tmp_path):
     assert weights * counts == pytest.approx(np.full(len(names), len(tags) / len(names)))
     settings = dataclasses.replace(config, labels=tuple(names), weights=tuple(weights.tolist()))
     balanced = Tag(settings, corpus.tokenizer, 31)
-    model = tiny_model("bert", balanced).eval()
+    model = tiny_model(balanced).eval()
     batch = balanced.collate(corpus.train, np.arange(7))
     ids, mask, labels = batch
     expected = F.cross_entropy(
