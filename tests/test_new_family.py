@@ -18,6 +18,7 @@ from regard.files.tensors import read_tensors
 from regard.models import MODELS
 from regard.runs.export import export
 from regard.runs.model import Model
+from regard.tracing.jacobians import jacobian_norms
 from regard.viewer.session import Session
 
 SETTINGS: dict[str, Any] = {
@@ -69,6 +70,32 @@ def test_it_is_asked_and_scored(model: Model, tmp_path: Path) -> None:
     assert len(model.ask(PROMPT, num_beams=3, max_new_tokens=6)) > 0
     (tmp_path / "text.txt").write_text("The old fox sleeps. " * 40)
     assert model.score(str(tmp_path / "text.txt"))["perplexity"] > 1
+
+
+def test_it_learns_to_converse_by_an_adapter(run: Path, model: Model, tmp_path: Path) -> None:
+    """With several conversations in a row, and an adapter in PEFT's layout that has this family's names."""
+    (tmp_path / "chat.tsv").write_text("".join(f"a{n}?\tb{n}\n" for n in range(20)))
+    settings = {
+        "data.pack": 24,
+        "train.lr": 0.1,
+        "train.lora": 3,
+        "train.adapter": True,
+        "train.device": "cpu",
+    }
+    out = tmp_path / "run"
+    chat = regard.train("chat", str(tmp_path / "chat.tsv"), base=run, out=out, steps=2, set=settings)
+    adapter = read_tensors(out / "adapter_model.safetensors")
+    assert "base_model.model.blocks.1.attn.f.v.lora_B.weight" in adapter
+    ids = torch.arange(11)[None]
+    changed = chat.model(ids)
+    assert not torch.allclose(changed, model.model(ids))
+    assert torch.equal(regard.load(run, device="cpu", adapter=out).model(ids), changed)
+
+
+def test_its_states_matter_to_later_ones(model: Model) -> None:
+    norms = jacobian_norms(model, PROMPT)
+    assert len(norms) > 1
+    assert (norms > 0).all()
 
 
 def test_every_sum_of_its_trace_is_right(model: Model) -> None:

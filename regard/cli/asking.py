@@ -61,6 +61,7 @@ def load_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 def read_schema(model: "Model", file: str) -> "Grammar":
     """Compile a file with a JSON schema for the answers of a model."""
     from regard.decode.grammar import MAX_GRAMMAR, compile_grammar
+    from regard.describe.settings import output_vocab
     from regard.files.untrusted import read_text
 
     if not model.task.generates:
@@ -69,8 +70,7 @@ def read_schema(model: "Model", file: str) -> "Grammar":
         text = read_text(Path(file), MAX_GRAMMAR)
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({os_reason(error)}); give a JSON schema") from None
-    config: Any = model.model.config
-    vocab = getattr(config, "target_vocab", None) or config.vocab
+    vocab = output_vocab(model.model.config)
     try:
         return compile_grammar("json", text, model.task.output_tokenizer, vocab)
     except UserError as error:

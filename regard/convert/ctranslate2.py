@@ -24,7 +24,8 @@ from regard.core.layers import GELU_TANH, Block, FeedForward, SwiGLU
 from regard.core.positions import POSITIONS, Learned, Relative, Sinusoidal
 from regard.decode.generate import generate
 from regard.decode.sampling import Sampling
-from regard.describe.export import ExportedModel, StackParts
+from regard.describe.export import ExportedModel, StackParts, layout, stacks_of, without_head
+from regard.describe.settings import output_vocab
 from regard.errors import UserError
 from regard.files.atomic import atomic_folder
 from regard.files.tensors import write_tensors
@@ -49,17 +50,16 @@ def export_ctranslate2(folder: str | Path, request: ExportRequest) -> str:
     """Write a folder for CTranslate2, or nothing; return the result of the check, as one line."""
     engine = import_extra("ctranslate2")
     model, task = request.model, str(request.task["name"])
-    stacks: list[StackParts] = model.stacks() if hasattr(model, "stacks") else []
-    layout = "-".join(stack.role for stack in stacks)
-    if layout not in BUILDERS or (layout == "encoder") != (task in ENCODER_TASKS):
-        name = type(getattr(model, "model", model)).__name__
+    stacks, roles = stacks_of(model), layout(model)
+    if roles not in BUILDERS or (roles == "encoder") != (task in ENCODER_TASKS):
+        name = type(without_head(model)).__name__
         raise UserError(
             f"a model of kind {name} for the task {task} has no place in CTranslate2; use --to onnx"
         )
     for setting in UNSUPPORTED:
         if hasattr(model.config, setting):
             require_settings(model.config, "CTranslate2", **{setting: None})
-    spec = BUILDERS[layout](engine, stacks, request)
+    spec = BUILDERS[roles](engine, stacks, request)
     spec.validate()
     spec.optimize()
     with atomic_folder(Path(folder)) as temporary:
@@ -68,9 +68,9 @@ def export_ctranslate2(folder: str | Path, request: ExportRequest) -> str:
         if (head := stacks[0].head) is not None:
             write_tensors(temporary / HEAD, {name: t.float() for name, t in head.state_dict().items()})
         two_tokenizers = request.target_tokenizer is not None
-        card = ctranslate2_card(task, layout, two_tokenizers, model.config.context, request.card)
+        card = ctranslate2_card(task, roles, two_tokenizers, model.config.context, request.card)
         (temporary / "README.md").write_text(card, encoding="utf-8")
-        if layout == "encoder":
+        if roles == "encoder":
             return check_vectors(engine, temporary, stacks[0], request)
         return check_texts(engine, temporary, model, request)
 
@@ -149,7 +149,10 @@ def stack_options(engine: Any, stack: StackParts, config: Any) -> dict[str, Any]
     check_parts(stack)
     block: Any = stack.blocks[0]
     attention, ffn, norm = block.attn.f, block.ffn.f, block.attn.norm
-    head_dim, qk_norm = attention.q.out_features // attention.heads, hasattr(attention.q_norm, "weight")
+    head_dim, qk_norm = (
+        attention.q.out_features // attention.heads,
+        not isinstance(attention.q_norm, nn.Identity),
+    )
     if qk_norm and isinstance(norm, nn.LayerNorm):
         require_settings(config, "CTranslate2 beside norm=layer", qk_norm=False)
     options = {
@@ -233,10 +236,12 @@ def fill_block(layer: Any, block: Any, positions: nn.Module) -> None:
         fill_attention(layer.attention, block.cross, cross=True)
     fill(layer.ffn.layer_norm, block.ffn.norm)
     ffn = block.ffn.f
-    fill(layer.ffn.linear_0, getattr(ffn, "gate", ffn.up))
     fill(layer.ffn.linear_1, ffn.down)
-    if hasattr(ffn, "gate"):
+    if isinstance(ffn, SwiGLU):
+        fill(layer.ffn.linear_0, ffn.gate)
         fill(layer.ffn.linear_0_noact, ffn.up)
+    else:
+        fill(layer.ffn.linear_0, ffn.up)
 
 
 def fill_attention(spec: Any, residual: Any, cross: bool) -> None:
@@ -321,7 +326,7 @@ def translate(
     """The engine's greedy translations of encoded texts."""
     config = request.model.config
     names = token_names(request.tokenizer, config.vocab)
-    targets = token_names(request.target_tokenizer or request.tokenizer, config.target_vocab or config.vocab)
+    targets = token_names(request.target_tokenizer or request.tokenizer, output_vocab(config))
     ids = {name: id for id, name in enumerate(targets)}
     results = engine.Translator(str(folder), **ON_CPU).translate_batch(
         [[names[id] for id in text] for text in texts],

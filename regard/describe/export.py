@@ -30,6 +30,22 @@ def as_exported(model: nn.Module) -> ExportedModel:
     return cast(ExportedModel, model)
 
 
+def without_head(model: nn.Module) -> nn.Module:
+    """The model below a head, which has it as `model`; or the model itself."""
+    return cast(nn.Module, getattr(model, "model", model))
+
+
+def stacks_of(model: nn.Module) -> list["StackParts"]:
+    """The stacks of Transformer blocks that a model declares; none, if it has no such blocks."""
+    stacks: list[StackParts] = getattr(model, "stacks", list)()
+    return stacks
+
+
+def layout(model: nn.Module) -> str:
+    """The roles of its stacks: encoder, decoder, encoder-decoder, or nothing."""
+    return "-".join(stack.role for stack in stacks_of(model))
+
+
 @dataclass(frozen=True)
 class Graph:
     """A function of tensors that becomes one ONNX graph; a model lists its own in `graphs()`."""
@@ -211,4 +227,4 @@ def transformer_stacks(m: Any) -> list[StackParts]:
 
 def head_stacks(m: Any) -> list[StackParts]:
     """Those of the model below, if it has any, with the head."""
-    return [replace(stack, head=m.head) for stack in getattr(m.model, "stacks", list)()]
+    return [replace(stack, head=m.head) for stack in stacks_of(m.model)]

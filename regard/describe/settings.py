@@ -9,6 +9,12 @@ COUNTS = ("segments", "globals", "mels")  # which may be 0
 LARGEST = 2**31 - 1  # whole number: nothing is larger, and what is computed with one stays exact
 
 
+def output_vocab(config: Any) -> int:
+    """How many words a model may write: of a target with a vocabulary of its own, that one's."""
+    vocab: Any = getattr(config, "target_vocab", None) or getattr(config, "vocab", 0)
+    return int(vocab)
+
+
 def check_settings(config: Any) -> None:
     """Raise a ValueError that names the setting, if one is not allowed, or two do not go together."""
     settings = vars(config)

@@ -19,6 +19,7 @@ from regard.decode.prompts import Source
 from regard.decode.runner import Runner
 from regard.decode.runners import make_runner
 from regard.decode.sampling import Sampling
+from regard.describe.settings import output_vocab
 from regard.errors import UserError
 from regard.serve.batch import (
     Batch,
@@ -154,13 +155,13 @@ class Engine:
         if sampling.num_beams > 1:
             raise UserError(f"num_beams={sampling.num_beams}: beam search can't be streamed; give 1")
         c = self.model.config
-        output_vocab = getattr(c, "target_vocab", None) or c.vocab
+        written = output_vocab(c)
         source_ids = () if source is None or isinstance(source, Tensor) else source
         for name, ids, vocab in (
-            ("prompt", prompt, output_vocab),
+            ("prompt", prompt, written),
             ("source", source_ids, c.vocab),
-            ("suppress_tokens", sampling.suppress_tokens, output_vocab),
-            ("logit_bias", [token for token, _ in sampling.logit_bias], output_vocab),
+            ("suppress_tokens", sampling.suppress_tokens, written),
+            ("logit_bias", [token for token, _ in sampling.logit_bias], written),
         ):
             if not all(0 <= i < vocab for i in ids):
                 raise ValueError(f"{name} has tokens outside the vocabulary: give ids from 0 to {vocab - 1}")

@@ -14,6 +14,7 @@ from regard.cancel import make_cancellable
 from regard.decode.grammar import Grammar, Kind, compile_grammar
 from regard.decode.prompts import Source
 from regard.decode.sampling import RULES, Sampling
+from regard.describe.settings import output_vocab
 from regard.errors import UserError
 from regard.runs.model import Model
 from regard.serve.engine import Engine
@@ -106,8 +107,7 @@ class ServedModel:
 
     @property
     def output_vocab(self) -> int:
-        config: Any = self.model.model.config
-        return getattr(config, "target_vocab", None) or config.vocab
+        return output_vocab(self.model.model.config)
 
     @property
     def sandboxed(self) -> bool:

@@ -9,7 +9,7 @@ Shapes: B batch, T tokens, C classes.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from regard.decode.sampling import Sampling
 from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.models import ModelWithHead, Transformer
+from regard.models.base import EncoderDecoder
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
 from regard.tasks.batches import (
@@ -101,6 +102,11 @@ class Examples:
 
 
 ClassifyModel = ModelWithHead | Transformer
+
+
+def writes_names(model: nn.Module) -> TypeGuard[Transformer]:
+    """Whether a model writes the name of a class: one that reads a source and writes a target."""
+    return isinstance(model, EncoderDecoder)
 
 
 class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
@@ -216,10 +222,10 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     @classmethod
     def add_head(cls, model: nn.Module, config: ClassifyConfig) -> nn.Module:
         """The model with a head for these classes, or for a score; one that writes needs none."""
-        if config.r_drop and (isinstance(model, Transformer) or not config.labels):
+        if config.r_drop and (writes_names(model) or not config.labels):
             raise UserError("task.r_drop is for classes that an encoder predicts, not for what is written")
         check_r_drop(config.r_drop, model)
-        if not isinstance(model, Transformer):
+        if not writes_names(model):
             return add_head(model, len(config.labels or (0,)), mean=config.mean)
         if config.smoothing:
             raise UserError(
@@ -236,7 +242,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
 
     def logits(self, model: ClassifyModel, ids: Tensor, attention_mask: Tensor, segments: Tensor) -> Tensor:
         """(B, C), or the score before it is brought between its bounds (B, 1)."""
-        if isinstance(model, Transformer):
+        if writes_names(model):
             logits = self.names.likelihoods(model, ids, attention_mask)
             if self.config.labels is None:  # the mean of the scores that might be written
                 scores = torch.linspace(0, 1, SCORES, dtype=logits.dtype, device=logits.device)
@@ -247,7 +253,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
 
     def loss(self, model: ClassifyModel, *batch: Tensor) -> Tensor:
         *inputs, labels = batch
-        if not isinstance(model, Transformer):
+        if not writes_names(model):
             smoothing = self.config.smoothing if model.training else 0.0
             weights = self._weights(labels.device)
             if self.config.r_drop and model.training:
@@ -296,7 +302,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         return metrics | {name: f(more, data.labels) for name, f in scoring.CORRELATIONS.items()}
 
     def guess(self, model: ClassifyModel, batches: Iterable[Batch], data: Examples) -> Guess | None:
-        if self.config.labels is None and isinstance(model, Transformer):  # a score is written
+        if self.config.labels is None and writes_names(model):  # a score is written
             return None
         return guess_targets(
             batches, len(self.config.labels or ()), self.config.smoothing, self.config.weights
@@ -387,7 +393,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
 
     def write_target(self, model: ClassifyModel, prompt: Prompt, sampling: Sampling) -> list[int]:
         """The name of the likeliest class, or score."""
-        assert isinstance(model, Transformer)
+        assert writes_names(model)
         source = torch.tensor([prompt.source], device=next(model.parameters()).device)
         best = self.names.likelihoods(model, source, torch.ones_like(source, dtype=torch.bool)).argmax()
         return [i for i in self.names.ids[best].tolist() if i >= 0]

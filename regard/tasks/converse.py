@@ -21,8 +21,8 @@ from regard.data.conversations import SYSTEM, Conversation, read_conversations
 from regard.data.ragged import Ragged
 from regard.data.splitting import hold_out_groups
 from regard.decode.sampling import Sampling
+from regard.describe.export import stacks_of
 from regard.errors import UserError
-from regard.models import GPT
 from regard.tasks.batches import Batch, Samples, encode_held_out, pad_rows
 from regard.tasks.chat_rows import ChatDataConfig, ChatDataset, encode_conversations
 from regard.tasks.loss import IGNORED, cross_entropy, token_losses
@@ -144,7 +144,7 @@ def hidden_states(model: WriteModel, ids: Tensor, positions: Tensor | None = Non
     row, no conversation attends to another."""
     if positions is None:
         return model.hidden(ids)
-    if not isinstance(model, GPT):
+    if not stacks_of(model):
         raise UserError("data.pack: a recurrent model would remember the conversation before; leave it out")
     conversation = (positions == 0).cumsum(1)  # (B, T)
     same = conversation[:, None, :, None] == conversation[:, None, None, :]  # (B, 1, T, T)
@@ -152,7 +152,8 @@ def hidden_states(model: WriteModel, ids: Tensor, positions: Tensor | None = Non
     def run(blocks: Stack, x: Tensor, pos: Tensor, encoding: Positions, mask: None) -> Tensor:
         return blocks(x, pos, encoding, same)
 
-    return model.hidden(ids, State([], positions=positions, run=run))
+    state: Any = State([], positions=positions, run=run)
+    return model.hidden(ids, state)
 
 
 def first_words(turns: Conversation) -> str:

@@ -18,6 +18,7 @@ from regard.core.cache import Mask
 from regard.data import Stream
 from regard.data.passages import Passages
 from regard.decode.sampling import sample_tokens
+from regard.describe.export import without_head
 from regard.describe.texts import Text
 from regard.describe.values import LINEAR, SOFTMAX, Description
 from regard.describe.watch import evaluating
@@ -26,7 +27,7 @@ from regard.models import Bert, Electra, Elmo
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, pad_rows, ragged, segments_from, targets
 from regard.tasks.guessing import Guess, guess_targets
-from regard.tasks.heads import freeze, likeliest_classes, without_head
+from regard.tasks.heads import freeze, global_projections, likeliest_classes
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.masked_texts import FillConfig, MaskedTexts
 from regard.tasks.masking import END, FIRST, MASK, PAD, SPECIALS, UNKNOWN
@@ -54,8 +55,7 @@ class Fill(MaskedTexts):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: FillConfig) -> nn.Module:
-        if isinstance(model, Bert):
-            freeze(model.global_projections())  # no token is global
+        freeze(global_projections(model))  # no token is global
         return Electra(cast(Bert, model), config.words) if config.replaced else model
 
     @classmethod

@@ -4,13 +4,14 @@ Shapes: B batch, L classes.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.models import Bert, Electra, Elmo, ModelWithHead
+from regard.describe.export import without_head
+from regard.models import Bert, Elmo, ModelWithHead
 from regard.tasks import metrics
 from regard.tasks.answers import Answer
 from regard.tasks.loss import IGNORED
@@ -29,27 +30,27 @@ class ClassConfig(Protocol):
     def metric(self) -> str | None: ...
 
 
-def without_head(model: nn.Module) -> nn.Module:
-    """The model below a head, or itself."""
-    return model.model if isinstance(model, Electra | ModelWithHead) else model
-
-
 def add_head(model: nn.Module, outputs: int, each: bool = False, mean: bool = False) -> ModelWithHead:
     """The model with a new head, for a text or for `each` token, in place of any other."""
-    model = model.model if isinstance(model, ModelWithHead) else model
-    headed = ModelWithHead(model, outputs, each, mean, dropout=model.config.dropout)  # type: ignore[arg-type, union-attr]
-    headed.model.requires_grad_(True)
-    freeze(headed.unused)
-    return headed
+    model = without_head(model)
+    classifier = ModelWithHead(model, outputs, each, mean, dropout=model.config.dropout)  # type: ignore[arg-type, union-attr]
+    classifier.model.requires_grad_(True)
+    freeze(classifier.unused)
+    return classifier
 
 
 def encoder_only(model: nn.Module) -> Bert | Elmo:
     """A BERT or an ELMo whose own heads are not trained."""
-    encoder = model.model if isinstance(model, ModelWithHead) else model
-    assert isinstance(encoder, Bert | Elmo)
+    encoder = cast("Bert | Elmo", without_head(model))
     encoder.requires_grad_(True)
     freeze(encoder.unused_by_head(pooled=False))
     return encoder
+
+
+def global_projections(model: nn.Module) -> list[nn.Module]:
+    """What a model has for its global tokens alone, if anything."""
+    projections: list[nn.Module] = getattr(model, "global_projections", list)()
+    return projections
 
 
 def freeze(parts: Sequence[nn.Module | nn.Parameter]) -> None:

@@ -20,7 +20,7 @@ from regard.data.splitting import hold_out_groups
 from regard.describe.values import SOFTMAX, Description
 from regard.describe.watch import evaluating
 from regard.errors import UserError
-from regard.models import Bert, ModelWithHead
+from regard.models import ModelWithHead
 from regard.tasks import metrics as scoring
 from regard.tasks.answers import Answer
 from regard.tasks.batches import (
@@ -33,7 +33,7 @@ from regard.tasks.batches import (
     segments_from,
 )
 from regard.tasks.fill import END, FIRST, SPECIALS
-from regard.tasks.heads import add_head
+from regard.tasks.heads import add_head, global_projections
 from regard.tasks.loss import cross_entropy
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Request
@@ -209,11 +209,10 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: SpanTaskConfig) -> ModelWithHead:
-        headed = add_head(model, 2, each=True)
-        if isinstance(headed.model, Bert):
-            for part in headed.model.global_projections():
-                part.requires_grad_(True)  # the question is global
-        return headed
+        reader = add_head(model, 2, each=True)
+        for part in global_projections(reader.model):
+            part.requires_grad_(True)  # the question is global
+        return reader
 
     def logits(
         self, model: ModelWithHead, ids: Tensor, attention_mask: Tensor, segments: Tensor, may: Tensor

@@ -49,10 +49,11 @@ import torch
 
 from regard.decode.ensemble import Ensemble
 from regard.describe.records import REASONS
+from regard.describe.settings import output_vocab
 from regard.describe.watch import evaluating
 from regard.errors import UserError
 from regard.runs.model import Model
-from regard.tracing.limits import check_size, output_vocab
+from regard.tracing.limits import check_size
 from regard.tracing.reading import make_trace, read_input
 from regard.tracing.record import record
 from regard.tracing.steps import trace_steps
@@ -99,7 +100,9 @@ def trace_input(
         reading = read_input(model, inputs)
         assert reading.run is not None
         lengths = {side: len(tokens) for side, tokens in reading.tokens.items()}
-        check_size(model.model, lengths, layers, 0 if "label" in lengths else output_vocab(model), most)
+        check_size(
+            model.model, lengths, layers, 0 if "label" in lengths else output_vocab(model.model.config), most
+        )
         with record(model.model, layers) as recording:
             result = reading.run()
     result_trace = make_trace(model, reading, recording, result)

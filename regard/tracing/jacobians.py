@@ -7,17 +7,17 @@ Transformer, no product grows with the distance: attention connects every two to
 Shapes: T tokens, N numbers of a state, D width.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from regard.core.layers import Stack
 from regard.describe.cells import cell_step, unpacked
+from regard.describe.export import stacks_of
 from regard.describe.watch import evaluating, watch
 from regard.errors import UserError
-from regard.models.base import CausalLM
 from regard.runs.model import Model
+from regard.tasks.write import Writer
 from regard.tracing.reading import read_input
 
 
@@ -37,23 +37,23 @@ def jacobians(model: Model, text: str) -> Tensor:
     leaves them at T.
     """
     module = model.model
-    if not isinstance(module, CausalLM):
+    if not isinstance(model.task, Writer):
         raise UserError(
             "Jacobians by distance are measured of models that write; train one with the recipe write"
         )
-    (layer,) = (m for m in module.modules() if isinstance(m, nn.RNNBase | Stack))
     with evaluating(module), torch.enable_grad(), watch(module):  # watched: the readable attention
         run = read_input(model, text).run
         assert run is not None
-        if isinstance(layer, Stack):
-            return block_jacobians(layer, run)
+        if stacks := stacks_of(module):
+            return block_jacobians(stacks[0].blocks, run)
+        rnn = cast(nn.RNNBase, module.rnn)
         inputs: list[Tensor] = []
-        hook = layer.register_forward_pre_hook(lambda _, args: inputs.append(unpacked(args[0])))
+        hook = rnn.register_forward_pre_hook(lambda _, args: inputs.append(unpacked(args[0])))
         try:
             run()
         finally:
             hook.remove()
-        return state_jacobians(layer, inputs[0].detach()[0])
+        return state_jacobians(rnn, inputs[0].detach()[0])
 
 
 def state_jacobians(rnn: nn.RNNBase, x: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def state_jacobians(rnn: nn.RNNBase, x: Tensor) -> Tensor:
     return by_distance(state, states)
 
 
-def block_jacobians(blocks: Stack, run: Any) -> Tensor:
+def block_jacobians(blocks: nn.ModuleList, run: Any) -> Tensor:
     """∂(what leaves the blocks at the last token)/∂(what enters them at T − k)."""
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []

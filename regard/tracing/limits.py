@@ -1,25 +1,16 @@
 """How large a trace will be, before it is made."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import nn
 
 from regard.describe.values import Description
 from regard.errors import UserError
-from regard.runs.model import Model
 from regard.tracing.names import attention_sides, layer_index, stack_prefix
 
 MAX_NUMBERS = 2**30  # of a trace that is kept for the page: 4 GiB
 SCORES = 3  # tensors of an attention with a number for each pair of tokens: scores, scaled, weights
 OUTPUTS = 2  # with a number for each token and word: logits, probabilities
-
-
-def output_vocab(model: Model) -> int:
-    """The words that a model's output is about; 0 if it has none."""
-    config: Any = model.model.config
-    vocab: Any = getattr(config, "target_vocab", None) or getattr(config, "vocab", 0)
-    return int(vocab)
 
 
 def count_numbers(

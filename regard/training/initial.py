@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from regard.data import Corpus
+from regard.describe.export import without_head
 from regard.errors import UserError
 from regard.models import MODELS
 from regard.quantize.model import dequantize_model
@@ -17,7 +18,6 @@ from regard.runs.layout import BASE
 from regard.runs.load import load_model
 from regard.runs.model import Model
 from regard.tasks import Task
-from regard.tasks.heads import without_head
 from regard.training.config import TrainConfig
 from regard.training.job import Job
 from regard.training.optimizers import freeze

@@ -1,5 +1,6 @@
 """Adapters: low-rank updates in files of their own, which PEFT reads and writes, too."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.commands import call
 from helpers.errors import user_error
+from helpers.gated import GatedConfig, GatedLM
 from helpers.runs import tiny, write_text
 from regard.convert.huggingface.peft import adapter_config, adapter_tensors, read_adapter
 from regard.models import GPT, Bert, BertConfig, GPTConfig
@@ -100,6 +102,16 @@ def test_peft_reads_ours(family: str, tmp_path: Path) -> None:
     model = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()
     with torch.no_grad():
         torch.testing.assert_close(model(IDS).logits, expected, rtol=0, atol=1e-5)
+
+
+def test_peft_reads_that_of_a_family_that_it_does_not_know(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    base = GatedLM(GatedConfig(vocab=V)).eval()
+    expected = write_trained_adapter(copy.deepcopy(base), tmp_path / "adapter")
+    with torch.no_grad():
+        assert not base(IDS).allclose(expected, atol=1e-3)
+        model = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()
+        torch.testing.assert_close(model(IDS), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")  # which PEFT says, and then does

@@ -17,6 +17,7 @@ from regard.convert.huggingface import gpt2, llama
 from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family, their_name
 from regard.convert.huggingface.files import ADAPTER, ADAPTER_CONFIG
+from regard.describe.export import layout, without_head
 from regard.errors import UserError, shorten
 from regard.files.atomic import atomic_folder
 from regard.files.tensors import Tensors, read_tensors
@@ -37,11 +38,15 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 Matrices = dict[str, tuple[Tensor, Tensor]]  # A (r, I) and B (O, r), by our name of the weight W (O, I)
 
 
-def family_of(model: nn.Module) -> Family:
-    """The family of a model; raises UserError if it has none."""
-    if not isinstance(model, GPT):
+def family_of(model: nn.Module) -> Family | None:
+    """The family that a model belongs to in transformers; None for one that is not there, which PEFT knows by
+    our names. Raises UserError for what is no language model."""
+    if layout(model) != "decoder" or without_head(model) is not model:
         raise UserError("an adapter is for a language model (a GPT); train this one without --adapter")
-    family = gpt2.FAMILY if model.config.positions == "learned" else llama.FAMILY
+    if type(model) is not GPT:
+        return None
+    config: Any = model.config
+    family = gpt2.FAMILY if config.positions == "learned" else llama.FAMILY
     family.describe(model)
     return family
 
@@ -64,26 +69,28 @@ def adapter_tensors(model: nn.Module, matrices: Matrices) -> Tensors:
             )
         matrices = by_block
     for ours, (A, B) in matrices.items():
-        theirs = their_name(family.names, ours).removesuffix(".weight")
-        if family is gpt2.FAMILY:
-            module = f"transformer.{theirs.removesuffix('.q')}.c_attn"
-        else:
-            module = f"model.{theirs}"
+        module = ours.removesuffix(".weight")
+        if family is not None:
+            module = their_name(family.names, ours).removesuffix(".weight")
+            is_gpt2 = family is gpt2.FAMILY
+            module = f"transformer.{module.removesuffix('.q')}.c_attn" if is_gpt2 else f"model.{module}"
         for letter, matrix in (("A", A), ("B", B)):
             tensors[f"base_model.model.{module}.lora_{letter}.weight"] = matrix.contiguous()
     return tensors
 
 
 def adapter_config(model: nn.Module, base: str, rank: int, alpha: float) -> dict[str, Any]:
-    is_gpt2 = family_of(model) is gpt2.FAMILY
+    family = family_of(model)
+    is_gpt2 = family is gpt2.FAMILY
+    adapted = ["q", "v"] if family is None else ["c_attn"] if is_gpt2 else ["q_proj", "v_proj"]
     return {
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
+        "task_type": None if family is None else "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": rank * (1 + is_gpt2),
         "lora_alpha": alpha * (1 + is_gpt2),
         "lora_dropout": 0.0,
-        "target_modules": ["c_attn"] if is_gpt2 else ["q_proj", "v_proj"],
+        "target_modules": adapted,
         "fan_in_fan_out": is_gpt2,
         "bias": "none",
         "modules_to_save": None,
@@ -123,14 +130,16 @@ def read_adapter(folder: Path, model: nn.Module) -> Tensors:
             raise misplaced(folder, name)
         update = scaling(config, module, len(A), path) * (B.double() @ A.double())  # (O, I)
         updates[name] = update.T if gpt2.TRANSPOSED.search(name) else update
-    theirs = family.unpack(updates, Config({"tie_word_embeddings": False}, path))
+    if family is not None:
+        updates = family.unpack(updates, Config({"tie_word_embeddings": False}, path))
     changes = Tensors()
     for ours, W in model.state_dict().items():
-        if (name := their_name(family.names, ours)) in theirs:
-            changes[ours] = family.from_theirs(ours, theirs.pop(name), model.config)
+        if (name := ours if family is None else their_name(family.names, ours)) in updates:
+            update = updates.pop(name)
+            changes[ours] = update if family is None else family.from_theirs(ours, update, model.config)
             if changes[ours].shape != W.shape:
                 raise misplaced(folder, name)
-    for name in theirs:
+    for name in updates:
         raise misplaced(folder, name)
     return changes
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from regard.describe.export import without_head
 from regard.runs.model import Model
 from regard.tasks import TASKS
-from regard.tasks.heads import without_head
 from regard.tasks.source import TOKENS_AT_ONCE
 from regard.training.plan.plan import Plan, rows_of
 from regard.training.plan.sizes import Request, Teaching
