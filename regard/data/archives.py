@@ -216,17 +216,17 @@ class _MemberReader(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
-    def _next(self, most: int) -> bytes:
+    def _next(self, limit: int) -> bytes:
         """Return some bytes, perhaps none yet; raise UserError where the archive has too few."""
-        most = min(most, self.member.size - self.count)
+        limit = min(limit, self.member.size - self.count)
         pending = self.inflater.unconsumed_tail if self.inflater else b""
         if not pending:
-            pending = self.file.read(min(self.left, BLOCK if self.inflater else most))
+            pending = self.file.read(min(self.left, BLOCK if self.inflater else limit))
             self.left -= len(pending)
         if not pending:
             raise damaged_member(self.path, "it ends too early")
         try:
-            return self.inflater.decompress(pending, most) if self.inflater else pending
+            return self.inflater.decompress(pending, limit) if self.inflater else pending
         except zlib.error as error:
             raise damaged_member(self.path, first_line(error)) from None
 

@@ -150,14 +150,14 @@ def decode_samples(data: bytes, is_float: bool, bits: int) -> np.ndarray:
 
 def decode_sound(source: ImageSource, shape: Shape) -> np.ndarray:
     """The spectrogram of a recording, uint8 (1, M, T), of at most the shape's frames: the loudest ones."""
-    _, mels, most = shape
+    _, mels, longest = shape
     x = spectrogram(read_wav(source), mels).numpy()
-    if (extra := x.shape[2] - most) <= 0:
+    if (extra := x.shape[2] - longest) <= 0:
         return x
     loud = np.cumsum(x.sum((0, 1), dtype=np.int64))
     loud = np.append(0, loud)
-    first = int((loud[most:] - loud[:-most])[: extra + 1].argmax())
-    return x[:, :, first : first + most]
+    first = int((loud[longest:] - loud[:-longest])[: extra + 1].argmax())
+    return x[:, :, first : first + longest]
 
 
 def pad_sound(x: np.ndarray, shape: Shape) -> np.ndarray:
@@ -183,8 +183,8 @@ class SoundDataset(ImageDataset):
     def moments(self) -> tuple[list[float], list[float]]:
         """Return mean and standard deviation, from 0 to 1, of up to a thousand recordings; no padding."""
         x = self.read(self._sample_rows())
-        real = x[x > 0].double() / 255
-        return [real.mean().item()], [real.std().clamp(min=1e-3).item()]
+        unpadded = x[x > 0].double() / 255
+        return [unpadded.mean().item()], [unpadded.std().clamp(min=1e-3).item()]
 
 
 def find_sound(path: str) -> ImageSource:

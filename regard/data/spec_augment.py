@@ -39,9 +39,9 @@ def sample_spec_augmentation(c: SpecAugmentation, keys: np.ndarray) -> np.ndarra
     the hidden bands and stretches."""
     u = CounterRandom(keys)
     columns = [1 + c.speed * (2 * u() - 1), c.shift * (2 * u() - 1), c.pitch * (2 * u() - 1)]
-    for most in (c.band, c.stretch):
+    for largest in (c.band, c.stretch):
         for _ in range(c.masks):
-            width = most * u()
+            width = largest * u()
             start = (1 - width) * u()
             columns += [start, start + width]
     return np.stack(columns, axis=1).astype(np.float32)
@@ -63,9 +63,9 @@ def apply_spec_augmentation(x: Tensor, parameters: Tensor) -> Tensor:
     edges = parameters[:, 3:].unflatten(1, (2, (parameters.shape[1] - 3) // 4, 2))  # (B, 2, K, 2)
     level = (torch.arange(M, device=x.device) + 0.5).expand(B, M) / M  # (B, M)
     hidden = is_within(level, edges[:, 0])[:, :, None] | is_within(time, edges[:, 1])[:, None]  # (B, M, T)
-    real = (time < 1)[:, None, None]  # (B, 1, 1, T)
-    mean = (y * real).sum((2, 3), keepdim=True) / (real.sum(-1, keepdim=True) * M)
-    return torch.where(hidden[:, None], mean, y) * real
+    unpadded = (time < 1)[:, None, None]  # (B, 1, 1, T)
+    mean = (y * unpadded).sum((2, 3), keepdim=True) / (unpadded.sum(-1, keepdim=True) * M)
+    return torch.where(hidden[:, None], mean, y) * unpadded
 
 
 def is_within(x: Tensor, edges: Tensor) -> Tensor:

@@ -102,8 +102,8 @@ def _read_standard_input(path: str) -> Table:
         texts = [line.decode(errors="replace") for line in first]
         delimiter = choose_delimiter(texts)
         widths = _widths(texts, delimiter)
-        most = max(widths, key=widths.count, default=1)
-        if most > 1 and widths.count(most) * 2 > len(widths):
+        usual = max(widths, key=widths.count, default=1)
+        if usual > 1 and widths.count(usual) * 2 > len(widths):
             record_note(f"standard input is read as .csv, with {delimiter!r} between cells")
             return _read_csv(path, everything)
     return _read_tsv(path, everything)

@@ -288,7 +288,7 @@ def open_stream(
     units = list_units(paths)
     sample: list[tuple[int, int, str]] = []
     counted = int(HELD_OUT / max(config.holdout, LEAST)) if hold_out else 0  # characters
-    characters, most = 0, max(counted, SAMPLE if tokenizer is None else 1)
+    characters, enough = 0, max(counted, SAMPLE if tokenizer is None else 1)
     source = record_source(f"{paths[0]}, the beginning", "text")
     for unit, number, text in chain.from_iterable(
         ((unit, number, text) for number, (_, text) in enumerate(read(0))) for unit, read in enumerate(units)
@@ -296,7 +296,7 @@ def open_stream(
         sample.append((unit, number, text))
         source.add({"text": text})
         characters += len(text)
-        if characters > most:
+        if characters > enough:
             break
     if not characters:
         raise UserError(f"{paths[0]}: no text in the stream; give another one")

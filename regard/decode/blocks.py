@@ -125,7 +125,7 @@ class Branch:
         self.after: Norm | None = None if residual.pre else norm
         self.kernels = kernels
 
-    def settle(self, x: Tensor, pending: Norm | None) -> tuple[Tensor, Norm | None]:
+    def norm_once(self, x: Tensor, pending: Norm | None) -> tuple[Tensor, Norm | None]:
         """Norm several rows once, for all who read them; one row is normed wherever it is read."""
         if pending is None or len(x) == 1:
             return x, pending
@@ -163,7 +163,7 @@ class SelfAttention(Branch):
     def __call__(
         self, x: Tensor, pending: Norm | None, keys: Tensor, values: Tensor, rows: Rows
     ) -> tuple[Tensor, Norm | None]:
-        x, pending = self.settle(x, pending)
+        x, pending = self.norm_once(x, pending)
         qkv = self.project(x, pending, self.weight, self.bias)
         read = keys, values, rows.tables
         rotated, limits = (self.rotary, self.q_norm, self.k_norm), (self.score_bias, self.window)
@@ -185,7 +185,7 @@ class CrossAttention(Branch):
     def __call__(
         self, x: Tensor, pending: Norm | None, keys: Tensor, values: Tensor, rows: Rows
     ) -> tuple[Tensor, Norm | None]:
-        x, pending = self.settle(x, pending)
+        x, pending = self.norm_once(x, pending)
         q = self.project(x, pending, self.q.weight, self.q.bias).unflatten(-1, (self.heads, -1))
         q = self.q_norm(q)
         y = self.kernels.paged_attention(q, keys, values, rows.source_tables, rows.source_lengths)
@@ -203,7 +203,7 @@ class Feed(Branch):
             self.weight, self.bias = pack(ffn.gate, ffn.up)
 
     def __call__(self, x: Tensor, pending: Norm | None) -> tuple[Tensor, Norm | None]:
-        x, pending = self.settle(x, pending)
+        x, pending = self.norm_once(x, pending)
         y = self.project(x, pending, self.weight, self.bias, activation=self.activation, gated=self.gated)
         return self.add(x, pending, y, self.down)
 

@@ -171,9 +171,9 @@ class Runner:
 
     def _take_pages(self, text: Text) -> list[int] | None:
         """The next page of a text, or several while there are plenty."""
-        most = -(-min(self.context, text.cached + text.limit - text.steps) // PAGE) - len(text.pages)
+        needed = -(-min(self.context, text.cached + text.limit - text.steps) // PAGE) - len(text.pages)
         plenty = self.pool.free >= 2 * GROWTH * len(self.texts)
-        return self.pool.take(max(1, min(GROWTH, most)) if plenty else 1)
+        return self.pool.take(max(1, min(GROWTH, needed)) if plenty else 1)
 
     def _admit(self) -> None:
         """Give slots and pages to texts that wait, first come, first served."""
@@ -239,8 +239,8 @@ class Runner:
         for text in texts:
             text.steps += 1
             text.cached += 1
-        most = 1 + max(text.slot or 0 for text in texts)
-        return next((n for n in ROWS if most <= n <= len(self.buffers.tables)), len(self.buffers.tables))
+        used = 1 + max(text.slot or 0 for text in texts)
+        return next((n for n in ROWS if used <= n <= len(self.buffers.tables)), len(self.buffers.tables))
 
     def _write_draws(self, texts: Sequence[Text]) -> None:
         """Send random numbers for more steps, where the last ones are used up."""
@@ -299,8 +299,8 @@ class Runner:
         ids = np.array(tokens).clip(min=0)
         self.buffers.write(self.buffers.numbers[0], 0, slots, ids.astype(np.int32))
         chosen = logprobs.gather(1, self.buffers.send(ids)[:, None])[:, 0].tolist()
-        most = min(max(text.top_logprobs for text in texts), logits.shape[-1])
-        values, top = (x.tolist() for x in logprobs.topk(most))
+        count = min(max(text.top_logprobs for text in texts), logits.shape[-1])
+        values, top = (x.tolist() for x in logprobs.topk(count))
         self._stop(texts)
         outputs = []
         for i, text in enumerate(texts):

@@ -63,7 +63,7 @@ def unroll(
     hidden = hidden if hidden is None or isinstance(hidden, tuple) else (hidden,)
     h0 = hidden or (x.new_zeros(rnn.num_layers * directions, len(x), rnn.hidden_size),)
     mask = torch.ones_like(x[..., 0], dtype=torch.bool) if attention_mask is None else attention_mask
-    real, layers = mask[..., None], list[dict[str, Tensor]]()
+    unpadded, layers = mask[..., None], list[dict[str, Tensor]]()
     for n, weights in enumerate(rnn.all_weights):
         h, c = h0[0][n], h0[-1][n]
         steps: list[dict[str, Tensor]] = []
@@ -72,10 +72,12 @@ def unroll(
             edit = partial(edit_value, edits or {}, n, t)
             steps.append(cell_step(rnn, x[:, t], h, c, *weights, edit=edit))
             new = steps[-1]
-            h = torch.where(real[:, t], new["state"], h)
-            c = torch.where(real[:, t], new.get("cell", c), c)
+            h = torch.where(unpadded[:, t], new["state"], h)
+            c = torch.where(unpadded[:, t], new.get("cell", c), c)
         steps = steps[::-1] if backward else steps
-        layers.append({name: real * torch.stack([step[name] for step in steps], dim=1) for name in steps[0]})
+        layers.append(
+            {name: unpadded * torch.stack([step[name] for step in steps], dim=1) for name in steps[0]}
+        )
         if n % directions == directions - 1:
             x = torch.cat([layer["state"] for layer in layers[-directions:]], dim=-1)
     return layers

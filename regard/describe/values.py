@@ -18,7 +18,7 @@ Operations (`does`), their operands (names of values, or of weights, which begin
 | linear | x: a name, or some side by side; W, b, share, f; row | f(x · W[column] + b) |
 | turn | x, cos, sin, share | each pair of x rotated by its angle |
 | norm | x, W, b, eps, f, share; rms | (f(x) - mean) / deviation · W + b; rms: f(x) / root mean square · W |
-|      | whole | of all channels, rows and columns together; W and b of the channel |
+|      | channels | of all channels, rows and columns together; W and b of the channel |
 | dot | q, k; global: q, k | q[row] · k[column]; of the rows that the global q has, with these |
 | additive | q, k, w | Σ w tanh(q[row] + k[column]) |
 | scale | x, by | x · by |
@@ -195,7 +195,7 @@ class Description:
         if isinstance(module, nn.Identity):
             return x
         kind = {"rms": True} if isinstance(module, nn.RMSNorm) else {}
-        kind |= {"whole": True} if isinstance(module, nn.GroupNorm) else {}
+        kind |= {"channels": True} if isinstance(module, nn.GroupNorm) else {}
         op = {"does": "norm", "x": x, "eps": module.eps} | self._affine(name, module) | kind | more
         return self.see(name, op, norm_text(title, op), module, box=box)
 
@@ -334,8 +334,8 @@ class Description:
         more: Op = {"mask": self.name("mask")}
         if bias is not None:
             more["bias"], formula = bias.name, f"{formula} + B"
-            seen = replace(bias, module=at[0], at=at[1], pick=lambda *_: biases(module), once=True)
-            self.values.append(seen)
+            added = replace(bias, module=at[0], at=at[1], pick=lambda *_: biases(module), once=True)
+            self.values.append(added)
         self.see("mask", None, MASK, *at, pick=lambda *_: reasons(module)[0])
         self.see("reason", None, REASON, *at, pick=lambda *_: reasons(module)[1])
         about = "The scores of each row become weights that sum to 1; 0 where a token may not attend."

@@ -152,7 +152,7 @@ class ServedModel:
             check_length(len(ids), context - task.has_source, name)
             check_ids(ids, self.vocab)
             return EncodedPrompt(*task.prompt_of_ids(ids))
-        prompts = task.prompts(prompt, turn=as_user)
+        prompts = task.prompts(prompt, as_user=as_user)
         for each in prompts if not task.has_source else ():
             check_length(len(each.ids), context, name)
             check_ids(each.ids, self.vocab)

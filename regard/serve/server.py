@@ -96,10 +96,10 @@ def allow_connections(wanted: int) -> ConnectionLimits:
         return ConnectionLimits(connections=wanted)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    most = MAX_FILES if hard == unlimited else min(hard, MAX_FILES)
-    if soft != unlimited and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
+    limit = MAX_FILES if hard == unlimited else min(hard, MAX_FILES)
+    if soft != unlimited and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        soft = limit
     # Half of them: asyncio accepts all connections that wait before it tells us of the first.
     return ConnectionLimits(
         connections=wanted if soft == unlimited else min(wanted, (soft - RESERVED_FILES) // 2)

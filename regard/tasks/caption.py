@@ -36,7 +36,7 @@ from regard.tasks.reading import region_names
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.see import SALT, check_image_settings
 from regard.tasks.source import SourceTask
-from regard.tasks.task import widened
+from regard.tasks.task import upcast
 from regard.text.tokenizer import Tokenizer
 from regard.vision.decoding import ImageSource
 
@@ -247,7 +247,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
         better = (reward - look.baseline[:T]) * counts
         with torch.no_grad():
             look.baseline[:T].lerp_(torch.where(count > 0, mean, look.baseline[:T]), 1 - MEMORY)
-        log_alpha = widened(scores).log_softmax(-1)  # (B, T, S)
+        log_alpha = upcast(scores).log_softmax(-1)  # (B, T, S)
         choice = log_alpha.masked_fill(chosen < 1, 0).sum(-1)  # (B, T); 0 where nothing was chosen
         entropy = -(log_alpha.exp() * log_alpha).sum(-1) * counts  # (B, T)
         gain = self.config.reward * (better * choice).sum() + self.config.entropy * entropy.sum()
@@ -297,7 +297,7 @@ class Caption(SourceTask[CaptionConfig, Captioned, Captioner]):
 @torch.no_grad()
 def log_probabilities(model: Captioner, hidden: Tensor, following: Tensor) -> Tensor:
     """Those of the words that follow (B, T), in nats; 0 where nothing does."""
-    logits = widened(model.logits(hidden)).flatten(0, 1)
+    logits = upcast(model.logits(hidden)).flatten(0, 1)
     losses = F.cross_entropy(logits, following.flatten(), ignore_index=IGNORED, reduction="none")
     return -losses.view_as(following)
 

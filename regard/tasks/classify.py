@@ -50,10 +50,10 @@ from regard.tasks.heads import (
     remark_on_classes,
 )
 from regard.tasks.loss import IGNORED
-from regard.tasks.r_drop import check_r_drop, r_drop, twice
+from regard.tasks.r_drop import check_r_drop, r_drop, repeat_rows
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Prompt, Request
-from regard.tasks.task import Task, widened
+from regard.tasks.task import Task, upcast
 from regard.tasks.written_names import WrittenNames
 
 SCORES = 21  # scores that can be written, from the lowest to the highest
@@ -249,7 +249,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
                 logits = (logits.softmax(-1) @ scores)[:, None]
             return logits
         has_segments = getattr(model.config, "segments", 0) > 1
-        return widened(model(ids, attention_mask, segments if has_segments else None))
+        return upcast(model(ids, attention_mask, segments if has_segments else None))
 
     def loss(self, model: ClassifyModel, *batch: Tensor) -> Tensor:
         *inputs, labels = batch
@@ -257,7 +257,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
             smoothing = self.config.smoothing if model.training else 0.0
             weights = self._weights(labels.device)
             if self.config.r_drop and model.training:
-                logits = self.logits(model, *twice(*inputs))
+                logits = self.logits(model, *repeat_rows(*inputs))
                 return r_drop(logits, labels, self.config.r_drop, smoothing, weights)
             return self._loss(self.logits(model, *inputs), labels, weights, smoothing)
         counts, number = labels != IGNORED, labels

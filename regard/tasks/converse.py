@@ -59,14 +59,14 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
         tokenizer = writer.tokenizer
         task = cls(request.config, tokenizer, request.context)
         task.continue_from(writer)
-        rows, most, notes = list(read_conversations(request.paths)), request.data.held_out, list[str]()
+        rows, limit, notes = list(read_conversations(request.paths)), request.data.held_out, list[str]()
         if request.valid:
             held = list(read_conversations(request.valid))
-            if len(held) > most:
-                notes.append(f"held out: {most:,} of {len(held):,} conversations are read (data.held_out)")
-                held = [held[n * len(held) // most] for n in range(most)]
+            if len(held) > limit:
+                notes.append(f"held out: {limit:,} of {len(held):,} conversations are read (data.held_out)")
+                held = [held[n * len(held) // limit] for n in range(limit)]
         else:
-            share = min(request.data.holdout, most / max(1, len(rows)))
+            share = min(request.data.holdout, limit / max(1, len(rows)))
             out = hold_out_groups([first_words(turns) for _, turns in rows], share)
             held = [row for row, is_out in zip(rows, out, strict=True) if is_out]
             rows = [row for row, is_out in zip(rows, out, strict=True) if not is_out]

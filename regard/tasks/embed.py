@@ -41,7 +41,7 @@ from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.similarity import LINES_AT_ONCE, LineIndex, Texts, read_similar_pairs, split_data
-from regard.tasks.task import Task, widened
+from regard.tasks.task import Task, upcast
 
 CANDIDATES = 64  # pairs among which the partner is looked for, when evaluating
 DIGITS = 6
@@ -224,7 +224,7 @@ class Embed(Task[EmbedConfig, Examples, Bert | Elmo]):
 
     def pool(self, model: Bert | Elmo, ids: Tensor, attention_mask: Tensor) -> Tensor:
         """A vector for each text."""
-        x = widened(model.encode(ids, attention_mask))  # (B, T, D)
+        x = upcast(model.encode(ids, attention_mask))  # (B, T, D)
         return x[:, 0] if self.config.pooling == "first" else masked_mean(x, attention_mask)
 
     def unit_vectors(self, model: Bert | Elmo, *sides: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ from regard.tasks.masking import END, FIRST, MASK, PAD, SPECIALS, UNKNOWN
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import Request
 from regard.tasks.restore import BLANK
-from regard.tasks.task import PROBABILITIES, widened
+from regard.tasks.task import PROBABILITIES, upcast
 
 __all__ = ["END", "FIRST", "MASK", "PAD", "SPECIALS", "UNKNOWN", "Fill", "FillConfig"]
 BEST = 5  # words that are shown for a blank
@@ -103,7 +103,7 @@ class Fill(MaskedTexts):
                 )  # (B, M)
             true, shown = (put_in(ids, places, tokens, counts) for tokens in (words, sampled))  # (B, T)
             x = bert.encode(shown, attention_mask, kinds)  # (B, T, D)
-            yes, new, counted = widened(model.detect(x)), shown != true, attention_mask & rows[:, None]
+            yes, new, counted = upcast(model.detect(x)), shown != true, attention_mask & rows[:, None]
             losses = F.binary_cross_entropy_with_logits(yes, new.to(yes.dtype), reduction="none")  # (B, T)
             right = ((yes > 0) == new) & counted  # (B, T)
             replaced = [(losses * counted).sum(), right.sum(), counted.sum()]
@@ -240,7 +240,7 @@ class Fill(MaskedTexts):
         device = next(model.parameters()).device
         batch = (torch.from_numpy(x).to(device) for x in (ids, attention_mask, segments))
         with evaluating(model):
-            return list(widened(self.next_logits(model, *batch)).cpu())
+            return list(upcast(self.next_logits(model, *batch)).cpu())
 
     def next_logits(
         self, model: Bert | Electra | Elmo, ids: Tensor, attention_mask: Mask, segments: Tensor
@@ -315,7 +315,7 @@ class Fill(MaskedTexts):
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
         if result.ndim > 1 or "label" in reading.tokens:
             return super().outcome(result, reading)
-        return {"logits": result, "probabilities": widened(result).sigmoid()}  # whether words were replaced
+        return {"logits": result, "probabilities": upcast(result).sigmoid()}  # whether words were replaced
 
     def describe(self, d: Description, model: Bert | Electra | Elmo, dims: int) -> None:
         if dims == 1:  # the next sentence is predicted, or ELECTRA detects replaced words

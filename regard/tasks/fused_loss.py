@@ -51,9 +51,9 @@ def slope_kernel(
             tl.store(logits + i, (slope * count).to(logits.dtype.element_ty), mask=i < C)
 
 
-def split_evenly(N: int, most: int) -> int:
+def split_evenly(N: int, limit: int) -> int:
     """The rows of a chunk, if all chunks are about as large and most of them fill whole tiles."""
-    rows = -(-N // max(1, -(-N // most)))
+    rows = -(-N // max(1, -(-N // limit)))
     return -(-rows // ALIGNED) * ALIGNED if rows > ALIGNED else max(1, rows)
 
 

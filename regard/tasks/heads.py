@@ -77,9 +77,9 @@ def label_settings(
     settings["metric"] = "accuracy" if balanced else "matthews" if len(names) == 2 else "f1"
     if balanced:
         return settings, []
-    share, most, metric = counts.max() / counts.sum(), names[int(counts.argmax())], settings["metric"]
+    share, commonest, metric = counts.max() / counts.sum(), names[int(counts.argmax())], settings["metric"]
     return settings, [
-        f"{share:.0%} of the labels are {most}: the best weights are those with the best {metric}, "
+        f"{share:.0%} of the labels are {commonest}: the best weights are those with the best {metric}, "
         "which does not reward that answer alone (task.metric)"
     ]
 

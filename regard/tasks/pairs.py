@@ -35,7 +35,7 @@ from regard.tasks.batches import (
 )
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.loss import IGNORED, cross_entropy
-from regard.tasks.r_drop import check_r_drop, r_drop_of_words, twice
+from regard.tasks.r_drop import check_r_drop, r_drop_of_words, repeat_rows
 from regard.tasks.request import DataRequest, Request
 from regard.tasks.source import SourceTask, with_end
 from regard.text.sentences import split_to_fit
@@ -211,7 +211,7 @@ class PairTask(SourceTask[PairConfigT, PairDataset, PairModel]):
         forcing = (self.config.forcing,) if self.config.forcing < 1 and model.training else ()
         smoothing = self.config.smoothing if model.training else 0.0
         if self.config.r_drop and model.training:
-            x = model.hidden(*twice(source, target, attention_mask), *forcing)  # type: ignore[arg-type]
+            x = model.hidden(*repeat_rows(source, target, attention_mask), *forcing)  # type: ignore[arg-type]
             return r_drop_of_words(
                 x, model.output, following, self.config.r_drop, smoothing, model.output_bias
             )

@@ -35,7 +35,7 @@ from regard.tasks.heads import (
 from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading, recorded_call, region_names
 from regard.tasks.request import Request
-from regard.tasks.task import Task, widened
+from regard.tasks.task import Task, upcast
 from regard.vision.decoding import ImageSource
 
 
@@ -148,7 +148,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
         # Plain numbers: a tensor made of them would have the device waited for.
         moments = zip(self.config.mean or (), self.config.std or (), strict=True)
         x = torch.stack([(x[:, i] - mean) / std for i, (mean, std) in enumerate(moments)], dim=1)
-        return widened(model(x, *self.attention_mask(model, pixels)))
+        return upcast(model(x, *self.attention_mask(model, pixels)))
 
     def cross_entropies(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Of each row, by the weight of its class, in nats (B,)."""

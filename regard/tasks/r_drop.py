@@ -18,7 +18,7 @@ def check_r_drop(alpha: float, model: nn.Module) -> None:
         raise UserError(f"task.r_drop={alpha} compares passes with different dropout; set model.dropout=0.1")
 
 
-def twice(*inputs: Tensor) -> list[Tensor]:
+def repeat_rows(*inputs: Tensor) -> list[Tensor]:
     """Each row twice, so that one forward call is two passes."""
     return [torch.cat([t, t]) for t in inputs]
 

@@ -208,7 +208,7 @@ class Restore(Task[RestoreConfig, Stream, Transformer]):
 
     # Prompts
 
-    def prompts(self, input: str, turn: bool = False) -> list[Prompt]:
+    def prompts(self, input: str, as_user: bool = False) -> list[Prompt]:
         return [Prompt([self.begin], self.source(input))]
 
     def encode_target(self, prompt: Prompt, target: str) -> list[int]:

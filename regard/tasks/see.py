@@ -135,8 +135,8 @@ class See(PixelClasses[SeeConfig]):
                 f"{c.channels} channels and divide by {c.patch} pixels; set task.size and task.channels"
             )
         if (patches := ((config.size or 0) // c.patch) ** 2) > MAX_PATCHES:
-            most = math.isqrt(MAX_PATCHES) * c.patch
-            raise UserError(f"task.size={config.size}: {patches:,} patches; give at most {most:,} here")
+            largest = math.isqrt(MAX_PATCHES) * c.patch
+            raise UserError(f"task.size={config.size}: {patches:,} patches; give at most {largest:,} here")
         return ModelWithHead(vit, len(config.labels or (0,)), dropout=c.dropout)
 
     def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:

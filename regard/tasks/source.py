@@ -76,7 +76,7 @@ class SourceTask(Task[ConfigT, DataT, ModelT]):
         """A part as the encoder reads it."""
         return [*part, self.source_end]
 
-    def prompts(self, input: Any, turn: bool = False) -> list[Prompt]:
+    def prompts(self, input: Any, as_user: bool = False) -> list[Prompt]:
         return [Prompt([self.begin], self.source(part)) for part in self.parts(input)]
 
     def prompt_of_ids(self, ids: list[int]) -> Prompt:

@@ -37,7 +37,7 @@ from regard.tasks.heads import add_head, global_projections
 from regard.tasks.loss import cross_entropy
 from regard.tasks.reading import Reading
 from regard.tasks.request import DataRequest, Request
-from regard.tasks.task import PROBABILITIES, Task, widened
+from regard.tasks.task import PROBABILITIES, Task, upcast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         has_segments = model.config.segments > 1  # type: ignore[union-attr]
         x = model(ids, attention_mask, segments if has_segments else None, self.globals(model, ids))
         x = x.transpose(1, 2)  # (B, 2, T)
-        return widened(x).masked_fill(~may[:, None], float("-inf"))
+        return upcast(x).masked_fill(~may[:, None], float("-inf"))
 
     def globals(self, model: ModelWithHead, ids: Tensor) -> Tensor | None:
         """How many first tokens of each row a Longformer attends to from everywhere: those of the question,
@@ -327,7 +327,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
         """The probability of each place as the first of an answer, and as the last."""
         assert reading.may is not None
-        logits = widened(result).masked_fill(~reading.may[:, None], -math.inf)
+        logits = upcast(result).masked_fill(~reading.may[:, None], -math.inf)
         return {"logits": result, "probabilities": logits.softmax(0)}
 
     def describe(self, d: Description, model: ModelWithHead, dims: int) -> None:

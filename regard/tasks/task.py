@@ -295,10 +295,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     # Prompts, where a task `generates`
 
-    def prompts(self, input: Any, turn: bool = False) -> list[Prompt]:
+    def prompts(self, input: Any, as_user: bool = False) -> list[Prompt]:
         """What the model reads of an input, one for each part that is answered on its own.
 
-        `turn`: where there is a chat template, a text is what a user says.
+        `as_user`: where there is a chat template, a text is what a user says.
         """
         raise NotImplementedError
 
@@ -333,7 +333,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:
         """The logits of one input and their probabilities, from a forward call's result without its batch
         dimension."""
-        return {"logits": result, "probabilities": widened(result).softmax(-1)}
+        return {"logits": result, "probabilities": upcast(result).softmax(-1)}
 
     def describe(self, d: Description, model: ModelT, dims: int) -> None:
         """Note what the task computes before and after the model; `dims` are those of the logits."""
@@ -369,6 +369,6 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         raise NotImplementedError
 
 
-def widened(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """At least float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

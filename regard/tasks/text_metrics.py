@@ -137,10 +137,10 @@ def corpus_bleu(
         length += len(words)
         expected += min((abs(len(r) - len(words)), len(r)) for r in refs)[1]
         for n in range(4):
-            mine, most = _grams(words, n + 1), Counter[tuple[str, ...]]()
+            mine, highest = _grams(words, n + 1), Counter[tuple[str, ...]]()
             for reference in refs:
-                most |= _grams(reference, n + 1)
-            right[n] += (mine & most).total()
+                highest |= _grams(reference, n + 1)
+            right[n] += (mine & highest).total()
             said[n] += mine.total()
     brief = min(0.0, 1 - expected / length) if length else -math.inf
     with np.errstate(divide="ignore"):

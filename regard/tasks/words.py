@@ -39,7 +39,7 @@ from regard.tasks.batches import Batch, targets
 from regard.tasks.loss import IGNORED
 from regard.tasks.reading import Reading, on_device
 from regard.tasks.request import DataRequest, Request
-from regard.tasks.task import Task, widened
+from regard.tasks.task import Task, upcast
 from regard.text.tokenizer_kinds import word_tokenizer
 from regard.text.vectors import Vectors, embeddings, select_vectors, whole_words
 
@@ -192,7 +192,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
             x = near @ x / pairs.clamp(min=1)[..., None]  # (B, T, D)
             pairs = pairs.clamp(max=1)
             near = torch.diag_embed(pairs)  # (B, T, T)
-        scores = widened(x @ y.mT)  # (B, T, T + M)
+        scores = upcast(x @ y.mT)  # (B, T, T + M)
         near_scores, negative_scores = scores.split([T, M], dim=-1)
         right, wrong = F.logsigmoid(near_scores) * near, F.logsigmoid(-negative_scores).sum(-1) * pairs
         return -right.sum() - self.config.negative / M * wrong.sum()

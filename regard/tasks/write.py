@@ -124,8 +124,8 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
 
     # Prompts
 
-    def prompts(self, input: Any, turn: bool = False) -> list[Prompt]:
-        asks = turn or not isinstance(input, str)
+    def prompts(self, input: Any, as_user: bool = False) -> list[Prompt]:
+        asks = as_user or not isinstance(input, str)
         return [Prompt(self.read_in(input) if asks else self.plain(input))]
 
     def prompt_of_ids(self, ids: list[int]) -> Prompt:

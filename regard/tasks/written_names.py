@@ -14,7 +14,7 @@ from regard.models import Transformer
 from regard.tasks.fill import PAD as BERT_PAD
 from regard.tasks.loss import IGNORED
 from regard.tasks.source import PAD
-from regard.tasks.task import widened
+from regard.tasks.task import upcast
 from regard.text.tokenizer import Tokenizer
 
 
@@ -43,6 +43,6 @@ class WrittenNames:
         target[:, 0] = self.start
         encoded = model.encode(ids, attention_mask).repeat_interleave(n, dim=0)  # (B·n, T, D)
         state = model.decoder.new_state(None, encoded, attention_mask.repeat_interleave(n, dim=0))
-        logits = widened(model.logits(model.decode(target, state)))  # (B·n, L, V)
+        logits = upcast(model.logits(model.decode(target, state)))  # (B·n, L, V)
         losses = F.cross_entropy(logits.mT, written, ignore_index=IGNORED, reduction="none")  # (B·n, L)
         return -losses.sum(1).view(-1, n)

@@ -91,17 +91,21 @@ def trace(
 
 
 def trace_input(
-    model: Model, inputs: Any, layers: Sequence[int] | None = None, most: float = math.inf
+    model: Model, inputs: Any, layers: Sequence[int] | None = None, max_numbers: float = math.inf
 ) -> Trace:
     """Trace a model's run on an input that is a text or an image already, never the path of one; raises
-    UserError if the trace would have more than `most` numbers."""
+    UserError if the trace would have more than `max_numbers` numbers."""
     check_single(model)
     with evaluating(model.model), torch.no_grad():
         reading = read_input(model, inputs)
         assert reading.run is not None
         lengths = {side: len(tokens) for side, tokens in reading.tokens.items()}
         check_size(
-            model.model, lengths, layers, 0 if "label" in lengths else output_vocab(model.model.config), most
+            model.model,
+            lengths,
+            layers,
+            0 if "label" in lengths else output_vocab(model.model.config),
+            max_numbers,
         )
         with record(model.model, layers) as recording:
             result = reading.run()

@@ -32,13 +32,17 @@ def count_numbers(
 
 
 def check_size(
-    module: nn.Module, lengths: Mapping[str, int], layers: Sequence[int] | None, vocab: int, most: float
+    module: nn.Module,
+    lengths: Mapping[str, int],
+    layers: Sequence[int] | None,
+    vocab: int,
+    max_numbers: float,
 ) -> None:
-    """Raise UserError if a trace would have more than `most` numbers."""
-    if (count := count_numbers(module, lengths, layers, vocab)) > most:
+    """Raise UserError if a trace would have more than `max_numbers` numbers."""
+    if (count := count_numbers(module, lengths, layers, vocab)) > max_numbers:
         sides = [side for side in ("text", "source", "target") if side in lengths]
         tokens = " and ".join(f"{lengths[side]:,}" for side in sides)
         raise UserError(
             f"{tokens} tokens: what the model computes would take {4 * count / 2**30:.0f} GiB, and up to "
-            f"{4 * most / 2**30:.0f} GiB are kept; give a shorter text, or fewer layers"
+            f"{4 * max_numbers / 2**30:.0f} GiB are kept; give a shorter text, or fewer layers"
         )

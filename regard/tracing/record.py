@@ -113,12 +113,12 @@ def make_callback(recording: Recording, values: list[Value], reads: bool) -> Cal
     """
     parts = list(dict.fromkeys(value.name.partition(".")[0] for value in values))
     shared = len(parts) > 1 and all(value.pick is None for value in values)
-    turn = 0 if reads else len(parts) - 1
+    call = 0 if reads else len(parts) - 1
 
     def callback(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        nonlocal turn
-        own = parts[min(turn, len(parts) - 1)]
-        turn += 1
+        nonlocal call
+        own = parts[min(call, len(parts) - 1)]
+        call += 1
         for value in values:
             if shared and value.name.partition(".")[0] != own:
                 continue

@@ -119,7 +119,7 @@ def check_sections(job: Job) -> tuple[TrainConfig, ReadConfig]:
     train = job.sections["train"]
     budget = {} if {"steps", "epochs", "minutes"} & train.keys() else {"steps": 1}
     config = recipe.fill("train", train | budget, TrainConfig)
-    recipe.settle(train, config)
+    recipe.restore_types(train, config)
     if config.epochs and job.sections["data"].get("stream"):
         raise UserError("--epochs: the length of data.stream is not known; give --steps or --minutes instead")
     names = [field.name for field in fields(ReadConfig)]
@@ -250,7 +250,7 @@ def check_settings(job: Job, kind: str, parent: Model | None) -> tuple[int, Any]
     task_class.check_model(config, kind)
     data = recipe.fill("data", job.sections["data"], task_class.data_config)
     for name, settings in (("model", model), ("task", config), ("data", data)):
-        recipe.settle(job.sections[name], settings)
+        recipe.restore_types(job.sections[name], settings)
     return parent.task.context if parent else model.context, config
 
 
@@ -265,8 +265,11 @@ def use_data(job: Job, task_class: type[Task]) -> None:
             job.data, job.valid, task_class.has_class_folders, task_class.has_media
         )
     trained_on = {os.path.realpath(path) for path in job.data}
-    seen = [path for path in job.valid if os.path.realpath(path) in trained_on]
-    job.notes = [*reading.notes, *(f"{path} is trained on, too: figures of it say little" for path in seen)]
+    repeated = [path for path in job.valid if os.path.realpath(path) in trained_on]
+    job.notes = [
+        *reading.notes,
+        *(f"{path} is trained on, too: figures of it say little" for path in repeated),
+    ]
 
 
 def read_data(

@@ -17,7 +17,7 @@ from regard.training.config import TrainConfig
 GRAPHED = 200_000_000  # parameters; the kernels of larger models take longer than their launch
 
 
-def pays(task: Task, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
+def should_compile(task: Task, c: TrainConfig, device: torch.device, graphs: bool) -> bool:
     """Whether the recipe asks for torch.compile, or a run is so long that compiling likely pays off.
 
     With graphs, it takes longer: a minute of compiling saves some milliseconds of a step. For rows of several
@@ -28,8 +28,8 @@ def pays(task: Task, c: TrainConfig, device: torch.device, graphs: bool) -> bool
         long = c.steps >= (1000 if not graphs else 5000 if task.static_shapes else 50_000)
     else:
         long = (c.minutes or 0) >= (3 if task.static_shapes else 15)
-    steady = (task.static_shapes or graphs) and (device.type == "cuda" or c.precision == "bf16")
-    return c.compile == "on" or (c.compile == "auto" and long and steady)
+    has_fixed_shapes = (task.static_shapes or graphs) and (device.type == "cuda" or c.precision == "bf16")
+    return c.compile == "on" or (c.compile == "auto" and long and has_fixed_shapes)
 
 
 def use_graphs(model: nn.Module, task: Task, c: TrainConfig, flops: float, device: torch.device) -> bool:
@@ -76,7 +76,7 @@ def compile_where_it_pays(
     report: Callable[[str, Exception], None],
 ) -> nn.Module:
     """The compiled module, where the recipe asks for it or it is likely to pay off; else the module."""
-    if not pays(task, c, device, graphs):
+    if not should_compile(task, c, device, graphs):
         return module
     if device.type == "cuda":
         keep_compiled()

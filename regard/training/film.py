@@ -25,8 +25,8 @@ class Film:
     def __init__(self, folder: Path, model: nn.Module):
         self.folder, self.model = folder, model
         self.nbytes = max(1, sum(t.nbytes for t in model.state_dict().values()))
-        self.most = min(MAX_FRAMES, MAX_BYTES // self.nbytes)
-        if self.most < NEWEST:
+        self.max_frames = min(MAX_FRAMES, MAX_BYTES // self.nbytes)
+        if self.max_frames < NEWEST:
             size, limit = self.nbytes / 2**30, MAX_BYTES / 2**30
             raise UserError(
                 f"--look: weights of {size:.1f} GiB make no film of {limit:.0f} GiB; leave it out"
@@ -57,7 +57,7 @@ class Film:
         began = time.thread_time()
         try:
             atomic.make_folders(frame_path(self.folder, step).parent)
-            for other in thin(film_steps(self.folder), self.most - 1):
+            for other in thin(film_steps(self.folder), self.max_frames - 1):
                 atomic.remove(frame_path(self.folder, other))
             write_tensors(frame_path(self.folder, step), weights)
         finally:
@@ -83,10 +83,10 @@ class Film:
         self.thread.shutdown()
 
 
-def thin(steps: list[int], most: int) -> list[int]:
+def thin(steps: list[int], max_frames: int) -> list[int]:
     """The steps to remove, so that at most so many stay, as far apart from each other as possible."""
     stay, gone = sorted(steps), []
-    while len(stay) > most:
+    while len(stay) > max_frames:
         inner = range(1, max(2, len(stay) - NEWEST))
         i = min(inner, key=lambda i: stay[min(i + 1, len(stay) - 1)] - stay[i - 1])
         gone.append(stay.pop(i))

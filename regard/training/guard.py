@@ -18,8 +18,8 @@ from regard.training.config import TrainConfig
 
 ROWS = 10  # logged losses that an opinion needs
 MEMORY = 0.1  # share of the newest loss in the moving average
-MOST_MENDS = 5  # of a run
-MOST_RESTARTS = 2  # those among them because the loss is that of guessing
+MAX_ROLLBACKS = 5  # of a run
+MAX_RESTARTS = 2  # those among them because the loss is that of guessing
 FROM_START, FROM_CHECKPOINT, RESTARTED = 0.25, 0.5, 0.125  # factor of the learning rate after going back
 # A run diverges if it loses this share of what it had gained, for this share of the budget and ROWS losses.
 LOST, LONG = 0.5, 0.02
@@ -90,7 +90,7 @@ class GuardState:
 
 
 @dataclass(frozen=True)
-class Mend:
+class Rollback:
     """Go back to a step, and on with a lower rate."""
 
     to: int
@@ -119,19 +119,19 @@ class Guard:
         return self.compute_guess()
 
     def factor(self, step: int) -> float:
-        """The factor of the learning rate after `step` steps: lower after each mend, with warm-up."""
+        """The factor of the learning rate after `step` steps: lower after each rollback, with warm-up."""
         s, warmup = self.state, max(1, self.config.warmup)
         return s.scale * min(1.0, (step + 1 - s.back_to) / warmup) if s.mends else 1.0
 
     # The training loss
 
-    def see_gradient(self, step: int, norm: float, done: float) -> Mend | None:
+    def see_gradient(self, step: int, norm: float, done: float) -> Rollback | None:
         """Return what to do about a gradient, when a share `done` of the budget is used."""
         if math.isfinite(norm):
             return None
         return self.go_back(f"the gradient became {norm} at step {step}", step, done)
 
-    def see_loss(self, step: int, loss: float, done: float) -> Mend | None:
+    def see_loss(self, step: int, loss: float, done: float) -> Rollback | None:
         """Add the loss of a logged step. Return what to do about it."""
         s = self.state
         if not self.config.guard or not math.isfinite(loss):  # then its gradient is not, either
@@ -156,7 +156,7 @@ class Guard:
             s.high = 0
         if s.high >= ROWS and done - s.high_done >= LONG and not s.has_advised:
             rose = f"the loss rose from {s.lowest:.4g} at step {s.lowest_step} to {s.mean:.4g} at step {step}"
-            if s.mends < MOST_MENDS:
+            if s.mends < MAX_ROLLBACKS:
                 return self.go_back(rose, step, done)
             s.has_advised = True
             self.notice(self.give_up(rose))
@@ -175,7 +175,7 @@ class Guard:
         noise = min(math.sqrt(self.state.variance), LOST * abs(start))
         return lowest + max(LOST * (start - lowest), 0.1 * abs(start), noise)
 
-    def check_stuck(self, mean: float, step: int, done: float) -> Mend | None:
+    def check_stuck(self, mean: float, step: int, done: float) -> Rollback | None:
         """Return what to do if, after a while, the loss is still that of guessing."""
         s, guess = self.state, self.guess
         if s.is_learning or s.has_advised or guess is None:
@@ -191,22 +191,22 @@ class Guard:
         s.earlier, s.earlier_share = mean, share
         if is_falling or share < 1:
             return None
-        seen = f"at step {step} the loss is {mean:.4g}, no better than guessing ({guess.loss:.4g})"
-        if s.restarts < MOST_RESTARTS and s.mends < MOST_MENDS:
+        problem = f"at step {step} the loss is {mean:.4g}, no better than guessing ({guess.loss:.4g})"
+        if s.restarts < MAX_RESTARTS and s.mends < MAX_ROLLBACKS:
             s.restarts += 1
-            return self.go_back(seen, step, done, to=0, factor=RESTARTED)
+            return self.go_back(problem, step, done, to=0, factor=RESTARTED)
         s.has_advised = True
         s.scale /= RESTARTED**s.restarts
         lr = f"train.lr={self.config.lr * s.scale:.3g}"
-        self.notice(f"{seen}, also with lower rates; it goes on with {lr}. {ADVICE.capitalize()}")
+        self.notice(f"{problem}, also with lower rates; it goes on with {lr}. {ADVICE.capitalize()}")
         return None
 
     def go_back(
         self, reason: str, step: int, done: float, to: int | None = None, factor: float | None = None
-    ) -> Mend:
+    ) -> Rollback:
         """Lower the rate and return the step to go on from. Raise UserError if that was tried enough."""
         s, lr = self.state, self.config.lr
-        if not self.config.guard or s.mends >= MOST_MENDS:
+        if not self.config.guard or s.mends >= MAX_ROLLBACKS:
             raise UserError(self.give_up(reason))
         to = s.good if to is None else to
         factor = factor or (FROM_CHECKPOINT if to else FROM_START)
@@ -218,7 +218,7 @@ class Guard:
             s.lowest = s.best_mean = s.earlier = None
             s.earlier_share, s.is_learning = 0.0, False
         where = f"to step {to}" if to else "to the start"
-        return Mend(
+        return Rollback(
             to, f"{reason}: back {where}, with train.lr={lr * s.scale:.3g} instead of {lr * before:.3g}"
         )
 

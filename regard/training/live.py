@@ -72,7 +72,7 @@ class LivePage:
         _pages.append(self)
         self.receiver = threading.Thread(target=self.receive, args=(trainer,), name="page", daemon=True)
         self.receiver.start()
-        self.tell(trainer)
+        self.send_state(trainer)
 
     def receive(self, trainer: "Trainer") -> None:
         """Read what the child process writes, in a thread, and say so if it ends by itself."""
@@ -108,7 +108,7 @@ class LivePage:
         else:
             self.requests.put(message)
 
-    def tell(self, trainer: "Trainer", ended: bool = False) -> None:
+    def send_state(self, trainer: "Trainer", ended: bool = False) -> None:
         """Tell the page what the training does."""
         state = {"paused": self.paused, "rate": trainer.state.rate, "ended": ended}
         assert self.process.stdin is not None
@@ -141,7 +141,7 @@ class LivePage:
                 if rate != trainer.state.rate:
                     trainer.state.rate = rate
                     trainer.log_rate()
-        self.tell(trainer)
+        self.send_state(trainer)
 
     def pause(self, trainer: "Trainer") -> None:
         """Wait until the page says to go on, or a signal says to stop. This time counts for no budget."""
@@ -157,7 +157,7 @@ class LivePage:
         trainer.started += waited
         trainer.log_notice(f"paused at step {trainer.step} for {waited:.1f} s, as asked on the page")
         trainer.pace.start()
-        self.tell(trainer)
+        self.send_state(trainer)
 
     # The end
 
@@ -166,7 +166,7 @@ class LivePage:
         self.show_frame(trainer)
         if (problem := self.film.wait()) is not None:
             trainer.reporter.notice(problem)
-        self.tell(trainer, ended=True)
+        self.send_state(trainer, ended=True)
 
     def close(self) -> None:
         self.film.close()

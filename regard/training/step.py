@@ -43,7 +43,7 @@ class TrainStep:
         self.few_shapes = graphs and not task.static_shapes
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
-            if bf16 and compilation.pays(task, c, device, graphs):
+            if bf16 and compilation.should_compile(task, c, device, graphs):
                 narrow_residuals(model)
         if c.recompute:
             recompute_blocks(model)

@@ -28,7 +28,7 @@ from regard.training.config import WARMUP_SHARE, TrainConfig
 from regard.training.data_check import DataCheck
 from regard.training.ema import MovingAverage
 from regard.training.evaluation import Evaluation
-from regard.training.guard import Guard, Mend, first_batches
+from regard.training.guard import Guard, Rollback, first_batches
 from regard.training.live import LivePage
 from regard.training.machine import catch_signals
 from regard.training.objective import Objective
@@ -145,11 +145,13 @@ class Trainer:
                 self.signal = self.signal or int(interrupted) or None
                 if result is not None:
                     finished = bool(used_up)
-                    mend = self.log_step(*result, last=finished)
-                    if mend is None and (finished or interrupted or self.evaluation_due() or self.save_due()):
-                        mend = self.check_gradient()
-                    if mend is not None:
-                        self.go_back(mend)
+                    rollback = self.log_step(*result, last=finished)
+                    if rollback is None and (
+                        finished or interrupted or self.evaluation_due() or self.save_due()
+                    ):
+                        rollback = self.check_gradient()
+                    if rollback is not None:
+                        self.go_back(rollback)
                         finished = self.finished()
                 if result is None or interrupted:
                     break
@@ -249,21 +251,23 @@ class Trainer:
 
     # What goes wrong
 
-    def check_gradient(self) -> Mend | None:
+    def check_gradient(self) -> Rollback | None:
         """Return what to do if the last gradient is not finite, before such weights are measured or saved."""
         norm = float(distributed.gather_full(self.take_step.norm))
         return self.guard.see_gradient(self.step, norm, self.budget_used())
 
-    def go_back(self, mend: Mend) -> None:
+    def go_back(self, rollback: Rollback) -> None:
         """Go on from an earlier step, as the guard says. The best weights so far stay published."""
-        self.checkpointer.go_back(self.state, mend.to, self.make_first_model)
+        self.checkpointer.go_back(self.state, rollback.to, self.make_first_model)
         self.averaged_step = None
         if self.live is not None:
             self.live.film.go_back()
         if distributed.RANK == 0:
             drop_later(self.folder, self.step)
         self.reporter.go_back(self.state)
-        self.reporter.notice(mend.line, logged_at=self.step + 1)  # one of the steps that are trained again
+        self.reporter.notice(
+            rollback.line, logged_at=self.step + 1
+        )  # one of the steps that are trained again
         self.pace.start()
 
     def log_notice(self, line: str) -> None:
@@ -296,7 +300,7 @@ class Trainer:
 
     # Reports and checkpoints
 
-    def log_step(self, loss: Tensor, norm: Tensor, last: bool) -> Mend | None:
+    def log_step(self, loss: Tensor, norm: Tensor, last: bool) -> Rollback | None:
         """Log a step if it is time to. Return what to do if it shows that something goes wrong."""
         is_due = self.step % self.config.log == 0 or self.step == 1
         if not is_due and not last:
@@ -309,12 +313,12 @@ class Trainer:
             "elapsed": self.elapsed(),
         } | self.pace.rates()
         done = self.budget_used()
-        mend = self.guard.see_gradient(self.step, row["grad_norm"], done)
-        if mend is None:
+        rollback = self.guard.see_gradient(self.step, row["grad_norm"], done)
+        if rollback is None:
             self.reporter.log_step(row, eta=self.time_left())
-        if mend is None and is_due:
-            mend = self.guard.see_loss(self.step, row["loss"], done)
-        return mend
+        if rollback is None and is_due:
+            rollback = self.guard.see_loss(self.step, row["loss"], done)
+        return rollback
 
     def check_data(self) -> None:
         """Raise UserError if the data changed, before anything that belongs to them is written over."""

@@ -19,7 +19,7 @@ ACROSS, PICTURES = 4, 12  # of a strip
 
 
 def film_scenes(
-    model: Model, input: Any, view: str | None, choice: Choice, most: int | None = None
+    model: Model, input: Any, view: str | None, choice: Choice, max_frames: int | None = None
 ) -> list[Scene]:
     """A view of the model at the frames of its film, or at its checkpoints if it has none; of many, at most
     so many at equal distances. Each has its step and its loss above it."""
@@ -27,8 +27,8 @@ def film_scenes(
     steps = steps or steps_of(model)
     if not steps or model.folder is None:
         raise UserError(f"{model.folder}: no film and no checkpoints; train with --look")
-    if most is not None and len(steps) > most:
-        steps = [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+    if max_frames is not None and len(steps) > max_frames:
+        steps = [steps[round(i * (len(steps) - 1) / (max_frames - 1))] for i in range(max_frames)]
     text, losses = model.open_input(input), logged_losses(model.folder, steps)
     if choice.answer is None and model.task.reads == "text" and model.task.has_source and model.task.streams:
         choice = replace(choice, answer=model.ask(text))  # the same rows in all frames

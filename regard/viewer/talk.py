@@ -20,7 +20,7 @@ def talk(model: Model, turns: Sequence[str]) -> Iterator[Event]:
     task = model.task
     question = task.conversation(turns) if task.converses else turns[-1]
     request = model.request([], {})
-    prompts = task.prompts(question, turn=True) if task.streams else []
+    prompts = task.prompts(question, as_user=True) if task.streams else []
     if len(prompts) != 1 or request.sampling.num_beams > 1 or request.samples > 1:
         yield {}
         (answers,) = task.answers(model.model, Request([question], request.sampling, request.stop))

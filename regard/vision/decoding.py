@@ -75,12 +75,12 @@ class ImageSource:
             file.seek(self.start)
             return io.BytesIO(file.read(self.length))
 
-    def _unpack(self, most: int) -> bytes:
+    def _unpack(self, limit: int) -> bytes:
         with open(self.path, "rb") as file:
             file.seek(self.start)
             data = file.read(self.length)
         try:
-            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most) if most else b""
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, limit) if limit else b""
         except zlib.error as error:
             raise UserError(f"{self.name}: damaged in the zip ({first_line(error)}); get it again") from None
 

@@ -124,7 +124,7 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
         case "norm":
             x = f(get(op["x"]))
             x, W = (per_head(x, 1, shape) if "share" in op else x), get(op["W"])
-            if op.get("whole"):
+            if op.get("channels"):
                 return F.group_norm(x[None], 1, W, get(op["b"]), op["eps"])[0]
             if op.get("rms"):
                 return F.rms_norm(x, W.shape, W, op["eps"] if op["eps"] is not None else 1.1920929e-7)

@@ -10,7 +10,7 @@ from regard.tasks import r_drop as module
 from regard.tasks.classify import ClassifyConfig
 from regard.tasks.loss import IGNORED, cross_entropy
 from regard.tasks.pairs import TranslateConfig
-from regard.tasks.r_drop import r_drop, r_drop_of_words, twice
+from regard.tasks.r_drop import r_drop, r_drop_of_words, repeat_rows
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -32,7 +32,7 @@ def test_two_passes_that_agree_are_the_plain_loss():
     bias = torch.randn(11)
     for smoothing in (0.0, 0.1):
         plain = cross_entropy(x, W, targets, smoothing, bias)
-        torch.testing.assert_close(r_drop_of_words(*twice(x), W, targets, 5.0, smoothing, bias), plain)
+        torch.testing.assert_close(r_drop_of_words(*repeat_rows(x), W, targets, 5.0, smoothing, bias), plain)
 
 
 def test_in_parts_it_is_the_same(monkeypatch):

@@ -23,15 +23,15 @@ pytestmark = pytest.mark.usefixtures("quick")
 def test_long_runs_are_compiled_on_a_gpu(task, graphs, steps, minutes):
     """As docs/training.md says."""
 
-    def pays(**settings):
-        return compilation.pays(task, TrainConfig(**settings), torch.device("cuda"), graphs)
+    def compiles(**settings):
+        return compilation.should_compile(task, TrainConfig(**settings), torch.device("cuda"), graphs)
 
-    assert pays(steps=steps)
-    assert not pays(steps=steps - 1, minutes=10**6)
-    assert pays(minutes=minutes)
-    assert not pays(minutes=minutes - 0.1)
-    assert not pays(steps=10**6, compile="off")
-    assert pays(steps=1, compile="on")
+    assert compiles(steps=steps)
+    assert not compiles(steps=steps - 1, minutes=10**6)
+    assert compiles(minutes=minutes)
+    assert not compiles(minutes=minutes - 0.1)
+    assert not compiles(steps=10**6, compile="off")
+    assert compiles(steps=1, compile="on")
 
 
 @pytest.mark.parametrize("case", others_are_slow(DIFFERENT))

@@ -197,8 +197,8 @@ MANY = (
 
 
 # A rate so high that the guard soon starts anew.
-MEND = {"train__lr": 3.0, "train__ema": 0.0, "model__dropout": 0.0, "train__micro": 2, "steps": 25}
-MEND |= {"train__evaluate": 10, "train__save": 10}
+ROLLBACK = {"train__lr": 3.0, "train__ema": 0.0, "model__dropout": 0.0, "train__micro": 2, "steps": 25}
+ROLLBACK |= {"train__evaluate": 10, "train__save": 10}
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,9 @@ def run_both(folder):
             ("again", {"steps": 3, "resume": True}),
         ):
             runs.append((data["caption-hard"], str(folder / f"{name}-{parallel}"), settings | more))
-        runs.append((data["write"], str(folder / f"mend-{parallel}"), MEND | {"train__parallel": parallel}))
+        runs.append(
+            (data["write"], str(folder / f"rollback-{parallel}"), ROLLBACK | {"train__parallel": parallel})
+        )
     (folder / "plan.json").write_text(json.dumps({"commands": commands, "runs": runs}))
     process = fork_two("--plan", folder / "plan.json")
     _, said = process.communicate(timeout=240)
@@ -308,7 +310,7 @@ def test_what_processes_draw_is_drawn_again_after_a_resume(both, parallel):
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_processes_mend_as_one(both, one, exact, parallel):
     """Also where each has only a part of the weights."""
-    alone, out = one(both[1]["write"], MEND), both[0] / f"mend-{parallel}"
+    alone, out = one(both[1]["write"], ROLLBACK), both[0] / f"rollback-{parallel}"
     assert len(notices(alone)) >= 1
     names = ("scale", "mends", "restarts", "back_to", "back_from", "good")
     # At such a rate, losses differ visibly after a few steps, by rounding.

@@ -18,7 +18,7 @@ from helpers.runs import before, checkpoints, guard_of, losses, notices, rows, s
 from regard.tasks import Guess
 from regard.tasks.heads import remark_on_classes
 from regard.training.config import TrainConfig
-from regard.training.guard import MOST_MENDS, Guard, GuardState, Mend
+from regard.training.guard import MAX_ROLLBACKS, Guard, GuardState, Rollback
 from regard.training.step import TrainStep
 from regard.training.trainer import Trainer
 
@@ -39,11 +39,11 @@ def noise(seed: int, scale: float) -> Callable[[], float]:
     return lambda: float(rng.normal(0, scale))
 
 
-def watch(guard: Guard, loss: Callable[[float], float], start: int = 0) -> Mend | None:
-    """The first mend of a run with these losses by the share of the steps that is done."""
+def watch(guard: Guard, loss: Callable[[float], float], start: int = 0) -> Rollback | None:
+    """The first rollback of a run with these losses by the share of the steps that is done."""
     for step in range(start + 10, STEPS + 1, 10):
-        if mend := guard.see_loss(step, loss(step / STEPS), step / STEPS):
-            return mend
+        if rollback := guard.see_loss(step, loss(step / STEPS), step / STEPS):
+            return rollback
         if step % 250 == 0:
             guard.see_checkpoint(step)
     return None
@@ -87,10 +87,10 @@ def test_a_loss_that_rises_and_stays_high(high, seed):
     """It goes back to the last checkpoint before that, with half the rate."""
     guard, said = make()
     jitter = noise(seed, 0.2)
-    mend = watch(guard, lambda done: (falling(done) if done < 0.65 else high) + jitter())
-    assert mend is not None
-    assert mend.to == 500
-    assert "0.5 instead of 1" in mend.line
+    rollback = watch(guard, lambda done: (falling(done) if done < 0.65 else high) + jitter())
+    assert rollback is not None
+    assert rollback.to == 500
+    assert "0.5 instead of 1" in rollback.line
     assert guard.state.back_from <= 900
     assert guard.factor(500) < guard.factor(599) == guard.factor(900) == 0.5
     assert watch(guard, falling, start=500) is None
@@ -99,25 +99,25 @@ def test_a_loss_that_rises_and_stays_high(high, seed):
 
 def test_a_loss_that_rises_before_the_first_checkpoint():
     guard, _ = make()
-    mend = watch(guard, lambda done: falling(done) if done < 0.1 else 6.0)
-    assert mend is not None
-    assert mend.to == 0
+    rollback = watch(guard, lambda done: falling(done) if done < 0.1 else 6.0)
+    assert rollback is not None
+    assert rollback.to == 0
     assert guard.state.scale == 0.25
     assert guard.factor(0) < guard.factor(50) < guard.factor(99) == 0.25
 
 
 def test_a_gradient_that_is_not_finite_is_mended_a_few_times():
     guard, _ = make()
-    for n in range(1, 1 + MOST_MENDS):
-        mend = guard.see_gradient(7, math.nan, 0.1)
-        assert mend is not None
-        assert mend.to == 0
-        assert "nan" in mend.line
-        assert "step 7" in mend.line
+    for n in range(1, 1 + MAX_ROLLBACKS):
+        rollback = guard.see_gradient(7, math.nan, 0.1)
+        assert rollback is not None
+        assert rollback.to == 0
+        assert "nan" in rollback.line
+        assert "step 7" in rollback.line
         assert guard.state.scale == 0.25**n
     error = user_error(lambda: guard.see_gradient(7, math.inf, 0.1))
     assert "train.lr" in error
-    assert f"{0.25**MOST_MENDS:.3g};" in error
+    assert f"{0.25**MAX_ROLLBACKS:.3g};" in error
     assert "now 1.0" in error
     assert guard.see_gradient(7, 1e30, 0.1) is None
 
@@ -142,10 +142,10 @@ def test_a_loss_that_stays_at_the_level_of_guessing(seed):
     guard, said = make()
     jitter = noise(seed, 0.05)
     for n in (1, 2):
-        mend = watch(guard, lambda done: 3.3 + (0.9 if done < 0.05 else 0.0) + jitter())
-        assert mend is not None
-        assert mend.to == 0
-        assert "3.3" in mend.line
+        rollback = watch(guard, lambda done: 3.3 + (0.9 if done < 0.05 else 0.0) + jitter())
+        assert rollback is not None
+        assert rollback.to == 0
+        assert "3.3" in rollback.line
         assert not said
         assert guard.state.scale == 0.125**n
         assert 250 <= guard.state.back_from <= 400
@@ -322,7 +322,7 @@ def test_a_rate_far_too_high_ends_with_a_good_model(hot, text, tmp_path):
     tiny(text, tmp_path / "out", **LONG)
     assert not notices(tmp_path / "out")
     assert all("train.lr" in line for line in notices(hot))
-    assert 1 <= len(notices(hot)) <= MOST_MENDS
+    assert 1 <= len(notices(hot)) <= MAX_ROLLBACKS
     lowest = [
         min(row["valid_loss"] for row in rows(out) if "valid_loss" in row) for out in (hot, tmp_path / "out")
     ]
@@ -395,7 +395,7 @@ def test_a_run_that_cannot_be_mended_keeps_its_checkpoints(text, tmp_path, monke
 
     monkeypatch.setattr(TrainStep, "update", fail)
     message = user_error(lambda: tiny(text, out, **short | {"steps": 12}, resume=True), "train.lr")
-    assert f"{MOST_MENDS} attempts" in message
+    assert f"{MAX_ROLLBACKS} attempts" in message
     assert before == {p: p.read_bytes() for p in (out / "checkpoints").rglob("*.*") if p.is_file()}
 
 

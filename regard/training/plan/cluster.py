@@ -99,13 +99,13 @@ def plan_cluster(plan: Plan) -> Cluster:
     rows = plan.batch / rows_of(plan)[1].units / machine.processes
     parts = max(1, math.ceil(rows / get("train.micro"))) if get("train.micro") else 1
     units = plan.batch / machine.processes / parts
-    twice = bool(get("train.recompute"))
+    recompute = bool(get("train.recompute"))
     memory = state_memory(shares, parts, plan.by_muon, bool(get("train.ema")))
-    memory["kept for the backward pass"] = saved_of(machine, plan.cost, units, twice)
+    memory["kept for the backward pass"] = saved_of(machine, plan.cost, units, recompute)
     memory["logits"] = logits_of(units, vocab_of(plan))
     sent = count_sent(shares, parts)
     computing = step_seconds(machine, plan.cost, plan.batch, plan.is_compiled())
-    computing *= 4 / 3 if twice else 1  # a second forward pass
+    computing *= 4 / 3 if recompute else 1  # a second forward pass
     return Cluster(machine, shares, memory, sent, computing, seconds_to_send(machine, shares, sent))
 
 

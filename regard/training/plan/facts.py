@@ -211,12 +211,12 @@ def read_label_facts(paths: Sequence[str]) -> Facts:
             read += sum(len(str(value)) + 1 for value in record.values())
         scale = max(scale, count_rest(records, paths, read))
     classes = {} if has_scores else labels
-    most = max(classes.values(), default=0) / max(1, texts.rows)
+    largest = max(classes.values(), default=0) / max(1, texts.rows)
     return Facts(
         rows=int(texts.rows * scale),
         source=texts.side(scale),
         classes=len(classes),
-        balance=most,
+        balance=largest,
         share=1 / scale,
     )
 
@@ -304,8 +304,8 @@ def read_sound_facts(paths: Sequence[str]) -> Facts:
 
 def class_facts(counts: Counter[str] | Counter[int], size: int, channels: int) -> Facts:
     rows = sum(counts.values())
-    most = max(counts.values(), default=0) / max(1, rows)
-    return Facts(rows=rows, classes=len(counts), balance=most, size=size, channels=channels)
+    largest = max(counts.values(), default=0) / max(1, rows)
+    return Facts(rows=rows, classes=len(counts), balance=largest, size=size, channels=channels)
 
 
 def look_at(sources: Sequence[ImageSource], widest: int) -> tuple[int, int]:

@@ -103,9 +103,9 @@ def share_held_out(task: str, section: Mapping[str, Any], rows: int) -> float:
     """The share of the data that is evaluated on: of conversations for a language model, no more than
     data.held_out."""
     names = TASKS[task][0].data_config.__dataclass_fields__
-    holdout, most = (section.get(name, names[name].default if name in names else None)
+    holdout, limit = (section.get(name, names[name].default if name in names else None)
                      for name in ("holdout", "held_out"))  # fmt: skip
-    return float(holdout if most is None else min(holdout, most / max(1, rows)))
+    return float(holdout if limit is None else min(holdout, limit / max(1, rows)))
 
 
 def describe_held_out(share: float, rows: int) -> str:
@@ -174,9 +174,11 @@ def plan_from_base(request: Request, parent: Model, validated: bool) -> Plan:
     if request.steps is None:
         plan.choose("train.minutes", DEFAULT_MINUTES, "the default")
         if affordable is not None and plan.get("train.steps") is None:  # running text
-            most = int(request.advice.passes * rows_of(plan)[0] / plan.batch)
-            if most < affordable:
-                plan.choose("train.steps", max(1, most), "more passes over the data would only memorise them")
+            useful = int(request.advice.passes * rows_of(plan)[0] / plan.batch)
+            if useful < affordable:
+                plan.choose(
+                    "train.steps", max(1, useful), "more passes over the data would only memorise them"
+                )
     plan.steps = int(plan.get("train.steps") or affordable or 0)
     choose_precision(plan)
     if request.task == "converse" and request.machine is not None:

@@ -95,8 +95,8 @@ class Plan:
         """How long the run takes."""
         machine, minutes = self.request.machine, self.get("train.minutes")
         assert machine is not None
-        compiled, twice = self.is_compiled(), 2 if self.get("task.r_drop") else 1
-        seconds = twice * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
+        compiled, passes = self.is_compiled(), 2 if self.get("task.r_drop") else 1
+        seconds = passes * self.steps * step_seconds(machine, self.cost, self.batch, compiled) / SHARE
         evaluations = max(1, self.steps // int(self.get("train.evaluate") or self.steps or 1))
         seconds += evaluations * evaluation_seconds(self.request, self.cost, rows_of(self)[0])
         seconds = (1 + int(self.get("train.folds") or 0)) * (seconds + precision.startup(machine, compiled))
@@ -105,14 +105,14 @@ class Plan:
         return min(seconds + self.request.teaching.seconds_of(minutes), 60 * minutes)
 
     def is_compiled(self) -> bool:
-        """Whether training compiles its steps, on a GPU as compilation.pays says."""
+        """Whether training compiles its steps, on a GPU as `should_compile` says."""
         if not self.request.gpu:
             return bool(self.get("train.compile") == "on")
         steps, minutes = self.get("train.steps"), self.get("train.minutes")
-        steady = self.request.task in (*STREAMS, "see", "hear")
+        has_fixed_shapes = self.request.task in (*STREAMS, "see", "hear")
         if steps:
-            return steps >= (5000 if steady else 50_000)
-        return (minutes or 0) >= (COMPILED if steady else 15)
+            return steps >= (5000 if has_fixed_shapes else 50_000)
+        return (minutes or 0) >= (COMPILED if has_fixed_shapes else 15)
 
     def memory(self) -> float:
         """The bytes that are used at most: on a GPU, or on a CPU with those of the data."""
@@ -209,21 +209,21 @@ def measure(plan: Plan, settings: dict[str, Any], size: Size, cost: Cost | None)
     """How much a model of this size reads, and how much in a step."""
     request, advice = plan.request, plan.request.advice
     units, row, _ = rows_of(plan, settings)
-    most = rules.choose_passes(advice, units, math.inf) * units
+    limit = rules.choose_passes(advice, units, math.inf) * units
     batch = given_batch(plan, row.units)
     if request.steps is not None or cost is None:  # batch = c √(steps batch)
         steps = request.steps or advice.steps
-        own = min(advice.batch[request.gpu] ** 2 * steps, most / steps)
+        own = min(advice.batch[request.gpu] ** 2 * steps, limit / steps)
         batch = batch or rules.choose_batch(
             advice, own**2 / advice.batch[request.gpu] ** 2, row.units, request.gpu
         )
         return Candidate(settings, size, units, row.units, batch, steps * batch)
     assert request.machine is not None
     minutes, seconds = request.minutes or rules.DEFAULT_MINUTES, seconds_to_train(plan)
-    readable, one = most, evaluation_seconds(request, cost, units)
+    readable, one = limit, evaluation_seconds(request, cost, units)
     for _ in range(4):  # the batch depends on what is read, which depends on it
-        step = batch or rules.choose_batch(advice, min(readable, most), row.units, request.gpu)
-        times = rules.count_evaluations(min(readable, most) / units, one / seconds)
+        step = batch or rules.choose_batch(advice, min(readable, limit), row.units, request.gpu)
+        times = rules.count_evaluations(min(readable, limit) / units, one / seconds)
         left = max(0.3 * seconds, seconds - times * one)
         readable = left / step_seconds(request.machine, cost, step, minutes >= COMPILED) * step
     return Candidate(settings, size, units, row.units, step, readable)

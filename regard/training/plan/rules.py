@@ -247,8 +247,8 @@ def choose_passes(advice: Advice, units: float, readable: float) -> float:
 
     Muennighoff et al. 2023: four are as good as new data, and after about 16 little is left to learn;
     dropout, weight decay and augmentation allow more."""
-    most = advice.passes * min(10.0, max(1.0, 1e6 / max(1.0, units)) ** advice.repeats)
-    return min(most, readable / max(1.0, units))
+    limit = advice.passes * min(10.0, max(1.0, 1e6 / max(1.0, units)) ** advice.repeats)
+    return min(limit, readable / max(1.0, units))
 
 
 def choose_warmup(steps: int) -> int:
@@ -304,8 +304,8 @@ def choose_patience(passes: float) -> int | None:
 def count_evaluations(passes: float, share: float = 0.0) -> float:
     """Evaluations of a run: four to sixteen. One of a held-out tenth costs as much as a thirtieth of a pass,
     so that short runs have few: if one takes a `share` of the time, as many as take a tenth, or one."""
-    most = 0.1 / share if share else math.inf
-    return max(1.0, min(16.0, max(4.0, 2 * passes), most))
+    limit = 0.1 / share if share else math.inf
+    return max(1.0, min(16.0, max(4.0, 2 * passes), limit))
 
 
 def choose_evaluation(steps: int, passes: float, share: float = 0.0) -> int:

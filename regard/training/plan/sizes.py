@@ -89,8 +89,8 @@ def fit_heads(size: Size, by_hand: int | None) -> int:
     """As many heads as were given, or about as many as the ladder has: they divide the width evenly."""
     if isinstance(by_hand, int):
         return by_hand
-    most = min(size.dim, 2 * size.heads)  # one head is nearer than more
-    dividing = [n for n in range(1, most + 1) if size.dim % n == 0 and size.dim // n % 2 == 0]
+    limit = min(size.dim, 2 * size.heads)  # one head is nearer than more
+    dividing = [n for n in range(1, limit + 1) if size.dim % n == 0 and size.dim // n % 2 == 0]
     return min(dividing, key=lambda n: abs(n - size.heads), default=1)
 
 

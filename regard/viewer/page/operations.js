@@ -144,9 +144,10 @@ const turn = {
 
 /** @type {Operation<SumOf<"norm">, { x: Vector, i: number, gamma: number, beta: number }>} */
 const norm = {
-  async operands(cell, { x, W, b, share = 1, whole }) {
-    const [vector, i] = whole ? await allChannels(cell, x) : [await ownVector(cell, x, share), cell.column];
-    const column = whole ? cell.head : cell.column;
+  async operands(cell, { x, W, b, share = 1, channels }) {
+    const [vector, i] = channels
+      ? await allChannels(cell, x) : [await ownVector(cell, x, share), cell.column];
+    const column = channels ? cell.head : cell.column;
     const [gamma, beta] = await Promise.all(
       [cell.one(W, 0, column), b ? cell.one(b, 0, column) : constant(0)]);
     return { x: vector, i, gamma: gamma.value, beta: beta.value };

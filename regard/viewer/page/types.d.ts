@@ -45,7 +45,7 @@ interface SumOperations {
   turn: { x: string; cos: string; sin: string; share?: number };
   norm: {
     x: string; W: string; b?: string; eps?: number | null; f?: ActivationName; share?: number;
-    rms?: boolean; whole?: boolean;
+    rms?: boolean; channels?: boolean;
   };
   dot: { q: string; k: string; global?: [q: string, k: string] };
   additive: { q: string; k: string; w: string };
@@ -384,7 +384,7 @@ interface ProgramStep {
   far?: number;
   eps?: number | null;
   rms?: boolean;
-  whole?: boolean;
+  channels?: boolean;
   back?: boolean;
   causal?: boolean;
   window?: number;

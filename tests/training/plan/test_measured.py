@@ -12,7 +12,7 @@ import torch
 from bench.rows import plan_page
 from bench.rows.sweeps import SWEEPS
 
-from regard.training.compilation import pays
+from regard.training.compilation import should_compile
 from regard.training.config import TrainConfig
 from regard.training.plan import rules
 from regard.training.plan.facts import TURNS, Facts, read_facts, stay_mirrored
@@ -91,7 +91,7 @@ def test_conversations_are_read_with_the_turns_before(tmp_path: Path) -> None:
 )
 def test_short_runs_are_not_compiled(settings: dict[str, Any], static: bool, compiled: bool) -> None:
     task = SimpleNamespace(static_shapes=static)
-    assert pays(task, TrainConfig(**settings), torch.device("cuda"), graphs=True) == compiled
+    assert should_compile(task, TrainConfig(**settings), torch.device("cuda"), graphs=True) == compiled
 
 
 def test_the_page_has_what_was_measured() -> None:
