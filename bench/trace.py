@@ -37,25 +37,19 @@ class Hookless(Attention):
         return self.out(fused_attention(q, k, v, None, None, True).transpose(1, 2).flatten(2))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for name, default in (("length", 512), ("dim", 768), ("heads", 12), ("depth", 12), ("rounds", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(1)
-    letters = "abcdefghijklmnopqrstuvwxyz "
+def make_model(sizes: dict[str, int]) -> tuple[Model, str]:
+    """A GPT with random weights, and a text that fills its context."""
+    letters, context = "abcdefghijklmnopqrstuvwxyz ", sizes["context"]
     tokenizer = train_tokenizer("char", [letters], 64, Write.specials)
-    sizes = {"dim": options.dim, "heads": options.heads, "depth": options.depth, "context": options.length}
     model = GPT(GPTConfig(vocab=16_384, **sizes)).eval()
-    wrapped = Model(model, Write(TASKS["write"][1](name="write"), tokenizer, options.length), {}, kind="gpt")
-    text = (letters * options.length)[: options.length]
-    ids = torch.tensor([tokenizer.encode(text)])
-    assert ids.shape == (1, options.length)
+    task = Write(TASKS["write"][1](name="write"), tokenizer, context)
+    return Model(model, task, {}, kind="gpt"), (letters * context)[:context]
 
+
+def make_kinds(wrapped: Model, text: str) -> dict[str, Callable[[], Tensor]]:
+    """The ways to run a model on a text; each returns the logits."""
+    model, ids = wrapped.model, torch.tensor([wrapped.task.tokenizer.encode(text)])
+    assert ids.shape == (1, len(text))
     layers = [module for module in model.modules() if isinstance(module, Attention)]
 
     def hookless() -> Tensor:
@@ -77,23 +71,38 @@ def main() -> None:
         recording.tensors()
         return logits
 
-    kinds: dict[str, Callable[[], Tensor]] = {
+    return {
         "plain": lambda: model(ids),
         "hookless": hookless,
         "watched": watched,
         "collected": collect,
         "trace": lambda: trace(wrapped, text)["logits"][None],
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (("length", 512), ("dim", 768), ("heads", 12), ("depth", 12), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    sizes = {"dim": options.dim, "heads": options.heads, "depth": options.depth, "context": options.length}
+    model, text = make_model(sizes)
+    kinds = make_kinds(model, text)
     best = dict.fromkeys(kinds, float("inf"))
     with torch.no_grad():
-        plain = model(ids)
+        plain = kinds["plain"]()
         for _ in range(options.rounds):
             for kind, run in kinds.items():
                 start = time.perf_counter()
                 logits = run()
                 best[kind] = min(best[kind], time.perf_counter() - start)
                 assert (logits - plain).abs().max() < 1e-3
-    traced = trace(wrapped, text)
+    traced = trace(model, text)
     size = sum(t.nbytes for t in traced.tensors.values())
     for kind, seconds in best.items():
         print(f"{kind:10} {seconds:8.3f} s   {seconds / best['plain']:5.2f} x plain")

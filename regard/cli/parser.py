@@ -126,8 +126,33 @@ def build_parser() -> Parser:
     add_score_options(add("score", "evaluate a model on held-out data"))
     add_look_options(add("look", "look inside a model at work: a page in the browser, or an image"))
     add_serve_options(add("serve", "serve models over HTTP: the page, an OpenAI-compatible API, metrics"))
+    add_runs_options(add("runs", "list the runs in a folder, or compare two"))
 
-    p = add("runs", "list the runs in a folder, or compare two")
+    p = add("info", "tell what a model is: kind, size, tokenizer, scores, data")
+    p.add_argument("model", metavar="MODEL")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+
+    add_export_options(add("export", "write a model as a folder for other programs"))
+
+    p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
+    p.add_argument("--out", type=name_of, metavar="RUN", help="the run folder (default: runs/demo)")
+    p.add_argument("--look", action="store_true", help="watch it learn on a page in the browser")
+
+    add_bench_options(
+        add("bench", "measure the speed of training, writing and serving here, next to other libraries")
+    )
+
+    p = add("completion", "print a script that completes commands and options in a shell")
+    p.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell that runs the script")
+
+    add_prepare_options(add("prepare", "tokenize a large corpus once, in parallel, into shards on disk"))
+    for name in READING:
+        about = "data.max_bytes=N: let a compressed file expand to N bytes"
+        add_set_option(commands.choices[name], about)
+    return top
+
+
+def add_runs_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "dir", nargs="*", metavar="DIR", help="folders with runs (default: runs), or runs to compare"
     )
@@ -138,11 +163,8 @@ def build_parser() -> Parser:
     )
     p.add_argument("--save", metavar="FILE", help=".svg or .png: the curves of the runs that are compared")
 
-    p = add("info", "tell what a model is: kind, size, tokenizer, scores, data")
-    p.add_argument("model", metavar="MODEL")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
 
-    p = add("export", "write a model as a folder for other programs")
+def add_export_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL")
     about = "a new folder, or a file: .gguf; of word2vec .txt or .bin"
     p.add_argument("out", type=name_of, metavar="DIR", help=about)
@@ -154,11 +176,8 @@ def build_parser() -> Parser:
     licence = "the licence for the model's card, such as apache-2.0"
     p.add_argument("--license", metavar="NAME", help=licence)
 
-    p = add("demo", "train a chatbot in about a minute, ask it, and show its attention")
-    p.add_argument("--out", type=name_of, metavar="RUN", help="the run folder (default: runs/demo)")
-    p.add_argument("--look", action="store_true", help="watch it learn on a page in the browser")
 
-    p = add("bench", "measure the speed of training, writing and serving here, next to other libraries")
+def add_bench_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("rows", nargs="*", metavar="ROW", help="what to measure, such as writing (default: all)")
     sizes = ["pico", "tiny", "mini", "gpt2"]
     p.add_argument("--size", choices=sizes, default="tiny", help="the model size (default: tiny)")
@@ -167,10 +186,8 @@ def build_parser() -> Parser:
     p.add_argument("--gptfast", metavar="DIR", help="gpt-fast's folder, to write with it too")
     p.add_argument("--save", metavar="FILE", help=".svg: draw the rates as bars")
 
-    p = add("completion", "print a script that completes commands and options in a shell")
-    p.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell that runs the script")
 
-    p = add("prepare", "tokenize a large corpus once, in parallel, into shards on disk")
+def add_prepare_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("data", nargs="+", metavar="DATA")
     p.add_argument("--out", type=name_of, required=True, metavar="DIR", help="a new folder")
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
@@ -178,10 +195,6 @@ def build_parser() -> Parser:
     p.add_argument("--part", type=part_of, metavar="K/N", help=about)
     add_encoding_option(p)
     add_set_option(p)
-    for name in READING:
-        about = "data.max_bytes=N: let a compressed file expand to N bytes"
-        add_set_option(commands.choices[name], about)
-    return top
 
 
 def name_of(text: str) -> str:

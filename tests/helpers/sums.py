@@ -81,10 +81,15 @@ def by_query(
     return torch.cat([f(*op["global"])[:, :count], y[:, count:]], dim=1)
 
 
-def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, shape: torch.Size) -> Tensor:
-    """The tensor that an operation makes of its operands."""
-    f = FUNCTIONS[op["f"]] if isinstance(op.get("f"), str) else lambda x: x
+def function_of(op: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    return FUNCTIONS[op["f"]] if isinstance(op.get("f"), str) else lambda x: x
 
+
+def evaluate_input(
+    op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, shape: torch.Size
+) -> Tensor | None:
+    """What is read: words, positions, pixels; None for another operation."""
+    f = function_of(op)
     match op["does"]:
         case "look up":
             match op.get("by"):
@@ -100,35 +105,24 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
             return torch.stack([FUNCTIONS[name](angles) for name in op["f"]], -1).flatten(1)[:, : shape[1]]
         case "distance":
             return by_distance(op, get(op["W"]), *shape[1:])
-        case "add":
-            total = torch.zeros(shape, dtype=torch.float64)
-            for name, times, first in op["terms"]:
-                t = get(name)
-                total[first : first + len(t)] += times * t
-            return total
-        case "same":
-            x = get(op["x"])
-            if "column" in op:  # of every row
-                return x[:, op["column"]]
-            return x[op["row"]].expand(shape) if "row" in op else per_head(x, op.get("share", 1), shape)
-        case "concat":
-            return side_by_side(op, get)
-        case "linear":
-            x = side_by_side(op, get)
-            y = f(F.linear(x, get(op["W"]), get(op["b"]) if "b" in op else None))
-            return per_head(y, op["share"], shape)[..., : shape[-2], :] if "share" in op else y
-        case "turn":
-            x, cos, sin = per_head(get(op["x"]), op.get("share", 1), shape), get(op["cos"]), get(op["sin"])
-            a, b = x.chunk(2, dim=-1)
-            return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-        case "norm":
-            x = f(get(op["x"]))
-            x, W = (per_head(x, 1, shape) if "share" in op else x), get(op["W"])
-            if op.get("channels"):
-                return F.group_norm(x[None], 1, W, get(op["b"]), op["eps"])[0]
-            if op.get("rms"):
-                return F.rms_norm(x, W.shape, W, op["eps"] if op["eps"] is not None else 1.1920929e-7)
-            return F.layer_norm(x, W.shape, W, get(op["b"]) if "b" in op else None, op["eps"])
+        case "pixel":
+            mean, std = (torch.tensor(op[key]).double()[:, None, None] for key in ("mean", "std"))
+            return (get(op["x"]) / 255 - mean) / std
+        case "patch":
+            size = op.get("height", op["side"]), op["side"]
+            return F.unfold(get(op["x"])[None], size, stride=size)[0].T
+        case "conv":
+            return convolve(op, f(get(op["x"])), get(op["W"]), get(op["b"]) if "b" in op else None)
+        case "regions":
+            return f(get(op["x"])).flatten(1).T
+    return None
+
+
+def evaluate_attention(
+    op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, shape: torch.Size
+) -> Tensor | None:
+    """The operations of an attention; None for another."""
+    match op["does"]:
         case "dot":
             return by_query(op, get, lambda q, k: get(q) @ get(k).mT, op["q"], op["k"])
         case "additive":
@@ -147,10 +141,48 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
         case "average":
             w = get(op["w"])
             return by_query(op, get, lambda _, v: w @ get(v), None, op["v"])
-        case "mean":
-            return get(op["x"]).mean(0)
         case "join":
             return get(op["x"]).transpose(0, 1).flatten(1)
+        case "turn":
+            x, cos, sin = per_head(get(op["x"]), op.get("share", 1), shape), get(op["cos"]), get(op["sin"])
+            a, b = x.chunk(2, dim=-1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return None
+
+
+def evaluate_layer(
+    op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, shape: torch.Size
+) -> Tensor | None:
+    """All other operations; None for an unknown one."""
+    f = function_of(op)
+    match op["does"]:
+        case "add":
+            total = torch.zeros(shape, dtype=torch.float64)
+            for name, times, first in op["terms"]:
+                t = get(name)
+                total[first : first + len(t)] += times * t
+            return total
+        case "same":
+            x = get(op["x"])
+            if "column" in op:  # of every row
+                return x[:, op["column"]]
+            return x[op["row"]].expand(shape) if "row" in op else per_head(x, op.get("share", 1), shape)
+        case "concat":
+            return side_by_side(op, get)
+        case "linear":
+            x = side_by_side(op, get)
+            y = f(F.linear(x, get(op["W"]), get(op["b"]) if "b" in op else None))
+            return per_head(y, op["share"], shape)[..., : shape[-2], :] if "share" in op else y
+        case "norm":
+            x = f(get(op["x"]))
+            x, W = (per_head(x, 1, shape) if "share" in op else x), get(op["W"])
+            if op.get("channels"):
+                return F.group_norm(x[None], 1, W, get(op["b"]), op["eps"])[0]
+            if op.get("rms"):
+                return F.rms_norm(x, W.shape, W, op["eps"] if op["eps"] is not None else 1.1920929e-7)
+            return F.layer_norm(x, W.shape, W, get(op["b"]) if "b" in op else None, op["eps"])
+        case "mean":
+            return get(op["x"]).mean(0)
         case "activate":
             x = torch.atleast_2d(get(op["x"]))[op["row"]] if "row" in op else get(op["x"])
             return f(x) * (get(op["times"]) if "times" in op else 1)
@@ -169,16 +201,14 @@ def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, sha
             return shift(op, get)
         case "rows":
             return torch.stack([evaluate(row, get, trace, shape[1:]) for row in op["of"]])
-        case "pixel":
-            mean, std = (torch.tensor(op[key]).double()[:, None, None] for key in ("mean", "std"))
-            return (get(op["x"]) / 255 - mean) / std
-        case "patch":
-            size = op.get("height", op["side"]), op["side"]
-            return F.unfold(get(op["x"])[None], size, stride=size)[0].T
-        case "conv":
-            return convolve(op, f(get(op["x"])), get(op["W"]), get(op["b"]) if "b" in op else None)
-        case "regions":
-            return f(get(op["x"])).flatten(1).T
+    return None
+
+
+def evaluate(op: dict[str, Any], get: Callable[[str], Tensor], trace: Trace, shape: torch.Size) -> Tensor:
+    """The tensor that an operation makes of its operands."""
+    for part in evaluate_input, evaluate_attention, evaluate_layer:
+        if (y := part(op, get, trace, shape)) is not None:
+            return y
     raise AssertionError(f"no such operation: {op['does']}")
 
 
