@@ -42,17 +42,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     o = parser.parse_args()
     results: dict[str, dict[int, float]] = {}
-    for others in o.others:
-        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
+    for count in o.others:
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
         try:
             for recipe in o.recipes:
                 rates = [{n: rate(recipe, n, o.steps) for n in o.threads} for _ in range(o.rounds)]
                 best = {n: max(each[n] for each in rates) for n in o.threads}
-                results[f"{recipe} beside {others}"] = best
+                results[f"{recipe} beside {count}"] = best
                 cells = [
                     f"{n} threads: {best[n]:.2f}/s ({best[n] / best[o.threads[0]]:.2f} x)" for n in o.threads
                 ]
-                print(f"{recipe} beside {others} others   {'   '.join(cells)}", flush=True)
+                print(f"{recipe} beside {count} others   {'   '.join(cells)}", flush=True)
         finally:
             for process in busy:
                 process.kill()

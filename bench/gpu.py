@@ -77,11 +77,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         results, unit = row.get("results", {}), str(row.get("unit", "")).replace("_", " ")
-        others = [r["rate"] for name, r in results.items() if not name.startswith("regard")]
+        peers = [r["rate"] for name, r in results.items() if not name.startswith("regard")]
         for name, r in results.items():
             rate = f"{1000 / r['rate']:.2f} ms a step" if unit == "steps" else f"{r['rate']:,.0f} {unit}/s"
-            ours = name.startswith("regard") and others
-            cells = [row["row"], name, rate, f"{r['rate'] / max(others):.2f} x" if ours else ""]
+            ours = name.startswith("regard") and peers
+            cells = [row["row"], name, rate, f"{r['rate'] / max(peers):.2f} x" if ours else ""]
             cells.append(f"{r['GiB']:.1f} GiB" if "GiB" in r else "")
             cells += [f"{r[key]:.0%}" if key in r else "" for key in ("flops_share", "bandwidth_share")]
             first = f"first token after {r['ms_to_first_token']:.0f} ms" if "ms_to_first_token" in r else ""

@@ -172,9 +172,9 @@ def measure_page(browser: Browser, rounds: int) -> dict[str, float]:
         with serve_session(Session(long, text(tokens))) as url:
             page, start = open_page(browser, f"{url}#head=0", "#matrix")
             times[f"picture, {tokens} tokens"] = start["picture"]
-            most = min(rounds, HEADS - 2)
+            shown = min(rounds, HEADS - 2)
             times[f"next head, {tokens} tokens"] = median(
-                most,
+                shown,
                 lambda _, page=page: float(page.evaluate(PRESSED, ["n", "#matrix", "#matrix"])),  # type: ignore[misc]
             )
             page.close()

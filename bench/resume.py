@@ -94,9 +94,9 @@ def main() -> None:
     o = parser.parse_args()
     folder, results = Path(tempfile.mkdtemp()), {}
     for name in o.runs or RUNS:
-        whole, again = (start(name, folder / f"{name}-{part}", o) for part in ("whole", "again"))
+        straight, again = (start(name, folder / f"{name}-{part}", o) for part in ("whole", "again"))
         kills = run_killed(name, folder / f"{name}-killed", o)
-        finish(whole)
+        finish(straight)
         finish(again)
         parts = {part: folder / f"{name}-{part}" for part in ("whole", "again", "killed")}
         results[name] = {"kills": kills} | {

@@ -36,7 +36,7 @@ from regard.training.machine import choose_device
 from regard.training.throughput import synchronize
 
 TOO_LONG = 4.0  # seconds of a step, after which a curve ends
-MOST = 12  # steps that are measured for a point, after two others
+MAX_STEPS = 12  # steps that are measured for a point, after two others
 CELLS = ("rnn", "gru", "lstm")
 
 
@@ -137,7 +137,7 @@ def train_step(model: GPT | RecurrentLM, batch: int, length: int) -> Callable[[]
 def write_step(model: GPT, batch: int, length: int) -> Callable[[], float]:
     """A token for each of `batch` texts of this length, by a runner as in `generate` where the model has one;
     it returns the bytes needed at once, on a GPU."""
-    device, new = next(model.parameters()).device, MOST + 8
+    device, new = next(model.parameters()).device, MAX_STEPS + 8
     ids = torch.randint(10, model.config.vocab, (batch, length - new))
     runner, state = make_runner(model.eval(), batch + 8), None  # so that there are pages to spare
     if runner is not None:
@@ -175,7 +175,7 @@ def measure(build: Callable[[], Callable[[], float]], device: torch.device, seco
         step, times, memory = build(), list[float](), math.nan
         memory = max(step(), step())
         end = time.perf_counter() + seconds
-        while len(times) < 3 or (time.perf_counter() < end and len(times) < MOST):
+        while len(times) < 3 or (time.perf_counter() < end and len(times) < MAX_STEPS):
             synchronize(device)
             start = time.perf_counter()
             step()

@@ -124,11 +124,11 @@ def profile(trainer: Trainer, file: str, steps: int = 5) -> dict[str, float]:
     from torch.profiler import ProfilerActivity
 
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as found:
+    with torch.profiler.profile(activities=activities) as profiler:
         for _ in range(steps):
             trainer.train_step()
         synchronize(trainer.device)
-    rows = found.key_averages()
+    rows = profiler.key_averages()
     kernels = [row for row in rows if row.device_type == torch.autograd.DeviceType.CUDA]
     with open(file, "w") as out:
         for title, order in (("kernels", "self_cuda_time_total"), ("CPU", "self_cpu_time_total")):

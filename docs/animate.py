@@ -40,8 +40,8 @@ def draw(weights: list[list[float]], rows: list[str], columns: list[str]) -> str
             f'stroke="{colour}" stroke-width="{1 + 7 * weight:.1f}" opacity="{weight:.2f}"/>'
             for j, weight in enumerate(row)
         ]
-        most = max(range(len(row)), key=row.__getitem__)
-        note = f'<text class="note" x="{x}" y="{BOTTOM + 42}">{escape(columns[most])} {row[most]:.2f}</text>'
+        best = max(range(len(row)), key=row.__getitem__)
+        note = f'<text class="note" x="{x}" y="{BOTTOM + 42}">{escape(columns[best])} {row[best]:.2f}</text>'
         styles += [
             keyframes(f"a{i}", begin, length, begin + STEP),
             keyframes(f"w{i}", begin + STEP / 2, length),

@@ -129,10 +129,10 @@ def sheet(paths: list[Path], width: int, path: Path) -> None:
     ]
     columns, gap = (len(small) + 1) // len(SCHEMES), 8
     tall = small[0].height
-    whole = Image.new("RGB", ((width + gap) * columns, (tall + gap) * len(SCHEMES)), "#888888")
+    mosaic = Image.new("RGB", ((width + gap) * columns, (tall + gap) * len(SCHEMES)), "#888888")
     for n, one in enumerate(small):
-        whole.paste(one, ((n % columns) * (width + gap), (n // columns) * (tall + gap)))
-    whole.save(path)
+        mosaic.paste(one, ((n % columns) * (width + gap), (n // columns) * (tall + gap)))
+    mosaic.save(path)
 
 
 def take_pictures(browser: Browser, name: str, session: Session, folder: Path, sizes: list[int]) -> None:

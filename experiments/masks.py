@@ -29,12 +29,12 @@ def draw(count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Padded texts, which of their tokens are real, and the last letter of each."""
     lengths = torch.randint(3, PADDED, (count, 1))
     letters = torch.randint(LETTERS, (count, PADDED))  # (B, T)
-    real = torch.arange(PADDED) < lengths
-    ids = torch.where(real, BEFORE + letters, PADDING)
+    attention_mask = torch.arange(PADDED) < lengths
+    ids = torch.where(attention_mask, BEFORE + letters, PADDING)
     first = torch.full((count, 1), FIRST)
     return (
         torch.cat([first, ids], dim=1),
-        torch.cat([first > 0, real], dim=1),
+        torch.cat([first > 0, attention_mask], dim=1),
         letters.gather(1, lengths - 1)[:, 0],
     )
 
@@ -59,7 +59,9 @@ def run(seed: int, steps: int = STEPS) -> Result:
     with torch.enable_grad():
         fit(model, loss, steps, lr=5e-3)
     ids, mask, last = draw(500)
-    alone = torch.cat([model(row[None, real]) for row, real in zip(ids, mask, strict=True)]).argmax(-1)
+    alone = torch.cat(
+        [model(row[None, attention_mask]) for row, attention_mask in zip(ids, mask, strict=True)]
+    ).argmax(-1)
     result = {
         "alone": {"right, %": percent(alone == last), "changed, %": 0.0, "attention to padding, %": 0.0}
     }

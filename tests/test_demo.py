@@ -40,7 +40,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+def full_demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """The same of the demo as it is."""
     folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
@@ -75,10 +75,10 @@ def test_it_says_what_to_try_next(shown: tuple[Path, str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_unseen_wordings_are_answered_sensibly(whole: tuple[Path, str, str]) -> None:
-    test_it_is_fine(whole)
-    test_it_says_what_to_try_next(whole)
-    model = load(whole[0] / "runs/demo", "cpu")
+def test_unseen_wordings_are_answered_sensibly(full_demo: tuple[Path, str, str]) -> None:
+    test_it_is_fine(full_demo)
+    test_it_says_what_to_try_next(full_demo)
+    model = load(full_demo[0] / "runs/demo", "cpu")
     questions = [question for question, _ in PARAPHRASES]
     answers = model.ask(questions)
     wrong = [(q, a) for (q, right), a in zip(PARAPHRASES, answers, strict=True) if not sensible(a, right)]

@@ -124,8 +124,8 @@ def test_the_containers_user_may_write_where_it_works():
     steps = re.findall(r"^(RUN|USER|WORKDIR) (.*)", DOCKERFILE, re.M)
     (_, user), (_, folder) = steps[-2:]
     assert [kind for kind, _ in steps[-2:]] == ["USER", "WORKDIR"]
-    (made,) = [line for kind, line in steps[:-2] if kind == "RUN" and "useradd" in line]
-    assert made.endswith(f" {user} && install --directory --owner {user} --group {user} {folder}")
+    (useradd,) = [line for kind, line in steps[:-2] if kind == "RUN" and "useradd" in line]
+    assert useradd.endswith(f" {user} && install --directory --owner {user} --group {user} {folder}")
     for command in re.findall(r"^#   (docker run .*)", DOCKERFILE, re.M):
         assert f':{folder}"' in command
         assert '-u "$(id -u)"' in command  # a mounted folder belongs to somebody else

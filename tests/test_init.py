@@ -49,9 +49,9 @@ def test_asking_imports_what_it_needs() -> None:
     )
     *_, status, modules = python(code).splitlines()
     imported = set(modules.split())
-    others = "PIL sacrebleu rich starlette uvicorn jinja2 triton sympy transformers onnx torch._dynamo"
+    packages = "PIL sacrebleu rich starlette uvicorn jinja2 triton sympy transformers onnx torch._dynamo"
     ours = "serve viewer tracing draw.svg convert.gguf convert.huggingface.load training.build tasks.words"
-    unneeded = {*others.split(), *(f"regard.{name}" for name in ours.split())}
+    unneeded = {*packages.split(), *(f"regard.{name}" for name in ours.split())}
     assert status == "0 True 0"
     assert "regard.tasks.pairs" in imported
     assert not unneeded & imported

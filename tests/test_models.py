@@ -211,11 +211,11 @@ LEARNERS = [case for case in CASES if case.compiles or case.name not in ("transf
 
 def overfitted() -> list[Any]:
     """The first two of each family; others have a part or two that is different, and are slow."""
-    seen = Counter[str]()
+    cases_of = Counter[str]()
     cases: list[Any] = []
     for case in LEARNERS:
-        seen[case.name] += 1
-        cases.append(case if seen[case.name] <= 2 else pytest.param(case, marks=pytest.mark.slow))
+        cases_of[case.name] += 1
+        cases.append(case if cases_of[case.name] <= 2 else pytest.param(case, marks=pytest.mark.slow))
     return cases
 
 

@@ -29,7 +29,7 @@ LARGEST = 60_000  # bytes of a picture
 ADDRESS = (  # of a paper
     r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}|doi\.org/10\.\d+/\S+|aclanthology\.org/\S+|cdn\.openai\.com/\S+\.pdf)$"
 )
-MADE = "is not as the code has it by now; run `python docs/tour/make.py`, and read what has changed"
+OUTDATED = "is not as the code has it by now; run `python docs/tour/make.py`, and read what has changed"
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def same(old, new):
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_as_it_is_made(tour, name):
     old, new = (TOUR / name).read_text().splitlines(), (tour / name).read_text().splitlines()
-    assert len(old) == len(new), f"{name} {MADE}"
+    assert len(old) == len(new), f"{name} {OUTDATED}"
     for n, (a, b) in enumerate(zip(old, new, strict=True), 1):
-        assert same(a, b), f"{name}:{n} {MADE}"
+        assert same(a, b), f"{name}:{n} {OUTDATED}"
 
 
 def read_notebook(path):
@@ -82,9 +82,9 @@ def read_notebook(path):
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_is_as_it_is_made(tour, name):
     old, new = (read_notebook(folder / name)[0] for folder in (TOUR, tour))
-    assert len(old) == len(new), f"{name} {MADE}"
+    assert len(old) == len(new), f"{name} {OUTDATED}"
     for n, (a, b) in enumerate(zip(old, new, strict=True), 1):
-        assert same(a, b), f"{name}, line {n} without pictures: {MADE}"
+        assert same(a, b), f"{name}, line {n} without pictures: {OUTDATED}"
 
 
 @pytest.mark.parametrize("name", NUMBERED)
@@ -224,13 +224,13 @@ def parts(path):
 def test_a_picture_is_as_it_is_made(tour, name):
     assert (TOUR / "pictures" / name).stat().st_size < LARGEST
     old, new = (list(parts(folder / "pictures" / name)) for folder in (TOUR, tour))
-    assert [part[0] for part in old] == [part[0] for part in new], f"{name} {MADE}"
+    assert [part[0] for part in old] == [part[0] for part in new], f"{name} {OUTDATED}"
     for (_, words, numbers, pixels), (_, new_words, new_numbers, new_pixels) in zip(old, new, strict=True):
-        assert same(words or "", new_words or ""), f"{name} {MADE}"
-        np.testing.assert_allclose(numbers, new_numbers, atol=1, err_msg=f"{name} {MADE}")
+        assert same(words or "", new_words or ""), f"{name} {OUTDATED}"
+        np.testing.assert_allclose(numbers, new_numbers, atol=1, err_msg=f"{name} {OUTDATED}")
         if pixels is not None:
             assert pixels.shape == new_pixels.shape
-            assert np.abs(pixels - new_pixels).mean() < 3, f"{name} {MADE}"
+            assert np.abs(pixels - new_pixels).mean() < 3, f"{name} {OUTDATED}"
 
 
 def test_nothing_is_made_that_is_not_there(tour):

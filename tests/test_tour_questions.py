@@ -49,9 +49,9 @@ def test_every_page_answers_one():
 
 @pytest.mark.parametrize("match", [match for _, match in rows()], ids=lambda match: match["question"])
 def test_a_section_has_the_answer(match):
-    found = sections((TOUR / match["page"]).read_text())
-    assert match["anchor"] in found, f"{match['page']} has {', '.join(found)}"
-    text = re.sub(r"\s+", " ", found[match["anchor"]].replace("*", ""))
+    by_anchor = sections((TOUR / match["page"]).read_text())
+    assert match["anchor"] in by_anchor, f"{match['page']} has {', '.join(by_anchor)}"
+    text = re.sub(r"\s+", " ", by_anchor[match["anchor"]].replace("*", ""))
     for words in match["words"].split("; "):
         assert words in text, f"{match['page']}#{match['anchor']} has no {words!r}"
 

@@ -104,8 +104,8 @@ def test_the_demo_in_a_clean_environment(wheel: Path, tmp_path: Path, kind: str)
     pip = (sys.executable, "-m", "pip", "--python", venv / "bin/python", "install", *options)
     run(*pip, file, cwd=here, PYTHONPATH="")
     code = "import regard; print(regard.__file__)"
-    found = run(venv / "bin/python", "-c", code, cwd=here, PYTHONPATH="")
-    assert Path(found.strip()).is_relative_to(venv)
+    location = run(venv / "bin/python", "-c", code, cwd=here, PYTHONPATH="")
+    assert Path(location.strip()).is_relative_to(venv)
     output = run(venv / "bin/regard", "demo", cwd=here, PYTHONPATH="")
     assert "I am fine." in output
     assert (here / "runs" / "demo" / "model.safetensors").is_file()

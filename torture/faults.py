@@ -46,7 +46,7 @@ OF_CALL = {
     "flock": ("EIO", "ENOLCK", "kill"),
     "list": ("EIO", "EMFILE", "EACCES", "kill"),
 }
-OTHERS = ("EIO", "EACCES", "kill")
+OF_OTHER_CALLS = ("EIO", "EACCES", "kill")
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,9 @@ def prepare(place: Path) -> dict[str, Any]:
         ended = forks.call(spoilt, watch, operation.words(folder), "", 0)
         assert ended.status == 0, ended.errors
         for k, (call, path) in enumerate(watch.read().calls, 1):
-            cases += [[name, k, way, f"{call} {Path(path).name}"] for way in OF_CALL.get(call, OTHERS)]
+            cases += [
+                [name, k, way, f"{call} {Path(path).name}"] for way in OF_CALL.get(call, OF_OTHER_CALLS)
+            ]
     return {"cases": cases, "count": len(cases)}
 
 

@@ -109,7 +109,7 @@ def attack(context: Context, number: int) -> Outcome:
     world = (1, 2, 4)[number % 3]
     case = rng.choice([case for n, case in CASES if n == world])
     name, data = f"{case}-{world}", write_data(case, Path.cwd())
-    whole, lasts, calls = reference(context.place, world, case, data)
+    straight, lasts, calls = reference(context.place, world, case, data)
     shutil.rmtree(Path.cwd() / "whole", ignore_errors=True)
     counts = {"kills": 0, f"with {world}": 0, "while changing files": 0}
     for _ in range(KILLS):
@@ -129,9 +129,9 @@ def attack(context: Context, number: int) -> Outcome:
         return Outcome("fault", f"{name}: the last attempt ended with {ends}")
     end = f"{world} process{'es' * (world > 1)}"
     if world <= 2:
-        check_same_run(whole, out)
+        check_same_run(straight, out)
         return Outcome(end, counts=counts)
-    return Outcome(end, peaks={"difference with 4": check_close(whole, out)}, counts=counts)
+    return Outcome(end, peaks={"difference with 4": check_close(straight, out)}, counts=counts)
 
 
 def check_close(reference: Path, out: Path) -> float:

@@ -129,14 +129,14 @@ class Disk:
         entries: dict[int, dict[str, int]],
         rng: random.Random,
         luck: str,
-        seen: set[int],
+        ancestors: set[int],
     ) -> None:
         to.mkdir(exist_ok=True)
         for name, child in entries[number].items():
             inode = self.inodes[child]
             if inode.data is None:
-                if child not in seen:  # a folder that moved may seem to be at both places: it is at one
-                    self.write_folder(to / name, child, entries, rng, luck, seen | {child})
+                if child not in ancestors:  # a folder that moved may seem to be at both places: it is at one
+                    self.write_folder(to / name, child, entries, rng, luck, ancestors | {child})
                 continue
             writes = [tear(write, rng, luck) for write in choose(inode.writes, rng, luck)]
             (to / name).write_bytes(merge(inode.data, writes))
@@ -212,7 +212,7 @@ def prepare(place: Path) -> dict[str, Any]:
     return {"lengths": lengths}
 
 
-def record(watch: Watch, words: list[str], kept: Path) -> None:
+def record(watch: Watch, words: list[str], copies: Path) -> None:
     """Run a command under the watch; mark each checkpoint that is saved, and keep a copy of it."""
     save = Trainer.save
 
@@ -220,7 +220,7 @@ def record(watch: Watch, words: list[str], kept: Path) -> None:
         save(trainer)
         mark(f"saved {trainer.step}")
         path = trainer.folder / "checkpoints" / f"step-{trainer.step}"
-        shutil.copytree(path, kept / path.name, dirs_exist_ok=True)
+        shutil.copytree(path, copies / path.name, dirs_exist_ok=True)
 
     trainer: Any = Trainer
     trainer.save = save_and_mark

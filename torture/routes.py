@@ -92,10 +92,10 @@ def attack(context: Context, number: int) -> Outcome:
     server.reset_stalls()
     counts: dict[str, int] = {}
     for _ in range(REQUESTS):
-        status, told = send_one(rng, server.port, path)
+        status, response = send_one(rng, server.port, path)
         kind = f"{status // 100}xx" if status else "closed"
         counts[kind] = counts.get(kind, 0) + 1
-        if problem := complaint(path, status, told, server):
+        if problem := complaint(path, status, response, server):
             SERVERS.clear()
             return Outcome("fault", f"{path}: {problem}"[:1500], counts=counts)
     if (now := answer(server)) != SERVERS["answer"]:
@@ -103,9 +103,9 @@ def attack(context: Context, number: int) -> Outcome:
     return Outcome("answered", peaks=server.peaks(), counts=counts)
 
 
-def complaint(path: str, status: int, told: tuple[Any, bytes], server: Server) -> str:
+def complaint(path: str, status: int, response: tuple[Any, bytes], server: Server) -> str:
     """What is wrong with a response, if anything."""
-    sent, data = told
+    sent, data = response
     if not server.is_alive():
         return f"the server died after {sent}: {server.log()[-800:]}"
     if status >= 500 and status != 503:

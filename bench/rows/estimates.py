@@ -58,7 +58,7 @@ def measure(case: Case, data: Path, minutes: float, threads: int, by_processor: 
     settings = case.settings | {"train.device": "cpu"}
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            made = plan(case.recipe, *files, minutes=minutes, set=settings)
+            planned = plan(case.recipe, *files, minutes=minutes, set=settings)
             run = Path(folder) / "run"
             model = train(case.recipe, *files, out=run, minutes=minutes, set=settings)
         rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
@@ -72,12 +72,12 @@ def measure(case: Case, data: Path, minutes: float, threads: int, by_processor: 
             "weights": sum(p.numel() for p in model.model.parameters()),
             "steps": steps,
             "seconds": last,
-            "expected_seconds": made.seconds() * steps / made.steps,
+            "expected_seconds": planned.seconds() * steps / planned.steps,
             "bytes": 1024 * int(status["VmHWM"].split()[0]),
-            "expected_bytes": made.memory(),
-            "batch": made.batch,
-            "cost": vars(made.cost),
-            "peak": made.request.machine.peak if made.request.machine else None,
+            "expected_bytes": planned.memory(),
+            "batch": planned.batch,
+            "cost": vars(planned.cost),
+            "peak": planned.request.machine.peak if planned.request.machine else None,
             "stepping": [[r["step"], round(r["elapsed"], 2)] for r in rows if "loss" in r],
             "evaluations": sum("valid_loss" in r for r in rows),
         }

@@ -107,7 +107,7 @@ def prompts(entry: Entry) -> list[Any]:
         return [" ".join(text.split()[:5]) for text in texts[:PROMPTS]]
     if entry.recipe == "fill":
         words = [text.split()[:20] for text in texts[:PROMPTS]]
-        return [" ".join([*some[:2], "[MASK]", *some[3:]]) for some in words]
+        return [" ".join([*text[:2], "[MASK]", *text[3:]]) for text in words]
     return texts[:PROMPTS]
 
 

@@ -45,5 +45,5 @@ def make_rows(train: int, valid: int) -> tuple[list[Row], list[Row]]:
             sentence = template.format(animal=animal, place=place, adjective=adjective)
             sides[held_out].append((sentence, referent))
     draw = random.Random(0)
-    others = [row for row in sides[True] if row not in EXAMPLES]
-    return draw.sample(sides[False], train), EXAMPLES + draw.sample(others, valid - len(EXAMPLES))
+    rest = [row for row in sides[True] if row not in EXAMPLES]
+    return draw.sample(sides[False], train), EXAMPLES + draw.sample(rest, valid - len(EXAMPLES))

@@ -126,7 +126,7 @@ class Lines:
 
 def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
     """At most one block of lines is read ahead of the answers."""
-    lines, most = Lines(20_011), []
+    lines, ahead = Lines(20_011), []
 
     class Out(io.StringIO):
         written = 0
@@ -140,7 +140,7 @@ def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
 
     def answers(texts, **options):
         assert len(texts) <= 512
-        most.append(lines.taken - out.written)
+        ahead.append(lines.taken - out.written)
         return [[Answer(text)] for text in texts]
 
     monkeypatch.setattr(model, "answers", answers)
@@ -149,8 +149,8 @@ def test_a_pipe_is_held_a_block_at_a_time(monkeypatch, translator):
     with contextlib.redirect_stdout(out):
         assert call("ask", translator) == 0
     assert out.written == lines.taken == 20_011
-    assert len(most) == 40
-    assert max(most) <= 512
+    assert len(ahead) == 40
+    assert max(ahead) <= 512
 
 
 def test_answers_with_scores(capsys, monkeypatch, translator):

@@ -103,8 +103,8 @@ def test_completion(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     got = type_lines(STARTS[shell], script, list(TYPED))
     expected = {typed: "|".join(words) + "|" for typed, words in TYPED.items()}
-    found = [one.replace("/|", "|") for one in got]  # zsh leaves out the slash of a folder
-    assert dict(zip(TYPED, found, strict=True)) == expected
+    completions = [one.replace("/|", "|") for one in got]  # zsh leaves out the slash of a folder
+    assert dict(zip(TYPED, completions, strict=True)) == expected
 
 
 @pytest.mark.parametrize("shell", STARTS)

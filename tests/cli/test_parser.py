@@ -27,10 +27,10 @@ def test_options_stand_anywhere(command):
     assert want.command == command
     for order in itertools.permutations(options):
         for cut in range(len(arguments) + 1):
-            first, *others = order
-            words = [*arguments[:cut], *first, *arguments[cut:], *itertools.chain(*others)]
+            first, *rest = order
+            words = [*arguments[:cut], *first, *arguments[cut:], *itertools.chain(*rest)]
             assert parse([command, *words]) == want, words
-            words = [*first, *arguments[:cut], *itertools.chain(*others), *arguments[cut:]]
+            words = [*first, *arguments[:cut], *itertools.chain(*rest), *arguments[cut:]]
             assert parse([command, *words]) == want, words
 
 

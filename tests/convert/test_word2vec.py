@@ -59,12 +59,12 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 def test_ask_a_file(glove: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert stdout_of(capsys, "ask", glove, "king - man + woman").startswith("queen ")
     rows = {word: np.array(row) for word, row in VECTORS.items()}
-    others = sorted((-cosine(rows["king"], rows[word]), word) for word in rows if word != "king")
-    expected = ", ".join(f"{word} {-value:.2f}" for value, word in others)
+    neighbours = sorted((-cosine(rows["king"], rows[word]), word) for word in rows if word != "king")
+    expected = ", ".join(f"{word} {-value:.2f}" for value, word in neighbours)
     assert stdout_of(capsys, "ask", glove, "king") == expected + "\n"
     set_stdin(monkeypatch, "king\nKing\n")
     answers = [json.loads(line) for line in stdout_of(capsys, "ask", glove, "--json").splitlines()]
-    nearest = [(word, round(-value, 5)) for value, word in others]
+    nearest = [(word, round(-value, 5)) for value, word in neighbours]
     for answer in answers:
         assert [(row["word"], round(row["score"], 5)) for row in answer["output"]] == nearest
     options = ["--num-return-sequences", 2, "--json"]

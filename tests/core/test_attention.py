@@ -109,7 +109,7 @@ def test_bilinear_score_is_its_formula() -> None:
     assert_close(score(q, k), torch.einsum("btd,de,bse->bts", q, score.W.weight, k))
 
 
-def test_pool_takes_any_score() -> None:
+def test_attend_takes_any_score() -> None:
     q, k, v = torch.randn(B, 3, d), torch.randn(B, S, 13), torch.randn(B, S, 17)
     for score in Additive(d, 13, 19), Bilinear(d, 13):
         out, weights = attend(q, k, v, score=score)
@@ -166,7 +166,7 @@ def test_a_query_out_of_reach_averages_nothing(name: str) -> None:
 # Softening
 
 
-def test_soften_is_softmax_in_every_precision() -> None:
+def test_masked_softmax_is_softmax_in_every_precision() -> None:
     scores = 10 * torch.randn(B, S)
     assert_close(masked_softmax(scores), scores.softmax(-1))
     assert_close(masked_softmax(scores + 1e4), (scores + 1e4).softmax(-1))
@@ -175,7 +175,7 @@ def test_soften_is_softmax_in_every_precision() -> None:
         assert_close(masked_softmax(scores.to(dtype)), scores.to(dtype).softmax(-1))
 
 
-def test_soften_gradient_is_softmax_gradient() -> None:
+def test_masked_softmax_gradient_is_softmax_gradient() -> None:
     scores = torch.randn(B, S, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(masked_softmax, scores)
 
@@ -253,7 +253,7 @@ def masks(kind: str, T: int) -> Tensor | None:
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("kind", ["none", "right", "left", "blind"])
 @pytest.mark.parametrize("T", [S, 3, 1])
-def test_fused_is_pool(T: int, kind: str, biased: bool, causal: bool, groups: int) -> None:
+def test_fused_is_attend(T: int, kind: str, biased: bool, causal: bool, groups: int) -> None:
     inputs = [torch.randn(B, H, T, d), torch.randn(B, groups, S, d), torch.randn(B, groups, S, d)]
     inputs += [torch.randn(H, T, S)] if biased else []
     mask, gradient = masks(kind, T), 100 * torch.randn(B, H, T, d)

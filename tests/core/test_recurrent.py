@@ -19,7 +19,7 @@ from regard.describe.watch import watch
 
 B, S, T, D, L = 3, 5, 7, 22, 2
 ATTENTIONS = ("none", "additive", "dot", "general")
-REAL = torch.arange(S) < torch.tensor([[2], [S], [1]])
+MASK = torch.arange(S) < torch.tensor([[2], [S], [1]])
 every_cell = pytest.mark.parametrize("cell", CELLS)
 both_ways = pytest.mark.parametrize("bidirectional", [False, True], ids=["forwards", "both_ways"])
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
@@ -91,14 +91,14 @@ def by_hand(cell: str, m: nn.RNNBase, x: Tensor, start: list[tuple[Tensor, ...]]
 @torch.no_grad()
 def test_encoder_is_its_equations_row_by_row(cell: str, bidirectional: bool) -> None:
     encoder, x = shaken(Encoder(cell, D, L, bidirectional=bidirectional)), normal(B, S, D)
-    states, hidden = encoder(x, REAL)
+    states, hidden = encoder(x, MASK)
     parts, width = (2 if cell == "lstm" else 1), D // (1 + bidirectional)
     assert len(hidden) == parts
     for row in range(B):
         zeros = [(torch.zeros(width).double(),) * parts] * (L * (1 + bidirectional))
-        expected, ends = by_hand(cell, encoder.rnn, x[row, REAL[row]], zeros)
-        assert_close(states[row, REAL[row]], expected)
-        assert not states[row, ~REAL[row]].any()
+        expected, ends = by_hand(cell, encoder.rnn, x[row, MASK[row]], zeros)
+        assert_close(states[row, MASK[row]], expected)
+        assert not states[row, ~MASK[row]].any()
         for part in range(parts):
             for layer in range(L):
                 if bidirectional:
@@ -115,13 +115,13 @@ def test_encoder_is_its_equations_row_by_row(cell: str, bidirectional: bool) -> 
 @torch.no_grad()
 def test_padding_has_no_influence(cell: str, bidirectional: bool) -> None:
     encoder, x = shaken(Encoder(cell, D, L, bidirectional=bidirectional)), normal(B, S, D)
-    states, hidden = encoder(x, REAL)
-    other_states, other_hidden = encoder(torch.where(REAL[..., None], x, 1e3), REAL)
+    states, hidden = encoder(x, MASK)
+    other_states, other_hidden = encoder(torch.where(MASK[..., None], x, 1e3), MASK)
     assert torch.equal(states, other_states)
     assert all(torch.equal(a, b) for a, b in zip(hidden, other_hidden, strict=True))
     for row in range(B):
-        alone, ends = encoder(x[row : row + 1, REAL[row]])
-        assert_close(states[row : row + 1, REAL[row]], alone)
+        alone, ends = encoder(x[row : row + 1, MASK[row]])
+        assert_close(states[row : row + 1, MASK[row]], alone)
         assert_close([h[:, row : row + 1] for h in hidden], list(ends))
 
 
@@ -132,7 +132,7 @@ def test_all_real_is_as_if_unsaid() -> None:
 
 
 def test_lengths_are_of_rows_padded_on_the_right() -> None:
-    assert lengths(REAL).tolist() == [2, S, 1]
+    assert lengths(MASK).tolist() == [2, S, 1]
     for wrong in [[False, True]], [[True, False, True]], [[False, False]]:
         with pytest.raises(ValueError, match=r"padded on the right.*at least one"):
             lengths(torch.tensor(wrong))
@@ -151,7 +151,7 @@ def decoder(cell: str, attention: str, depth: int = L) -> tuple[Decoder, Recurre
     """A decoder, its state, and vectors to read."""
     module = shaken(Decoder(cell, attention, D, depth))
     hidden = tuple(normal(depth, B, D) for _ in range(2 if cell == "lstm" else 1))
-    return module, module.start(normal(B, S, D), hidden, REAL), normal(B, T, D)
+    return module, module.start(normal(B, S, D), hidden, MASK), normal(B, T, D)
 
 
 def context(m: Decoder, attention: str, s: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,19 +184,19 @@ def test_decoder_is_its_equations(cell: str, attention: str) -> None:
             if attention == "none":
                 c = fixed[row]
             elif attention == "additive":  # looked for by the state before the step
-                c, alpha = context(m, attention, hidden[-1][0], source[row, REAL[row]])
+                c, alpha = context(m, attention, hidden[-1][0], source[row, MASK[row]])
             read = y[row, t] if attention in ("dot", "general") else torch.cat([y[row, t], c])
             out, hidden = by_hand(cell, m.rnn, read[None], hidden)
             s = out[0]
             if attention in ("dot", "general"):
-                c, alpha = context(m, attention, s, source[row, REAL[row]])
+                c, alpha = context(m, attention, s, source[row, MASK[row]])
                 expected = torch.tanh(W @ torch.cat([c, s]))
             else:
                 expected = (W @ torch.cat([s, y[row, t], c]) + b).view(D, 2).max(1).values
             assert_close(x[row, t], expected)
             if attention != "none":
                 weights = torch.cat([r["weights"] for r in records["look"]], dim=2)  # of one head
-                assert_close(weights[row, 0, t, REAL[row]], alpha)
+                assert_close(weights[row, 0, t, MASK[row]], alpha)
         assert_close([h[:, row] for h in state.hidden], [torch.stack(p) for p in zip(*hidden, strict=True)])
 
 
@@ -242,7 +242,7 @@ def test_weights_are_of_real_tokens(attention: str) -> None:
     weights = torch.cat([record["weights"] for record in records], dim=2)
     assert weights.shape == (B, 1, T, S)
     assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-    assert not weights.masked_select(~REAL[:, None, None]).any()
+    assert not weights.masked_select(~MASK[:, None, None]).any()
     for record in records:
         assert set(record) == {"q", "k", "v", "scores", "mask", "weights", "heads"}
         assert_close(record["heads"], record["weights"] @ record["v"])
@@ -316,19 +316,19 @@ def test_unrolled_is_torchs(
     hidden = tuple(torch.randn(2 if cell == "lstm" else 1, n, B, 11)) if with_state else None
     first = None if hidden is None else hidden if cell == "lstm" else hidden[0]
     if padded:
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths(REAL), True, enforce_sorted=False)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths(MASK), True, enforce_sorted=False)
         packed, last = rnn(packed, first)
         y = nn.utils.rnn.pad_packed_sequence(packed, True, total_length=S)[0]
     else:
         y, last = rnn(x, first)
-    output = unroll(rnn, x, hidden, REAL if padded else None)
+    output = unroll(rnn, x, hidden, MASK if padded else None)
     assert len(output) == n
     assert all(set(layer) == NAMES[cell] | {"previous"} for layer in output)
     assert all(t.shape == (B, S, 11) for layer in output for t in layer.values())
     assert_close(
         torch.cat([one["state"] for one in output[-(1 + bidirectional) :]], dim=-1), y, atol=1e-6, rtol=0
     )
-    ends = (REAL.sum(1) if padded else torch.full((B,), S)) - 1
+    ends = (MASK.sum(1) if padded else torch.full((B,), S)) - 1
     for i, layer in enumerate(output):
         backward = i % (1 + bidirectional)
         at = torch.zeros_like(ends) if backward else ends

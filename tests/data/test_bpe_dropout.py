@@ -74,9 +74,9 @@ def test_a_row_that_would_be_too_long_stays_as_it_is(bpe):
     limit = int(bpe[1].lengths.max())
     spelled = spell(bpe, 0.3, longest=limit)
     assert spelled.lengths.max() <= limit
-    whole = [row for row in range(97) if len(spell(bpe, 0.3)[row]) > limit]
-    assert whole
-    assert all(spelled[row].tolist() == bpe[1][row].tolist() for row in whole)
+    too_long = [row for row in range(97) if len(spell(bpe, 0.3)[row]) > limit]
+    assert too_long
+    assert all(spelled[row].tolist() == bpe[1][row].tolist() for row in too_long)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "char", "wordpiece"])
@@ -103,26 +103,26 @@ def batches(task, samples, steps, monkeypatch, rank=0, world=1):
     """The rows of a process's batches: source and target, without padding."""
     monkeypatch.setattr(distributed, "RANK", rank)
     monkeypatch.setattr(distributed, "WORLD", world)
-    found = []
+    encoded = []
     for step in steps:
         source, mask, _, following = task.batch(samples, distributed.local_rows(samples.rows(step)))
-        found += [
+        encoded += [
             (tuple(s[m].tolist()), tuple(f[f >= 0].tolist()))
             for s, m, f in zip(source, mask, following, strict=True)
         ]
-    return found
+    return encoded
 
 
 def test_passes_differ_and_processes_share_a_step(pairs, tmp_path, monkeypatch):
-    seen = []
+    trainings = []
     true = Trainer.__init__
     monkeypatch.setattr(
         Trainer,
         "__init__",
-        lambda self, *args: (true(self, *args), seen.append((self.task, self.samples)))[0],
+        lambda self, *args: (true(self, *args), trainings.append((self.task, self.samples)))[0],
     )
     tiny(pairs, tmp_path / "out", case="translate-transformer", steps=1, data__bpe_dropout=0.3)
-    ((task, samples),) = seen
+    ((task, samples),) = trainings
     count = samples.buckets.count
     first, second = (batches(task, samples, range(n * count, (n + 1) * count), monkeypatch) for n in (0, 1))
     texts = [{task.tokenizer.decode(source) for source, _ in several} for several in (first, second)]

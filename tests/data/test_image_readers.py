@@ -65,8 +65,8 @@ def test_every_format_of_pillow_is_read_and_the_rest_is_named(tmp_path):
     for name in ("a.heic", "b.HEIC", "notes.txt", ".hidden"):
         (tmp_path / "owl" / name).write_text("not an image")
     with read_together() as reading:
-        found, labels = read_image_classes([str(tmp_path)])
-    assert len(found) == len(labels) == len(suffixes)
+        dataset, labels = read_image_classes([str(tmp_path)])
+    assert len(dataset) == len(labels) == len(suffixes)
     (note,) = reading.notes
     assert str(tmp_path) in note
     assert "2 .heic" in note

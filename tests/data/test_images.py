@@ -91,8 +91,8 @@ def test_transparent_images_are_put_on_white_strip_by_strip(tmp_path, monkeypatc
     grey = Image.fromarray(noise(13, 11, 2), "LA")
     monkeypatch.setattr(decoding, "STRIP", 3 * 11)
     for image in (rgba, palette, keyed, grey):
-        whole = image.convert("RGBA")
-        want = Image.alpha_composite(Image.new("RGBA", image.size, "white"), whole).convert("RGB")
+        with_alpha = image.convert("RGBA")
+        want = Image.alpha_composite(Image.new("RGBA", image.size, "white"), with_alpha).convert("RGB")
         for mode in ("RGB", "L"):
             assert decoding.put_on_white(image, mode).tobytes() == want.convert(mode).tobytes()
 

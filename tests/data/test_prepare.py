@@ -29,18 +29,18 @@ def test_chunks_give_the_ids_of_whole_texts(tmp_path, monkeypatch, kind, count):
     """Whatever the sizes of chunks, pieces and batches: cut at the end, or every tenth document held out."""
     paths = [write_words(tmp_path / f"{n}.txt", 300 + 7 * n, seed=n) for n in range(count)]
     config = DataConfig(tokenizer=kind, vocab=320)
-    whole = load_corpus(paths, [], config, SPECIALS)
-    assert len(whole.train.parts) == 1
+    at_once = load_corpus(paths, [], config, SPECIALS)
+    assert len(at_once.train.parts) == 1
     monkeypatch.setattr(documents, "CHUNK", 53)
     monkeypatch.setattr(text, "PIECE", 97)
     for module in (text, encoding):
         monkeypatch.setattr(module, "AT_ONCE", 401)
     about = prepare(paths, tmp_path / "out", config, SPECIALS, shard=1009)
     cut = load_corpus([str(tmp_path / "out")], [], config, SPECIALS)
-    assert cut.tokenizer.digest == whole.tokenizer.digest
-    assert ids(cut.train) == ids(whole.train)
-    assert ids(cut.valid) == ids(whole.valid)
-    assert (cut.train.bytes, cut.valid.bytes) == (whole.train.bytes, whole.valid.bytes)
+    assert cut.tokenizer.digest == at_once.tokenizer.digest
+    assert ids(cut.train) == ids(at_once.train)
+    assert ids(cut.valid) == ids(at_once.valid)
+    assert (cut.train.bytes, cut.valid.bytes) == (at_once.train.bytes, at_once.valid.bytes)
     held_out = 1 if count < 10 else count // 10
     assert about["valid"]["documents"] == held_out
 
@@ -48,10 +48,10 @@ def test_chunks_give_the_ids_of_whole_texts(tmp_path, monkeypatch, kind, count):
 def test_chunks_are_split_where_the_whole_is(monkeypatch):
     monkeypatch.setattr(text, "PIECE", 13)
     rng = np.random.default_rng(3)
-    whole = "".join(rng.choice(list("ab_,. \n"), size=2000).tolist())
+    full_text = "".join(rng.choice(list("ab_,. \n"), size=2000).tolist())
     for size in (1, 7, 29, 500, 5000):
-        chunks = [whole[i : i + size] for i in range(0, len(whole), size)]
-        assert list(text.split_chunks(chunks)) == list(text.split_pieces(whole))
+        chunks = [full_text[i : i + size] for i in range(0, len(full_text), size)]
+        assert list(text.split_chunks(chunks)) == list(text.split_pieces(full_text))
     assert list(text.split_chunks([])) == list(text.split_pieces("")) == [""]
 
 

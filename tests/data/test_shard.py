@@ -69,17 +69,17 @@ def test_a_changed_shard_is_noticed_when_it_is_first_read(folder):
 
 def test_a_shard_is_read_whole_only_once(folder, monkeypatch):
     monkeypatch.setattr(digests, "FRESH", 0)
-    whole = []
+    hashed = []
     true = digests.hashlib.file_digest
     monkeypatch.setattr(
-        digests.hashlib, "file_digest", lambda file, kind: whole.append(file.name) or true(file, kind)
+        digests.hashlib, "file_digest", lambda file, kind: hashed.append(file.name) or true(file, kind)
     )
     for _ in range(2):
         corpus = load(folder)
         for start in range(0, 700, 100):
             corpus.train.read(start, start + 10)
         corpus.train.fingerprint()
-    assert [os.path.basename(name) for name in whole] == [f"train-0000{n}.npy" for n in range(3)]
+    assert [os.path.basename(name) for name in hashed] == [f"train-0000{n}.npy" for n in range(3)]
 
 
 def test_while_all_are_checked_nobody_waits(folder, monkeypatch):

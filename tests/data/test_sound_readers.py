@@ -5,7 +5,7 @@ from helpers.sounds import tone, write_wav
 from regard.data.sound_readers import read_sound_classes, split_by_voice
 
 
-def found(*paths):
+def labels_and_voices(*paths):
     return sorted((s.label, s.voice) for s in read_sound_classes([str(path) for path in paths]))
 
 
@@ -22,7 +22,7 @@ def found(*paths):
 def test_classes_and_voices_of_names(tmp_path, names, expected):
     for name in names:
         write_wav(tmp_path / name, tone(300, 0.02))
-    assert found(tmp_path) == expected
+    assert labels_and_voices(tmp_path) == expected
 
 
 def test_tables(tmp_path):
@@ -30,20 +30,20 @@ def test_tables(tmp_path):
         write_wav(tmp_path / "all" / name, tone(300, 0.02))
     table = tmp_path / "all.tsv"
     table.write_text("label\taudio\tvoice\nyes\ta.wav\tada\nno\tb.wav\t\n")
-    assert found(table) == [("no", None), ("yes", "ada")]
+    assert labels_and_voices(table) == [("no", None), ("yes", "ada")]
     table.write_text("audio\tlabel\na.wav\tyes\nc.wav\tno\n")
-    user_error(lambda: found(table), "all.tsv:3", "c.wav")
+    user_error(lambda: labels_and_voices(table), "all.tsv:3", "c.wav")
     table.write_text("image\tlabel\na.wav\tyes\n")
-    user_error(lambda: found(table), "audio and label", "--audio")
-    user_error(lambda: found(tmp_path / "all" / "a.wav"), "a.wav", ".tsv")
-    user_error(lambda: found(tmp_path / "none.tsv"), "none.tsv")
+    user_error(lambda: labels_and_voices(table), "audio and label", "--audio")
+    user_error(lambda: labels_and_voices(tmp_path / "all" / "a.wav"), "a.wav", ".tsv")
+    user_error(lambda: labels_and_voices(tmp_path / "none.tsv"), "none.tsv")
 
 
 def test_recordings_without_a_class(tmp_path):
     write_wav(tmp_path / "hello.wav", tone(300, 0.02))
-    user_error(lambda: found(tmp_path), "hello.wav", "CLASS_VOICE_NUMBER.wav")
+    user_error(lambda: labels_and_voices(tmp_path), "hello.wav", "CLASS_VOICE_NUMBER.wav")
     (tmp_path / "empty").mkdir()
-    user_error(lambda: found(tmp_path / "empty"), "no recording", ".wav")
+    user_error(lambda: labels_and_voices(tmp_path / "empty"), "no recording", ".wav")
 
 
 def test_voices_are_held_out(tmp_path):

@@ -139,8 +139,8 @@ def test_the_loudest_part_of_a_long_recording(tmp_path):
     x = decode_sound(source(path), (1, 11, 24))
     assert x.shape == (1, 11, 24)
     assert (x[0].max(0) > 200).sum() >= 19  # all of the tone
-    whole = decode_sound(source(path), (1, 11, 400))
-    assert whole.shape == (1, 11, 176)
+    spectrogram = decode_sound(source(path), (1, 11, 400))
+    assert spectrogram.shape == (1, 11, 176)
 
 
 def test_datasets_pad_and_keep_what_they_can(tmp_path, monkeypatch):
@@ -155,8 +155,8 @@ def test_datasets_pad_and_keep_what_they_can(tmp_path, monkeypatch):
     assert torch.equal(again.read(np.arange(3)), x)
     assert again.fingerprint() == data.fingerprint()
     mean, std = data.moments()
-    real = x[x > 0].double() / 255
-    assert (mean, std) == ([real.mean().item()], [real.std().item()])
+    unpadded = x[x > 0].double() / 255
+    assert (mean, std) == ([unpadded.mean().item()], [unpadded.std().item()])
     assert load_sounds(list(map(source, paths)), 7, 0.17).shape == (1, 7, 24)
 
 

@@ -111,7 +111,7 @@ def test_the_same_windows_after_a_jump_by_counting_and_several_epochs_later(
 def test_each_process_reads_its_own_part(tmp_path: Path) -> None:
     """Rows of one process are of one part, and no document is in two of them."""
     windows, corpus = open_windows(write_files(tmp_path / "data"), parts=2)
-    seen = []
+    words_of_pass = []
     for rank in range(2):
         mine, _ = open_windows(write_files(tmp_path / "data"), parts=2)
         rows = [mine.batch(mine.rows(step)[rank::2]) for step in range(8)]
@@ -119,8 +119,8 @@ def test_each_process_reads_its_own_part(tmp_path: Path) -> None:
         for step, batch in enumerate(rows):
             assert (batch == windows.batch(windows.rows(step))[rank::2]).all()
         text = " ".join(corpus.tokenizer.decode(block) for block in mine.parts[rank].blocks.values())  # type: ignore[union-attr]
-        seen.append({word for word in text.replace(":", ": ").split() if word[:-1].isdigit()})
-    assert not seen[0] & seen[1]
+        words_of_pass.append({word for word in text.replace(":", ": ").split() if word[:-1].isdigit()})
+    assert not words_of_pass[0] & words_of_pass[1]
 
 
 def test_memory_does_not_grow(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_with_a_cache():
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     prompts = torch.randint(1, 13, (3, 4))
-    full = Whole(model)
+    full = Uncached(model)
     options = {"beams": 3, "end": END, "max_new_tokens": 11}
     cached = beam_search(model.step, *model.start(prompts), **options)
     uncached = beam_search(full.step, *full.start(prompts), **options)
@@ -240,7 +240,7 @@ def test_with_a_cache():
         assert math.isclose(a.score, b.score, abs_tol=1e-6)
 
 
-class Whole(Wrapped):
+class Uncached(Wrapped):
     """Our model without its cache."""
 
     def start(self, prompts):

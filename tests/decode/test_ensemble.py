@@ -152,9 +152,9 @@ def test_an_ensemble_is_asked_like_a_model():
     texts = ["abc", "", "had a bag", "he fed a cab and a bed"]
     answers = both.ask(texts)
     assert answers == [both.ask(text) for text in texts]
-    twice = ensemble([first, first])
-    assert twice.ask(texts[:2]) == first.ask(texts[:2])
-    scores = [[a.score for a in m.answers("abc", num_return_sequences=3)[0]] for m in (twice, first)]
+    doubled = ensemble([first, first])
+    assert doubled.ask(texts[:2]) == first.ask(texts[:2])
+    scores = [[a.score for a in m.answers("abc", num_return_sequences=3)[0]] for m in (doubled, first)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 

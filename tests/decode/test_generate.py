@@ -321,12 +321,12 @@ class Marian(nn.Module):
             torch.ones_like(source, dtype=torch.bool) if attention_mask is None else attention_mask
         )
         state = State([KVCache()], attention_mask)
-        state.layers[0].kv, state.given = (prompt[:, None, :, None],) * 2, source
+        state.layers[0].kv, state.source_ids = (prompt[:, None, :, None],) * 2, source
         keep, true = state.reorder, state
 
         def reorder(rows):
             keep(rows)
-            true.given = true.given[rows]
+            true.source_ids = true.source_ids[rows]
 
         state.reorder = reorder
         return self.read(state), state
@@ -337,7 +337,7 @@ class Marian(nn.Module):
 
     def read(self, state):
         ids, mask = state.layers[0].kv[0][:, 0, :, 0], state.attention_mask.long()
-        return self.model(state.given, mask, decoder_input_ids=ids, use_cache=False).logits[:, -1]
+        return self.model(state.source_ids, mask, decoder_input_ids=ids, use_cache=False).logits[:, -1]
 
 
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}])

@@ -39,11 +39,11 @@ def compare(
     expected = search_beams(model, prompts, sampling, END, sampling.num_beams, **more)
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "is_cuda", property(lambda t: True))
-        found = search_beams(model, prompts, sampling, END, sampling.num_beams, **more)
+        by_runner = search_beams(model, prompts, sampling, END, sampling.num_beams, **more)
         runner = runners._entries[model].runner
     assert runner.searches, "it was searched plainly"
     assert runner.pool.free == len(runner.pool.users)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(by_runner, expected, strict=True):
         assert [h.tokens for h in ours] == [h.tokens for h in theirs]
         assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
 

@@ -124,10 +124,10 @@ def test_writes_answers_to_sources(name: str, options: str) -> None:
     model = noisy(Transformer(ENCODER_DECODERS[name]))
     sources, prompts = make_prompts(6), [[1], [1, 9], [1], [1, 2, 3], [1], [1]]
     for group in ([0, 2, 4, 5], [1], [3]):  # plainly, prompts of a batch are equally long
-        some, read = [prompts[i] for i in group], [sources[i] for i in group]
-        expected = write_plainly(model, some, OPTIONS[options], read)
+        chosen, read = [prompts[i] for i in group], [sources[i] for i in group]
+        expected = write_plainly(model, chosen, OPTIONS[options], read)
         runner = Runner(model, slots=2)
-        assert tokens(write(runner, make_texts(some, OPTIONS[options], read))) == expected
+        assert tokens(write(runner, make_texts(chosen, OPTIONS[options], read))) == expected
 
 
 def test_writes_captions() -> None:
@@ -207,17 +207,17 @@ def test_removed_texts_leave_the_others_alone() -> None:
     runner, texts = Runner(model, slots=4), make_texts(prompts, GREEDY)
     for text in texts:
         runner.add(text)
-    seen: list[list[int]] = [[] for _ in texts]
+    streamed: list[list[int]] = [[] for _ in texts]
     for n in range(100):
         for output in runner.step():
-            seen[texts.index(output.text)].append(output.token)
+            streamed[texts.index(output.text)].append(output.token)
             if output.last:
                 runner.remove(output.text)
         if n == 3:
             runner.remove(texts[1])
-    assert len(seen[1]) < 5
+    assert len(streamed[1]) < 5
     for i in (0, 2, 3):
-        assert seen[i][: len(expected[i])] == expected[i]
+        assert streamed[i][: len(expected[i])] == expected[i]
 
 
 def test_log_probabilities_are_the_models() -> None:
@@ -359,7 +359,7 @@ def test_operations_that_do_something_else_are_noticed(name: str, monkeypatch: p
         "copy_pages": lambda *args: None,
         "paged_attention": lambda q, *args: q,
     }
-    others = {key: getattr(plain, key) for key in dir(plain) if not key.startswith("_")}
-    steps.kernels = SimpleNamespace(**others | {name: wrong[name]})
+    attributes = {key: getattr(plain, key) for key in dir(plain) if not key.startswith("_")}
+    steps.kernels = SimpleNamespace(**attributes | {name: wrong[name]})
     steps.fused.use(steps.kernels)
     assert not steps.try_out()

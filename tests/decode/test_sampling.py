@@ -25,7 +25,7 @@ from regard.decode.sampling import (
 VOCAB = 29
 
 
-def test_dice():
+def test_random_numbers_of_a_row():
     rows = [(3, 0, [1, 2]), (4, 0, [1, 2]), (3, 1, [1, 2]), (3, 0, [1, 3]), (3, 0, [1]), (2**64 - 1, 0, [1])]
     u = np.stack([row_generator(*row).random(2000) for row in rows])
     assert ((u >= 0) & (u < 1)).all()

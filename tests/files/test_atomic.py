@@ -215,19 +215,19 @@ def test_a_file_that_appears_in_an_empty_folder_stays(tmp_path: Path) -> None:
 @pytest.fixture
 def touches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What is flushed and renamed, by name."""
-    seen: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
     fsync, replace, rename = os.fsync, os.replace, os.rename
 
     def noted(kind: str, true: Any) -> Any:
         def call(source: Path, target: Path) -> None:
-            seen.append((kind, f"{Path(source).name} -> {Path(target).name}"))
+            calls.append((kind, f"{Path(source).name} -> {Path(target).name}"))
             true(source, target)
 
         return call
 
     def flush(handle: int) -> None:
         path = next(p for p in tracked(handle) if os.path.samestat(p.stat(), os.fstat(handle)))
-        seen.append(("fsync", path.name))
+        calls.append(("fsync", path.name))
         fsync(handle)
 
     def tracked(handle: int) -> Iterator[Path]:
@@ -236,7 +236,7 @@ def touches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     monkeypatch.setattr(os, "fsync", flush)
     monkeypatch.setattr(os, "replace", noted("replace", replace))
     monkeypatch.setattr(os, "rename", noted("rename", rename))
-    return seen
+    return calls
 
 
 ROOT: list[Path] = []

@@ -41,8 +41,15 @@ MODELS = {
 MORE = ["space", "whatif", "compare"]
 TEXT = ["look", "attention", "map", "walk", "next", *MORE, "talk", "take"]
 PAIRS = ["look", "attention", "alignment", "map", "walk", "next", *MORE, "talk", "take"]
-SEEN = ["look", "attention", "picture", "map", "walk", "next", *MORE, "take"]
-VIEWS = {"gpt": TEXT, "transformer": PAIRS, "gru": PAIRS, "bert": TEXT, "vit": SEEN, "captioner": SEEN}
+PICTURE_VIEWS = ["look", "attention", "picture", "map", "walk", "next", *MORE, "take"]
+VIEWS = {
+    "gpt": TEXT,
+    "transformer": PAIRS,
+    "gru": PAIRS,
+    "bert": TEXT,
+    "vit": PICTURE_VIEWS,
+    "captioner": PICTURE_VIEWS,
+}
 MODES = {"walk": "walk", "whatif": "try", "compare": "try", "talk": "try", "training": "train"}
 MODES |= dict.fromkeys(["look", "attention", "alignment", "picture", "map", "next", "space"], "look")
 
@@ -141,12 +148,12 @@ class Tab:
 
     def views(self):
         """All views that the bar leads to, by going through its modes."""
-        found = set()
+        panels = set()
         for mode in self.page.eval_on_selector_all(".modes a", "all => all.map(a => a.id)"):
             self.page.click(f"#{mode}")
             self.page.wait_for_selector(f"#{mode}[aria-current]")
-            found |= set(self.page.eval_on_selector_all(".panels a", "all => all.map(a => a.id.slice(5))"))
-        return found
+            panels |= set(self.page.eval_on_selector_all(".panels a", "all => all.map(a => a.id.slice(5))"))
+        return panels
 
     def visit(self, view):
         """Open a view as people do: its mode in the bar, and then its panel."""
@@ -181,9 +188,9 @@ class Tab:
     def press(self, *keys):
         for key in keys:
             self.page.keyboard.press(key)
-        self.settle()
+        self.wait_until_still()
 
-    def settle(self):
+    def wait_until_still(self):
         """Wait until the page shows what its address says; what it showed before is gone then."""
         self.page.wait_for_selector("main:not([aria-busy])", state="attached")
 
@@ -194,8 +201,8 @@ def axe_violations(page, scheme="light"):
     options = {"resultTypes": ["violations"]}
     if scheme == "dark":  # only colours differ
         options["runOnly"] = ["color-contrast"]
-    found = axe.Axe().run(page, options=options)  # the rest would take longer
-    return found.generate_report() if found.violations_count else ""
+    result = axe.Axe().run(page, options=options)  # the rest would take longer
+    return result.generate_report() if result.violations_count else ""
 
 
 def number(text):

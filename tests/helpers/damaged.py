@@ -54,7 +54,7 @@ def header(content: bytes) -> Damage:
     return raw(lambda old: join_safetensors(content, split_safetensors(old)[1]))
 
 
-def twice(old: bytes) -> bytes:
+def repeat_name(old: bytes) -> bytes:
     """Repeat the first key of the header."""
     top, body = split_safetensors(old)
     return join_safetensors(b"{" + b'"__metadata__":{"format":"pt"},' + top.lstrip()[1:], body)
@@ -134,7 +134,7 @@ HEADERS: list[Case] = [
         "cut-before-it-ends": raw(lambda old: old[:50]),
         "cut-by-a-byte": raw(lambda old: old[:-1]),
         "a-byte-too-long": raw(lambda old: old + b"\0"),
-        "a-name-twice": raw(twice),
+        "a-name-twice": raw(repeat_name),
         "metadata-of-numbers": edit_header(lambda h: h.update(__metadata__={"a": 1})),
         "metadata-a-list": edit_header(lambda h: h.update(__metadata__=[])),
         "an-entry-null": edit_header(lambda h: h.update({next(reversed(h)): None})),

@@ -8,7 +8,7 @@ import torch
 
 from helpers.browsing import MODELS, WORDS
 from helpers.folders import save_folder
-from helpers.looking import captioner, hearer, noise, reader, seer, sound
+from helpers.looking import captioner, hearer, noise, reader, recording, seer
 from regard import load
 from regard.runs.model import Model
 
@@ -74,9 +74,9 @@ MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
     "words": lambda: (reader("words", "words"), "fox dog"),
     "vit-mean": lambda: (seer("mean"), noise(6)),
     "vit-waves": lambda: (seer(positions="sinusoidal"), noise(6)),
-    "hear": lambda: (hearer(), sound(24)),
-    "hear-mean": lambda: (hearer("mean"), sound(16)),
-    "hear-waves": lambda: (hearer(positions="sinusoidal"), sound(16)),
+    "hear": lambda: (hearer(), recording(24)),
+    "hear-mean": lambda: (hearer("mean"), recording(16)),
+    "hear-waves": lambda: (hearer(positions="sinusoidal"), recording(16)),
     "vit-larger": lambda: (seer(), noise(8)),
     "hard": lambda: (captioner(attention="hard"), noise(12)),
     "zoom": lambda: (captioner(zoom=2), noise(12)),
@@ -85,11 +85,11 @@ MORE: dict[str, Callable[[], tuple[Model, Any]]] = {
 FAMILIES = MODELS | MORE
 
 
-def whole_input(model: Model, given: Any) -> Any:
+def whole_input(model: Model, input: Any) -> Any:
     """The input, with an answer of several words if the model writes one: its own may be short."""
     answers = {"translate": "der Fuchs springt", "chat": "der Fuchs springt", "caption": "the fox"}
     answer = answers.get(model.task.config.name)
-    return given if answer is None else (given, answer)
+    return input if answer is None else (input, answer)
 
 
 def load_folder(folder: Path, kind: str, seed: int = 0) -> tuple[Model, Any]:

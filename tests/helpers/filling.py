@@ -31,7 +31,7 @@ def build(task, **settings):
     return model
 
 
-def dice(*key):
+def random_generator(*key):
     return np.random.Generator(np.random.Philox(key=list(key)))
 
 

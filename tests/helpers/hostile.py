@@ -34,7 +34,7 @@ INDEX, GENERATION, MODULES = "model.safetensors.index.json", "generation_config.
 TEMPLATE, TOKENIZER_CONFIG, GGUF = "chat_template.jinja", "tokenizer_config.json", "model.gguf"
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}assistant:"
 SLACK = 64 << 20  # bytes that the interpreter, torch and tokenizers may take besides
-MOST = 4 << 30  # bytes: a larger request fails, to protect the machine
+MAX_REQUEST = 4 << 30  # bytes: a larger request fails, to protect the machine
 SECONDS = 20  # for one folder; what takes longer hangs
 
 Damage = Callable[[Path], object]
@@ -270,7 +270,7 @@ def limit_memory(folder: Path) -> Iterator[None]:
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from now on
     before, old = status("VmRSS"), signal.signal(signal.SIGALRM, late)
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + 2 * size + MOST, limits[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + 2 * size + MAX_REQUEST, limits[1]))
     signal.alarm(SECONDS)
     try:
         yield

@@ -129,14 +129,14 @@ def watch(fatal: int) -> None:
 
 
 def main(case: str, data: str, folder: str, steps: int, seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     straight, out = Path(folder) / "whole", Path(folder) / "killed"
     os.waitpid(attempt(case, data, straight, steps, 0, endless=True), 0)
     kills, saving, where = 0, 0, Counter[str]()
     os.waitpid(attempt(case, data, out, steps, 0), 0)  # it dies after some steps
     touches = TOUCHES[:].strip(b"\0").decode().split()
     places = [k for kind in dict.fromkeys(touches) for k in (first(touches, kind), last(touches, kind))]
-    dice.shuffle(places)
+    rng.shuffle(places)
     moments = MOMENTS
     while kills < 500:
         timed = not places and moments > 0
@@ -144,7 +144,7 @@ def main(case: str, data: str, folder: str, steps: int, seed: int) -> None:
         SAVING[:] = bytes(64)
         pid = attempt(case, data, out, steps, places.pop() if places else 0)
         if timed:
-            time.sleep(dice.uniform(0, 0.25))
+            time.sleep(rng.uniform(0, 0.25))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)

@@ -76,7 +76,7 @@ def hearer(pool: str = "first", **settings: Any) -> Model:
     return Model(shaken(Hear.add_head(vit, config)), Hear(config, None, vit.config.context), {}, kind="vit")
 
 
-def sound(frames: int = 16) -> Tensor:
+def recording(frames: int = 16) -> Tensor:
     g = torch.Generator().manual_seed(5)
     return torch.randint(1, 256, (1, 5, frames), generator=g, dtype=torch.uint8)
 

@@ -138,10 +138,12 @@ def others_are_slow(cases: Iterable[str]) -> list[Any]:
 
 
 # All batches of one shape; and batches that cannot be cut.
-STEADY = [name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see", "hear"))]
+FIXED_SHAPES = [
+    name for name in RUNS if name.startswith(("write", "restore", "fill", "words", "see", "hear"))
+]
 # Every part of a batch draws its own regions, so that parts are not the whole.
 DRAWN = ["caption-hard"]
-WHOLE = [name for name in RUNS if name.startswith("embed")]
+UNDIVIDED = [name for name in RUNS if name.startswith("embed")]
 REFUSED = {"embed": {"train.micro"}, "words": {"model.dropout"}}  # settings that a task or its model lacks
 QUESTIONS = {  # that a model understands; others take any
     "restore": "The ___ fox",

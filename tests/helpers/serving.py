@@ -70,12 +70,12 @@ class ModelServer(Server):
 @contextmanager
 def serve_session(
     first: Session,
-    others: Sequence[Model] = (),
+    compared_models: Sequence[Model] = (),
     limits: ServerLimits | None = None,
     connections: ConnectionLimits | None = None,
 ) -> Iterator[PageServer]:
     """The page of a session."""
-    with run_in_thread(page_app(first.model, first, others, limits), connections) as port:
+    with run_in_thread(page_app(first.model, first, compared_models, limits), connections) as port:
         yield PageServer(port, first)
 
 

@@ -24,8 +24,8 @@ def wav_bytes(
     elif bits == 8:
         data = (samples * 127 + 128).round().astype(np.uint8).tobytes()
     else:
-        whole = (samples * (2 ** (bits - 1) - 1)).round().astype("<i8")
-        data = whole[..., None].view(np.uint8)[..., :width].tobytes()
+        integers = (samples * (2 ** (bits - 1) - 1)).round().astype("<i8")
+        data = integers[..., None].view(np.uint8)[..., :width].tobytes()
     block = channels * width
     format = struct.pack("<HHIIHH", 0xFFFE if extensible else kind, channels, rate, rate * block, block, bits)
     if extensible:

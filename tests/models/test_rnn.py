@@ -116,9 +116,9 @@ def test_wrong_sizes_and_inputs() -> None:
 
 def test_every_weight_of_a_classifier_is_trained() -> None:
     """The output layer over words is not, which would keep other processes waiting."""
-    headed = ModelWithHead(build("lstm", tied=False), CLASSES)
-    loss: Tensor = headed(torch.randint(VOCAB, (3, T)), MASK).square().sum()
+    classifier = ModelWithHead(build("lstm", tied=False), CLASSES)
+    loss: Tensor = classifier(torch.randint(VOCAB, (3, T)), MASK).square().sum()
     loss.backward()
-    unused = {id(p) for part in headed.unused for p in part.parameters()}  # type: ignore[union-attr]
-    assert {name for name, p in headed.named_parameters() if p.grad is None} == {"model.head.weight"}
-    assert unused == {id(headed.model.head.weight)}
+    unused = {id(p) for part in classifier.unused for p in part.parameters()}  # type: ignore[union-attr]
+    assert {name for name, p in classifier.named_parameters() if p.grad is None} == {"model.head.weight"}
+    assert unused == {id(classifier.model.head.weight)}

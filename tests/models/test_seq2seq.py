@@ -28,7 +28,7 @@ B, S, T = 3, 5, 7
 CONFIGS = {"rnn": RNNConfig, "gru": GRUConfig, "lstm": LSTMConfig}
 CELLS, ATTENTIONS = tuple(CONFIGS), ("none", "additive", "dot", "general")
 SIZES = {"vocab": 61, "target_vocab": 53, "context": 17, "dim": 22, "depth": 2}
-REAL = torch.arange(S) < torch.tensor([[2], [S], [1]])
+MASK = torch.arange(S) < torch.tensor([[2], [S], [1]])
 every_cell = pytest.mark.parametrize("cell", CELLS)
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
 every_kind = pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def pairs() -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def test_stepwise_is_full(kind: dict[str, object]) -> None:
     model, (source, target) = build(**kind), pairs()
-    full = model(source, target, REAL)
+    full = model(source, target, MASK)
     assert full.shape == (B, T, 53)
-    logits, state = model.start(source, target[:, :3], REAL)
+    logits, state = model.start(source, target[:, :3], MASK)
     assert_close(logits, full[:, 2], atol=1e-5, rtol=1e-4)
     for t in range(3, T):
         logits, state = model.step(target[:, t : t + 1], state)
@@ -75,12 +75,12 @@ def test_stepwise_is_full(kind: dict[str, object]) -> None:
 @torch.no_grad()
 def test_batched_is_alone_whatever_stands_in_the_padding(kind: dict[str, object]) -> None:
     model, (source, target) = build(**kind), pairs()
-    batched = model(source, target, REAL)
-    other = torch.where(REAL, source, (source + 1) % 61)
-    assert torch.equal(batched, model(other, target, REAL))
-    assert torch.equal(model.encode(source, REAL), model.encode(other, REAL))
+    batched = model(source, target, MASK)
+    other = torch.where(MASK, source, (source + 1) % 61)
+    assert torch.equal(batched, model(other, target, MASK))
+    assert torch.equal(model.encode(source, MASK), model.encode(other, MASK))
     for row in range(B):
-        alone = model(source[row : row + 1, REAL[row]], target[row : row + 1])
+        alone = model(source[row : row + 1, MASK[row]], target[row : row + 1])
         assert_close(batched[row : row + 1], alone, atol=1e-5, rtol=1e-4)
 
 
@@ -100,7 +100,7 @@ def test_no_leak_from_the_future(kind: dict[str, object]) -> None:
 @every_kind
 def test_every_weight_learns(kind: dict[str, object]) -> None:
     model, (source, target) = build(**kind, tied=False), pairs()
-    (1e3 * model(source, target, REAL)).logsumexp(-1).sum().backward()
+    (1e3 * model(source, target, MASK)).logsumexp(-1).sum().backward()
     for name, p in model.named_parameters():
         assert p.grad is not None, name
         assert p.grad.isfinite().all(), name
@@ -115,23 +115,23 @@ def test_every_word_of_the_source_matters(cell: str, attention: str) -> None:
     for s in range(S):
         other = source.clone()
         other[:, s] = (other[:, s] + 1) % 61
-        changed = (model(source, target, REAL) != model(other, target, REAL)).any(-1)
-        assert changed.all(1).tolist() == changed.any(1).tolist() == REAL[:, s].tolist()
+        changed = (model(source, target, MASK) != model(other, target, MASK)).any(-1)
+        assert changed.all(1).tolist() == changed.any(1).tolist() == MASK[:, s].tolist()
 
 
 @every_attention
 def test_watched_is_unwatched(attention: str) -> None:
     model, (source, target) = build(attention=attention), pairs()
-    alone = model(source, target, REAL)
+    alone = model(source, target, MASK)
     with watch(model) as records:
-        watched = model(source, target, REAL)
+        watched = model(source, target, MASK)
     assert torch.equal(watched, alone)
     assert list(records) == ([] if attention == "none" else ["decoder.look"])
     for calls in records.values():
         weights = torch.cat([record["weights"] for record in calls], dim=2)
         assert weights.shape == (B, 1, T, S)
         assert_close(weights.sum(-1), torch.ones(B, 1, T))
-        assert not weights.masked_select(~REAL[:, None, None]).any()
+        assert not weights.masked_select(~MASK[:, None, None]).any()
         chosen = [record["weights"] for record in calls]
         for gradient in torch.autograd.grad(watched.logsumexp(-1).sum(), chosen):
             assert gradient.isfinite().all()
@@ -143,13 +143,13 @@ def test_watched_is_unwatched(attention: str) -> None:
 @torch.no_grad()
 def test_reordered_state_goes_on_as_another_row(cell: str, attention: str) -> None:
     model, (source, target) = build(cell=cell, attention=attention), pairs()
-    _, state = model.start(source, target[:, :4], REAL)
+    _, state = model.start(source, target[:, :4], MASK)
     state.reorder(torch.tensor([2, 0, 0, 1]))
     ids = torch.tensor([[7], [7], [11], [7]])
     logits, _ = model.step(ids, state)
     for i, row in enumerate([2, 0, 0, 1]):
         written = torch.cat([target[row, :4], ids[i]])[None]
-        alone = model(source[row : row + 1, REAL[row]], written)[0, -1]
+        alone = model(source[row : row + 1, MASK[row]], written)[0, -1]
         assert_close(logits[i], alone, atol=1e-5, rtol=1e-4)
 
 
@@ -169,14 +169,14 @@ def test_save_and_load_is_exact(cell: str, attention: str, tmp_path: Path) -> No
 @every_cell
 def test_runs_in_half_precision_and_under_autocast(cell: str, attention: str) -> None:
     model, (source, target) = build(cell=cell, attention=attention), pairs()
-    exact = model(source, target, REAL)
+    exact = model(source, target, MASK)
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = model(source, target, REAL)
+        mixed = model(source, target, MASK)
         mixed.float().logsumexp(-1).sum().backward()
-        _, state = model.start(source, target[:, :-1], REAL)
+        _, state = model.start(source, target[:, :-1], MASK)
         last, _ = model.step(target[:, -1:], state)
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-    half = model.bfloat16()(source, target, REAL)
+    half = model.bfloat16()(source, target, MASK)
     assert half.dtype == torch.bfloat16
     for rough in mixed, half:
         assert F.cosine_similarity(rough.float(), exact, dim=-1).min() > 0.99
@@ -198,7 +198,7 @@ def test_compiles_where_torch_is_allowed_to(attention: str) -> None:
 def test_weights_can_be_shared_out(cell: str, attention: str) -> None:
     """Like the trainer with `blocks`: a block's weights are gathered only while its forward runs."""
     model, (source, target) = build(cell=cell, attention=attention), pairs()
-    alone = model(source, target, REAL)
+    alone = model(source, target, MASK)
     alone.logsumexp(-1).sum().backward()
     gradients = [p.grad for p in model.parameters()]
     model.zero_grad()
@@ -209,7 +209,7 @@ def test_weights_can_be_shared_out(cell: str, attention: str) -> None:
             mesh = init_device_mesh("cpu", (1,))
             for block in (*model.blocks, model):
                 fully_shard(block, mesh=mesh)
-            shared = model(source, target, REAL)
+            shared = model(source, target, MASK)
             shared.logsumexp(-1).sum().backward()
         assert_close(shared, alone)
         assert_close([p.grad.full_tensor() for p in model.parameters()], gradients)
@@ -272,12 +272,12 @@ def test_starts_near_uniform() -> None:
 @torch.no_grad()
 def test_without_forcing_it_reads_what_it_wrote(attention: str) -> None:
     model, (source, target) = build(attention=attention, dropout=0.0).train(), pairs()
-    free = model(source, target, REAL, teacher_forcing=0.0)
+    free = model(source, target, MASK, teacher_forcing=0.0)
     nonsense = torch.cat([target[:, :1], torch.randint(53, (B, T - 1))], dim=1)
-    assert torch.equal(free, model(source, nonsense, REAL, teacher_forcing=0.0))
+    assert torch.equal(free, model(source, nonsense, MASK, teacher_forcing=0.0))
     written = torch.cat([target[:, :1], free[:, :-1].argmax(-1)], dim=1)
-    assert_close(free, model(source, written, REAL), atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(free, model(source, target, REAL))
+    assert_close(free, model(source, written, MASK), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(free, model(source, target, MASK))
 
 
 @torch.no_grad()
@@ -322,8 +322,8 @@ def test_shape_comments_are_true() -> None:
             model, (source, target) = build(cell=cell, attention=attention, bidirectional=both), pairs()
             model(source, target)
             with watch(model):
-                model(source, target, REAL)
-            _, state = model.start(source, target, REAL)
+                model(source, target, MASK)
+            _, state = model.start(source, target, MASK)
             model.step(target[:, :1], state)
             model.train()(source, target, teacher_forcing=0.5)
     comments = {(str(path), promise.last) for path in files for promise in promises(path)}
@@ -341,17 +341,17 @@ def test_embeddings_are_shared_or_not() -> None:
     assert untied.output is untied.head.weight
     source, target = pairs()
     for model in joint, apart, untied:
-        x = model.hidden(source, target, REAL)
+        x = model.hidden(source, target, MASK)
         assert x.shape == (B, T, 22)
-        assert_close(model(source, target, REAL), x @ model.output.T)
+        assert_close(model(source, target, MASK), x @ model.output.T)
 
 
 def test_encoded_sources_are_as_long_as_they_came() -> None:
     source, _ = pairs()
-    encoded = build().encode(source, REAL)
+    encoded = build().encode(source, MASK)
     assert encoded.shape == (B, S, 22)
-    assert encoded[REAL].any(-1).all()
-    assert not encoded[~REAL].any()
+    assert encoded[MASK].any(-1).all()
+    assert not encoded[~MASK].any()
 
 
 def test_the_kind_names_the_cell() -> None:
@@ -414,4 +414,4 @@ def test_too_many_tokens_are_counted() -> None:
 def test_padding_on_the_left_is_refused() -> None:
     source, target = pairs()
     with pytest.raises(ValueError, match="padded on the right"):
-        build()(source, target, REAL.flip(1))
+        build()(source, target, MASK.flip(1))

@@ -201,7 +201,7 @@ def test_under_autocast_what_blocks_add_up_stays_exact() -> None:
 
 # Spectrograms
 
-SOUND = {"size": 24, "channels": 1, "mels": 7, "patch": 4}
+SPECTROGRAM = {"size": 24, "channels": 1, "mels": 7, "patch": 4}
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
@@ -209,7 +209,7 @@ SOUND = {"size": 24, "channels": 1, "mels": 7, "patch": 4}
 @torch.no_grad()
 def test_padded_spectrograms_are_as_if_alone(pool: str, positions: str) -> None:
     """Nothing attends to padding, and the positions of a shorter one are the first."""
-    model = build(**SOUND, pool=pool, positions=positions)
+    model = build(**SPECTROGRAM, pool=pool, positions=positions)
     pixels, first = torch.randn(2, 1, 7, 24), int(pool == "first")
     mask = torch.arange(6 + first) < torch.tensor([[6], [4]]) + first
     y = model(pixels, mask)
@@ -226,7 +226,7 @@ def test_padded_spectrograms_are_as_if_alone(pool: str, positions: str) -> None:
 
 
 def test_patches_of_spectrograms_are_columns() -> None:
-    model = build(**SOUND)
+    model = build(**SPECTROGRAM)
     pixels = torch.randn(2, 1, 7, 12)
     assert model.grid(pixels) == (1, 3)
     for n in range(3):

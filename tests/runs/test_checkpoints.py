@@ -122,12 +122,12 @@ def test_tidy_keeps_the_last(folder: Path) -> None:
         save(folder, step, MODEL, STATE, ABOUT)
     (folder / ".step-7.partial").mkdir()
     (folder / ".step-7.partial" / "state.json").write_text("{}")
-    others = [".mine.partial", "mine.txt", "step-03", "step-1x", "step-\u0663"]
-    for name in others:
+    no_checkpoints = [".mine.partial", "mine.txt", "step-03", "step-1x", "step-\u0663"]
+    for name in no_checkpoints:
         (folder / name).write_text("not ours")
     assert remove_old(folder, 5) == []
     assert steps(folder) == [3, 12, 20, 100]
-    assert sorted(p.name for p in folder.iterdir() if p.is_file()) == others
+    assert sorted(p.name for p in folder.iterdir() if p.is_file()) == no_checkpoints
     assert not (folder / ".step-7.partial").exists()
     (folder / "step-3" / "notes.txt").write_text("of a person")
     assert remove_old(folder, 2) == [folder / "step-3"]

@@ -29,11 +29,11 @@ def test_huggingface(tmp_path: Path, kind: str) -> None:
 
 
 def test_shards(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    theirs = save_folder(whole, "gpt2")
+    folder = tmp_path / "whole"
+    theirs = save_folder(folder, "gpt2")
     theirs.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
-    assert info(tmp_path / "shards")["parameters"] == info(whole)["parameters"]
+    assert info(tmp_path / "shards")["parameters"] == info(folder)["parameters"]
 
 
 def test_gguf(tmp_path: Path) -> None:

@@ -211,9 +211,9 @@ def test_bodies_that_nobody_reads_are_not_waited_for(monkeypatch):
 @pytest.fixture
 def protocols(monkeypatch):
     """The server's side of each connection."""
-    protocols, made = [], LimitedProtocol.connection_made
+    protocols, connection_made = [], LimitedProtocol.connection_made
     monkeypatch.setattr(
-        LimitedProtocol, "connection_made", lambda self, t: made(self, t) or protocols.append(self)
+        LimitedProtocol, "connection_made", lambda self, t: connection_made(self, t) or protocols.append(self)
     )
     return protocols
 

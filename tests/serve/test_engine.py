@@ -73,10 +73,10 @@ def generate_alone(model, prompt, sampling, source=None, ends=()):
     """What `generate` gives for this prompt alone, and the reason for its end."""
     sources = None if source is None else [source]
     written = [step[0] for step in generate(model, [prompt], sampling, sources=sources, end=ends)]
-    most = sampling.max_new_tokens
+    limit = sampling.max_new_tokens
     if source is not None:
-        most = min(most, 1 + CONTEXT - len(prompt))
-    return written, "length" if len(written) == most else "stop"
+        limit = min(limit, 1 + CONTEXT - len(prompt))
+    return written, "length" if len(written) == limit else "stop"
 
 
 class Listener:

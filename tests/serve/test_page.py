@@ -139,8 +139,8 @@ def test_invalid_queries(writer):
 
 
 def test_large_tensors_are_sent_in_parts(writer, monkeypatch):
-    whole = writer.first.model.model.embed.weight.nbytes
-    monkeypatch.setattr(page, "MAX_TENSOR_BYTES", whole - 1)
+    nbytes = writer.first.model.model.embed.weight.nbytes
+    monkeypatch.setattr(page, "MAX_TENSOR_BYTES", nbytes - 1)
     query = {"trace": writer.first.id, "name": "@embed.weight"}
     writer.check_error(413, "rows", "/api/tensor", **query)
     for part in ({"rows": "0:2"}, {"columns": "0:2"}, {"most": 3}, {"as": "uint8"}):

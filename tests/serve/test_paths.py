@@ -50,8 +50,8 @@ def api_requests(names, path):
         yield "/v1/chat/completions", {"model": name, "messages": [message], "temperature": 0}
 
 
-def page_requests(others, trace, path):
-    for other in (None, *range(others)):
+def page_requests(compared, trace, path):
+    for other in (None, *range(compared)):
         for body in ({"input": path}, {"picture": path}, {"input": TEXT, "answer": path}, {"answer": path}):
             yield "/api/trace", body | ({} if other is None else {"model": other})
         yield "/api/trace", {"input": f"{path}\t{path}", "model": other}
@@ -106,8 +106,8 @@ def test_page_takes_no_path(tmp_path, touched, first):
         )
 
 
-def page_paths(session, others):
-    routes = PageRoutes(session.model, session, others).routes()
+def page_paths(session, compared):
+    routes = PageRoutes(session.model, session, compared).routes()
     return [route.path.replace("{name}", "app.js") for route in routes if "GET" in route.methods]
 
 

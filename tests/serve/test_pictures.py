@@ -71,12 +71,12 @@ def test_limit_is_that_of_decoded_pixels(server, monkeypatch):
 
 
 def test_few_pictures_are_decoded_at_once(server, monkeypatch):
-    now, most, lock, decode = [0], [0], threading.Lock(), decoding.decode_image
+    now, highest, lock, decode = [0], [0], threading.Lock(), decoding.decode_image
 
     def slow(*args):
         with lock:
             now[0] += 1
-            most[0] = max(most[0], now[0])
+            highest[0] = max(highest[0], now[0])
         time.sleep(0.05)
         with lock:
             now[0] -= 1
@@ -102,7 +102,7 @@ def test_few_pictures_are_decoded_at_once(server, monkeypatch):
         for thread in threads:
             thread.join()
     assert set(statuses) == {200}
-    assert most[0] <= page.HEAVY + registry.WORKERS
+    assert highest[0] <= page.HEAVY + registry.WORKERS
 
 
 def test_compared_models_read_pictures_of_their_own_size():

@@ -77,9 +77,9 @@ def numbers(text):
 
 
 def test_limits_are_those_of_the_code():
-    found = rows("SECURITY.md", "### Limits")
-    assert len(found) == len(LIMITS)
-    for (what, default, *_), (begins, want) in zip(found, LIMITS.items(), strict=True):
+    documented = rows("SECURITY.md", "### Limits")
+    assert len(documented) == len(LIMITS)
+    for (what, default, *_), (begins, want) in zip(documented, LIMITS.items(), strict=True):
         assert what.startswith(begins)
         assert numbers(default) == want, what
     serving = {row[0]: numbers(row[1]) for row in rows("docs/serving.md", "## Limits")}
@@ -150,7 +150,7 @@ WORDS = {  # what a page says, with a number as a word, and the number of the co
         (r"\(`--minutes`, (\w+)\sif nothing is said\)", DEFAULT_MINUTES),
         (r"with (\w+) \(a quarter\) of the rate", guard.FROM_CHECKPOINT),
         (r"with half \(a (\w+)\) of the rate", guard.FROM_START),
-        (r"at most (\w+) times \|", guard.MOST_MENDS),
+        (r"at most (\w+) times \|", guard.MAX_ROLLBACKS),
         (r"with an (\w+) of the rate, twice", guard.RESTARTED),
         (r"after a (\w+) of the run, the loss is still", guard.BUDGET),
         (r"or (\w+) of what was gained is lost", guard.LOST),

@@ -42,7 +42,7 @@ def test_text_in_and_out(client):
 
 
 def test_stream_of_events(client):
-    whole = client.responses.create(**GREEDY, input="the fox")
+    response = client.responses.create(**GREEDY, input="the fox")
     events = list(client.responses.create(**GREEDY, input="the fox", stream=True))
     assert [e.sequence_number for e in events] == list(range(len(events)))
     assert [e.type for e in events[:4]] == [
@@ -50,7 +50,7 @@ def test_stream_of_events(client):
         *("response.output_item.added", "response.content_part.added"),
     ]
     text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
-    assert text == whole.output_text == events[-1].response.output_text
+    assert text == response.output_text == events[-1].response.output_text
     assert events[-1].type == "response.incomplete"
     with client.responses.stream(**GREEDY, input="the fox") as stream:
         assert [e.type for e in stream][-1] == "response.incomplete"

@@ -89,14 +89,14 @@ def test_prompts_alone_in_openais_layout(server, writer, monkeypatch):
 
 def test_echo_in_a_stream_and_without_scores(server):
     body = {"prompt": WORDS, "max_tokens": 3, "echo": True, "logprobs": 1}
-    (whole,) = complete(server, **body)["choices"]
+    (unstreamed,) = complete(server, **body)["choices"]
     events = [
         json.loads(e[6:])["choices"][0]
         for e in complete(server, **body, stream=True).decode().split("\n\n")[:-2]
     ]
-    assert "".join(e["text"] for e in events) == whole["text"]
+    assert "".join(e["text"] for e in events) == unstreamed["text"]
     for name in ("tokens", "text_offset"):
-        assert [x for e in events for x in e["logprobs"][name]] == whole["logprobs"][name]
+        assert [x for e in events for x in e["logprobs"][name]] == unstreamed["logprobs"][name]
     assert complete(server, prompt=WORDS, max_tokens=0)["choices"][0]["text"] == ""
     assert complete(server, prompt=WORDS, max_tokens=0, stream=True).endswith(b"data: [DONE]\n\n")
     refused = complete(server, 400, model="translate", prompt=WORDS, echo=True, logprobs=1)
@@ -106,13 +106,13 @@ def test_echo_in_a_stream_and_without_scores(server):
 def test_log_probabilities_of_a_response_are_limited(server, monkeypatch):
     """3 answers of up to 5 tokens, each with its own and those of 2 others; with echo, of 4 more tokens."""
     body = {"prompt": WORDS, "n": 3, "max_tokens": 5, "logprobs": 2}
-    for most, more in ((45, {}), (81, {"echo": True}), (36, {"echo": True, "max_tokens": 0})):
+    for limit, more in ((45, {}), (81, {"echo": True}), (36, {"echo": True, "max_tokens": 0})):
         for stream in (False, True):
-            monkeypatch.setattr(schema, "MAX_LOGPROBS", most)
+            monkeypatch.setattr(schema, "MAX_LOGPROBS", limit)
             complete(server, **body | more, stream=stream)
-            monkeypatch.setattr(schema, "MAX_LOGPROBS", most - 1)
+            monkeypatch.setattr(schema, "MAX_LOGPROBS", limit - 1)
             asked = {"model": "writer", "stream": stream} | body | more
-            server.check_error(400, f"up to {most - 1}", "/v1/completions", asked)
+            server.check_error(400, f"up to {limit - 1}", "/v1/completions", asked)
             complete(server, **body | more | {"logprobs": None}, stream=stream)
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from helpers.looking import hearer, reader, seer, sound
+from helpers.looking import hearer, reader, recording, seer
 from helpers.serving import serve_models, serve_session
 from helpers.sounds import tone, wav_bytes
 from regard.data import sounds
@@ -53,7 +53,7 @@ def test_what_is_no_recording(server, monkeypatch):
 
 
 def test_page_of_a_recording():
-    with serve_session(Session(HEARER, sound()), [hearer("mean")]) as server:
+    with serve_session(Session(HEARER, recording()), [hearer("mean")]) as server:
         for body in ({}, {"picture": encode(WAV)}, {"picture": encode(WAV), "model": 0}):
             status, _, answer = server.ask("/api/trace", body)
             assert status == 200, answer

@@ -47,10 +47,10 @@ def test_gathered_tokens_make_the_same_stream(kind, stop, scored):
     outputs = [TokenOutput(id, -float(i), ()) if scored else id for i, id in enumerate(ids)]
     outputs.append("length")
     text, tokens, reason, count = read_in_groups(tokenizer, stop, outputs, [1] * len(outputs))
-    whole = tokenizer.decode(ids)
-    cut = min((at for at in map(whole.find, stop) if at >= 0), default=len(whole))
-    assert text == whole[:cut]
-    assert reason == ("stop" if cut < len(whole) else "length")
+    full_text = tokenizer.decode(ids)
+    cut = min((at for at in map(full_text.find, stop) if at >= 0), default=len(full_text))
+    assert text == full_text[:cut]
+    assert reason == ("stop" if cut < len(full_text) else "length")
     assert tokens == (outputs[:count] if scored else [])
     for _ in range(20):
         again = read_in_groups(tokenizer, stop, outputs, split(len(outputs), rng))

@@ -43,9 +43,9 @@ def chat(server, status=200, **options):
 def test_required_calls_are_valid(server, model, choice):
     pytest.importorskip("llguidance")
     options = {"model": model, "tool_choice": choice, "seed": 3, "max_tokens": 150}
-    (whole,) = chat(server, **options)["choices"]
-    (call,) = whole["message"]["tool_calls"]
-    assert (whole["finish_reason"], whole["message"]["content"]) == ("tool_calls", None)
+    (unstreamed,) = chat(server, **options)["choices"]
+    (call,) = unstreamed["message"]["tool_calls"]
+    assert (unstreamed["finish_reason"], unstreamed["message"]["content"]) == ("tool_calls", None)
     arguments = json.loads(call["function"]["arguments"])
     if choice != "required":
         assert call["function"]["name"] == "weather"

@@ -102,8 +102,8 @@ def fetch(server, path, body=None, method=None):
 def count_requests(server, route):
     """How many requests to a route each worker has counted."""
     text = fetch(server, "/metrics")[2].decode()
-    found = re.findall(rf'regard_requests_total{{worker="(\d)",route="{route}",status="200"}} (\d+)', text)
-    return {int(worker): int(count) for worker, count in found}
+    counts = re.findall(rf'regard_requests_total{{worker="(\d)",route="{route}",status="200"}} (\d+)', text)
+    return {int(worker): int(count) for worker, count in counts}
 
 
 def test_killed_workers_lose_only_what_they_had_begun(run, asked):

@@ -40,13 +40,13 @@ def letters():
     return train_tokenizer("char", [LETTERS], 0, SPECIALS)
 
 
-def teller(letters, context=CONTEXT, **settings):
+def classify_task(letters, context=CONTEXT, **settings):
     return Classify(ClassifyConfig(name="classify", **settings), letters, context)
 
 
 @pytest.fixture
 def task(letters):
-    return teller(letters, labels=NAMES)
+    return classify_task(letters, labels=NAMES)
 
 
 def build(task, kind="bert", **settings):
@@ -121,7 +121,7 @@ def test_two_texts(task):
     ],
 )
 def test_what_is_too_long_is_cut(letters, text, other, read):
-    task = teller(letters, 8, labels=NAMES)
+    task = classify_task(letters, 8, labels=NAMES)
     encoded = [np.array(task.tokenizer.encode(part)) for part in (text, other) if part is not None]
     first, second, lost = task.frame(*encoded)
     assert first.tolist() == ids(task, read)
@@ -195,7 +195,7 @@ def test_scores_are_between_nothing_and_one(tmp_path, letters):
     assert wide.train.labels.tolist() == pytest.approx([0.2, 0.5, 0.35, 0.275])
     same = written(tmp_path / "b.tsv", ["text\tscore", "a\t2", "b\t2"])
     user_error(lambda: reading(same, valid=[same]), "every score is 2")
-    answer = teller(letters, **corpus.task_settings)._answer(torch.tensor([0.5]), 1)
+    answer = classify_task(letters, **corpus.task_settings)._answer(torch.tensor([0.5]), 1)
     assert [a.text for a in answer] == ["3.5000"]
 
 
@@ -204,7 +204,9 @@ def test_classes_are_not_scored_on_scores(tmp_path, letters, task):
     scores = written(tmp_path / "b.tsv", ["text\tscore", "a\t2", "b\t5"])
     assert task.held_out([classes]).labels.tolist() == [0, 1]
     user_error(lambda: task.held_out([scores]), scores, "score", "class")
-    user_error(lambda: teller(letters, low=0.0, high=1.0).held_out([classes]), classes, "score", "class")
+    user_error(
+        lambda: classify_task(letters, low=0.0, high=1.0).held_out([classes]), classes, "score", "class"
+    )
 
 
 def test_fingerprints_tell_data_apart(task):
@@ -247,7 +249,7 @@ def batch_of(task, table=PAIRS, rows=4):
 @pytest.mark.parametrize("weights", [None, (0.5, 2.0, 3.0)])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_the_loss_is_torchs(letters, kind, weights, smoothing):
-    task = teller(letters, labels=NAMES, weights=weights, smoothing=smoothing)
+    task = classify_task(letters, labels=NAMES, weights=weights, smoothing=smoothing)
     model = build(task, kind)
     read, attention_mask, segments, labels = batch = batch_of(task)
     logits = model(read, attention_mask, segments if kind == "bert" else None)
@@ -276,7 +278,7 @@ def test_the_loss_is_torchs(letters, kind, weights, smoothing):
 
 
 def test_the_loss_of_scores_is_their_squared_error(letters):
-    task = teller(letters, low=2.0, high=5.0)
+    task = classify_task(letters, low=2.0, high=5.0)
     model = build(task)
     read, attention_mask, segments, labels = batch = batch_of(task, SCORES)
     outputs = model(read, attention_mask, segments)
@@ -310,7 +312,7 @@ def written_likelihood(task, model, read, attention_mask, text):
 @pytest.mark.parametrize("weights", [None, (0.5, 2.0, 3.0)])
 def test_a_t5_writes_the_names(bytes_, weights):
     """The loss is that of the true name; the answer is the most likely name."""
-    task = teller(bytes_, labels=NAMES, weights=weights)
+    task = classify_task(bytes_, labels=NAMES, weights=weights)
     model = build(task, "t5")
     read, attention_mask, segments, labels = batch = batch_of(task)
     with torch.no_grad():
@@ -337,7 +339,7 @@ def test_a_t5_writes_the_names(bytes_, weights):
 
 
 def test_a_t5_writes_scores(bytes_):
-    task = teller(bytes_, low=2.0, high=5.0)
+    task = classify_task(bytes_, low=2.0, high=5.0)
     model = build(task, "t5")
     names = [f"{2 + 3 * i / 20:.4g}" for i in range(21)]
     assert task.names.ids.shape == (21, 5)
@@ -363,17 +365,17 @@ def test_a_t5_writes_scores(bytes_):
 
 
 def test_names_that_are_spelt_alike(letters):
-    task = teller(letters, labels=("a", "xyz", "zyx"))
+    task = classify_task(letters, labels=("a", "xyz", "zyx"))
     assert "'xyz' and 'zyx'" in user_error(lambda: task.names)
     assert "task.smoothing=0.1" in user_error(
-        lambda: build(teller(letters, labels=NAMES, smoothing=0.1), "t5")
+        lambda: build(classify_task(letters, labels=NAMES, smoothing=0.1), "t5")
     )
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5"])
 @pytest.mark.parametrize("settings", [{"labels": NAMES}, {"low": 2.0, "high": 5.0}])
 def test_an_idle_batch_counts_for_nothing(bytes_, settings, kind):
-    task = teller(bytes_, **settings)
+    task = classify_task(bytes_, **settings)
     model = build(task, kind).train()
     nothing = idle(batch_of(task, TABLE if "labels" in settings else SCORES))
     assert (nothing[-1] == IGNORED).all()
@@ -448,7 +450,7 @@ def test_the_likeliest_come_first(task):
 
 
 def test_scores_are_told_as_they_were_given(letters):
-    task = teller(letters, low=2.0, high=5.0)
+    task = classify_task(letters, low=2.0, high=5.0)
     model = build(task)
     with torch.no_grad():
         model.head.weight.zero_()
@@ -459,15 +461,15 @@ def test_scores_are_told_as_they_were_given(letters):
 
 def test_judged(letters):
     answers, true = ["good", "bad", "good", "bad", "good"], ["good", "good", "good", "bad", "bad"]
-    scores = teller(letters, labels=("bad", "good")).score_answers(answers, true)
+    scores = classify_task(letters, labels=("bad", "good")).score_answers(answers, true)
     assert scores == pytest.approx(
         {"f1": 2 * 2 / (2 * 2 + 1 + 1), "matthews": scoring.matthews(answers, true)}
     )  # of good
     assert scores["matthews"] == pytest.approx((2 * 1 - 1 * 1) / 6)
-    three = teller(letters, labels=NAMES).score_answers(answers, true)
+    three = classify_task(letters, labels=NAMES).score_answers(answers, true)
     assert three["f1"] == pytest.approx(scoring.f1(answers, true, None))
     predicted, want = ["1.0000", "2.0000", "4.0000"], ["1.0", "3.0", "2.0"]
-    score = teller(letters, low=1.0, high=4.0).score_answers(predicted, want)
+    score = classify_task(letters, low=1.0, high=4.0).score_answers(predicted, want)
     assert score == pytest.approx({"spearman": 0.5, "pearson": np.corrcoef([1, 2, 4], [1, 3, 2])[0, 1]})
 
 

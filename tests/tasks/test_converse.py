@@ -92,10 +92,10 @@ def test_exactly_the_answers_and_their_ends_are_learned(tokenizer, template, lea
     rows = list(learned_rows(tokenizer, data))
     assert [answers for _, answers in rows] == learned
     assert not notes
-    whole = Template(template, {"eos_token": "<|endoftext|>"}).render(
+    rendered = Template(template, {"eos_token": "<|endoftext|>"}).render(
         [{"role": role, "content": text} for role, text in TALK], add_generation_prompt=False
     )
-    assert rows[-1][0] == whole
+    assert rows[-1][0] == rendered
     assert data.bytes == len("well!fineok")
 
 

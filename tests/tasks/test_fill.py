@@ -13,7 +13,7 @@ from transformers import BertForPreTraining
 
 from helpers.berts import bert_weights
 from helpers.errors import user_error
-from helpers.filling import CONTEXT, DOCUMENTS, TEXT, build, dice, documents, filler, within
+from helpers.filling import CONTEXT, DOCUMENTS, TEXT, build, documents, filler, random_generator, within
 from regard.data import DataConfig, Stream
 from regard.data.passages import encode_passages
 from regard.decode.sampling import Sampling, sample_tokens
@@ -74,7 +74,7 @@ def test_half_of_the_pairs_follow(tokenizer):
     pairs = 4000
     for n in range(pairs):
         at = many[n % len(many)]
-        ids, second, label = task.two(data, at, dice(7, n))
+        ids, second, label = task.two(data, at, random_generator(7, n))
         a, b = ids[1 : second - 1], ids[second:-1]
         assert ids == [task.first, *a, task.end, *b, task.end]
         assert len(ids) <= CONTEXT
@@ -104,7 +104,7 @@ def test_a_passage_of_one_sentence_is_followed_by_another_document(tokenizer):
     data = documents(task, [5], [room], [200], [1, 1], [300, 2])
     for at, (first, stop) in enumerate(data.cuts.tolist()):
         for n in range(40):
-            ids, second, label = task.two(data, at, dice(at, n))
+            ids, second, label = task.two(data, at, random_generator(at, n))
             a, b = ids[1 : second - 1], ids[second:-1]
             assert len(ids) <= CONTEXT
             assert 0 < len(a) <= len(data.sentence_ids(first, stop))

@@ -33,8 +33,8 @@ def test_kernel_and_chunks_agree(rows: int, with_bias: bool, weighted: bool, smo
         )
         return loss, *torch.autograd.grad(3 * loss, inputs)
 
-    for expected, found in zip(compute(fused=False), compute(fused=True), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for expected, actual in zip(compute(fused=False), compute(fused=True), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_chunks_are_alike() -> None:

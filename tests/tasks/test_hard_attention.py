@@ -155,9 +155,9 @@ def test_resumed_is_uninterrupted(table: str, tmp_path: Path, monkeypatch: pytes
     train("caption", table, out=tmp_path / "whole", steps=4, set=settings)
     train("caption", table, out=tmp_path / "parts", steps=4, resume=True)
     path = Path("checkpoints") / "step-4" / "model.safetensors"
-    whole, parts = (read_tensors(tmp_path / name / path) for name in ("whole", "parts"))
-    assert whole["decoder.look.baseline"].abs().sum() > 0
-    assert all(torch.equal(t, parts[name]) for name, t in whole.items())
+    undivided, parts = (read_tensors(tmp_path / name / path) for name in ("whole", "parts"))
+    assert undivided["decoder.look.baseline"].abs().sum() > 0
+    assert all(torch.equal(t, parts[name]) for name, t in undivided.items())
     model = regard.load(tmp_path / "parts", "cpu")
     picture = model.open_input(str(Path(table).with_suffix("") / "3.png"))
     weights, _, _ = model.task.cross_attention(model.model, picture, "fox 3")

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from helpers.errors import user_error
-from helpers.looking import hearer, sound
+from helpers.looking import hearer, recording
 from helpers.runs import write_sounds
 from helpers.sounds import tone, write_wav
 from regard.data.shuffling import random_keys
@@ -94,7 +94,7 @@ def test_wrong_settings(setting):
 def test_together_is_as_alone(pool, positions):
     """Shorter recordings are padded, which nothing attends to."""
     model = hearer(pool, positions=positions)
-    inputs = [sound(8), sound(24), sound(16)]
+    inputs = [recording(8), recording(24), recording(16)]
     together = model.task.answers(model.model, Request(inputs, samples=3))
     for input, several in zip(inputs, together, strict=True):
         (alone,) = model.task.answers(model.model, Request([input], samples=3))
@@ -106,7 +106,7 @@ def test_together_is_as_alone(pool, positions):
 def test_loss_is_the_cross_entropy_of_what_was_changed():
     model, labels = hearer("mean"), torch.tensor([2, 0])
     none = torch.tensor([[1.0, 0.0, 0.0]]).expand(2, -1)  # as they are
-    pixels = model.task.stack([sound(8), sound(24)])
+    pixels = model.task.stack([recording(8), recording(24)])
     logits = model.task.logits(model.model, pixels)
     expected = -logits.log_softmax(-1)[[0, 1], labels].sum()
     assert_close(model.task.loss(model.model, pixels, none, labels), expected, atol=1e-4, rtol=1e-4)

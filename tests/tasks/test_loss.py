@@ -244,8 +244,8 @@ class Forgetful(loss._Chunked):
 
     @staticmethod
     def backward(ctx, grad):
-        dx, *others = loss._Chunked.backward(ctx, grad)
-        return dx / 2, *others
+        dx, *rest = loss._Chunked.backward(ctx, grad)
+        return dx / 2, *rest
 
 
 @pytest.mark.parametrize(("kernel", "right"), [(loss._Chunked, True), (Forgetful, False)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.filling import TEXT, build, dice, filler, within
+from helpers.filling import TEXT, build, filler, random_generator, within
 from regard.data import Stream
 from regard.tasks import targets
 from regard.tasks.fill import SPECIALS
@@ -70,10 +70,10 @@ def test_specials_are_never_hidden(tokenizer, whole_words):
     special = [tokenizer.id(name) for name in SPECIALS]
     text = np.array([task.first, *special, *task.masker.words[:3], *special, task.end])
     for n in range(50):
-        _, chosen = task.masker.mask(text, dice(0, n))
+        _, chosen = task.masker.mask(text, random_generator(0, n))
         assert len(chosen) == 1
         assert text[chosen[0]] in task.masker.words[:3]
-    shown, chosen = task.masker.mask(np.array([task.first, *special, task.end]), dice(0, 0))
+    shown, chosen = task.masker.mask(np.array([task.first, *special, task.end]), random_generator(0, 0))
     assert len(chosen) == 0
     assert shown.tolist() == [task.first, *special, task.end]
 
@@ -81,7 +81,7 @@ def test_specials_are_never_hidden(tokenizer, whole_words):
 @pytest.mark.parametrize(("length", "many"), [(1, 1), (3, 1), (10, 2), (20, 3), (44, 7), (45, 7)])
 def test_a_text_has_so_many_hidden(task, length, many):
     text = np.array([task.first, *task.masker.words[:length], task.end])
-    assert {len(task.masker.mask(text, dice(0, n))[1]) for n in range(20)} == {many}
+    assert {len(task.masker.mask(text, random_generator(0, n))[1]) for n in range(20)} == {many}
 
 
 def test_hidden_words_leave_no_trace(task):
@@ -90,7 +90,7 @@ def test_hidden_words_leave_no_trace(task):
     for n in range(20):
         text = np.random.default_rng(n).choice(task.masker.words, 40)
         text = np.array([task.first, *text[:17], task.end, *text[17:], task.end])
-        first = task.collate([(text.tolist(), 19, 0)], [dice(3, n)])
+        first = task.collate([(text.tolist(), 19, 0)], [random_generator(3, n)])
         ids, attention_mask, segments, _, places, following = first
         masks = places[0][(ids.gather(1, places) == task.mask)[0]]
         assert 2 <= len(masks) <= len(places[0]) == 6 + 1
@@ -98,7 +98,7 @@ def test_hidden_words_leave_no_trace(task):
         other[masks] = task.masker.words[
             (np.searchsorted(task.masker.words, text[masks]) + 1 + n) % len(task.masker.words)
         ]
-        second = task.collate([(other.tolist(), 19, 0)], [dice(3, n)])
+        second = task.collate([(other.tolist(), 19, 0)], [random_generator(3, n)])
         assert all(torch.equal(a, b) for a, b in zip(first[:-1], second[:-1], strict=True))
         changed = following != second[-1]
         assert set(places[changed].tolist()) == set(masks.tolist())
@@ -119,7 +119,7 @@ def test_whole_words(kind):
     assert max(map(len, pieces.values())) > 7
     spans, shares = set(), []
     for n in range(300):
-        _, chosen = task.masker.mask(np.array([task.first, *text, task.end]), dice(0, n))
+        _, chosen = task.masker.mask(np.array([task.first, *text, task.end]), random_generator(0, n))
         assert np.array_equal(np.sort(chosen), chosen)
         hidden = set((chosen - 1).tolist())
         shares.append(len(hidden) / len(text))
@@ -139,7 +139,7 @@ def test_a_word_that_is_too_long_for_all(tokenizer):
     begins = np.flatnonzero(~task.masker.inside & task.masker.ordinary)
     text = np.array([task.first, begins[0], *inside[:4], begins[1], inside[5], task.end])
     for n in range(20):
-        assert task.masker.mask(text, dice(0, n))[1].tolist() == [6, 7]  # the shortest
+        assert task.masker.mask(text, random_generator(0, n))[1].tolist() == [6, 7]  # the shortest
     text = np.array([task.first, begins[0], *inside[:9], task.end])
-    _, chosen = task.masker.mask(text, dice(0, 0))
+    _, chosen = task.masker.mask(text, random_generator(0, 0))
     assert len(chosen) == task.masker.limit == 3

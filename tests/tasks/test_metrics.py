@@ -516,7 +516,7 @@ def test_the_sign_test() -> None:
         b = [0.0] * better + [0.25] * worse + [0.5] * ties
         n, few = better + worse, min(better, worse)
         p = min(1.0, 2 * sum(math.comb(n, k) for k in range(few + 1)) / 2**n)
-        found = sign_test(a, b)
-        assert (found["better"], found["worse"]) == (better, worse)
-        assert found["better_p"] == pytest.approx(p, rel=1e-9)
+        test_result = sign_test(a, b)
+        assert (test_result["better"], test_result["worse"]) == (better, worse)
+        assert test_result["better_p"] == pytest.approx(p, rel=1e-9)
     assert sign_test([1] * 5 + [0], [0] * 5 + [1])["better_p"] == pytest.approx(14 / 64)

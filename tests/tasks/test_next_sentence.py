@@ -55,12 +55,12 @@ def test_score_reports_it(capsys, tmp_path, run):
     assert "next_accuracy" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("given", [f"{A}\t{B}", [(A, B)], [f"{A}\t{B}"]], ids=["text", "pair", "texts"])
-def test_pairs_in_python(given):
+@pytest.mark.parametrize("two_texts", [f"{A}\t{B}", [(A, B)], [f"{A}\t{B}"]], ids=["text", "pair", "texts"])
+def test_pairs_in_python(two_texts):
     model = reader("fill", "bert")
-    ((answer,),) = model.answers(given)
+    ((answer,),) = model.answers(two_texts)
     assert answer.text in ("isNext", "notNext")
-    assert model.ask(given) in (answer.text, [answer.text])
+    assert model.ask(two_texts) in (answer.text, [answer.text])
 
 
 def test_a_model_without_the_head():

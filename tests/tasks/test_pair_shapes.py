@@ -28,8 +28,8 @@ def test_padding_to_a_bucket_changes_nothing_that_counts():
     for each in (batch, padded):
         loss = task.loss(model, *each)
         results.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected)
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_a_batch_is_not_wider_than_the_context():

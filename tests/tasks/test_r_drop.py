@@ -46,8 +46,8 @@ def test_in_parts_it_is_the_same(monkeypatch):
         monkeypatch.setattr(module, "LOGITS_AT_ONCE", at_once)
         loss = r_drop_of_words(x, W, targets, 2.0, 0.1)
         results.append([loss, *torch.autograd.grad(loss, [x, W])])
-    for whole, parts in zip(*results, strict=True):
-        torch.testing.assert_close(whole, parts)
+    for undivided, parts in zip(*results, strict=True):
+        torch.testing.assert_close(undivided, parts)
 
 
 def test_class_weights_count():

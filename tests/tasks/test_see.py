@@ -44,7 +44,7 @@ def data(tmp_path):
     return write_pictures(tmp_path / "see-images-idx3-ubyte")
 
 
-def teller(**settings):
+def see_task(**settings):
     return See(SeeConfig(name="see", **MEANS | settings), None, 9)
 
 
@@ -83,7 +83,7 @@ def test_what_follows_from_the_data_is_found(data):
 
 
 def test_an_epoch_has_every_picture_once_and_batches_depend_on_their_rows(data):
-    task, corpus = teller(operations=2, mixup=0.5, cutmix=0.5, pad=1, erase=0.3), read(data)[0]
+    task, corpus = see_task(operations=2, mixup=0.5, cutmix=0.5, pad=1, erase=0.3), read(data)[0]
     samples = task.samples(corpus.train, seed=3, rows=5, tokens=None)
     first, second = (samples.at(np.arange(k, k + 34)) for k in (0, 34))
     assert sorted(first) == sorted(second) == list(range(34))
@@ -102,7 +102,7 @@ def test_an_epoch_has_every_picture_once_and_batches_depend_on_their_rows(data):
 
 
 def test_without_changes_the_loss_is_the_cross_entropy_of_pixels_made_even(data):
-    task, corpus = teller(smoothing=0.1, weights=(1.0, 2.0, 0.5)), read(data)[0]
+    task, corpus = see_task(smoothing=0.1, weights=(1.0, 2.0, 0.5)), read(data)[0]
     model = build(task)
     batch = task.batch(task.samples(corpus.train, 3, 7, None), np.arange(7))
     assert batch[0].shape[:2] == (7, 1)
@@ -117,7 +117,7 @@ def test_without_changes_the_loss_is_the_cross_entropy_of_pixels_made_even(data)
 
 
 def test_classes_of_a_mixed_picture_count_as_much_as_is_seen(data):
-    task, corpus = teller(cutmix=1.0, smoothing=0.2), read(data)[0]
+    task, corpus = see_task(cutmix=1.0, smoothing=0.2), read(data)[0]
     model = build(task)
     batch = task.batch(task.samples(corpus.train, 3, 7, None), np.arange(7))
     pixels, _, how, other, labels = batch
@@ -140,7 +140,7 @@ def test_classes_of_a_mixed_picture_count_as_much_as_is_seen(data):
 
 
 def test_all_pictures_are_measured_once(data):
-    task, corpus = teller(), read(data)[0]
+    task, corpus = see_task(), read(data)[0]
     batches = list(task.evaluation_batches(corpus.train, 9 * 5))
     assert [len(labels) for _, labels in batches] == [5] * 6 + [4]
     assert torch.equal(torch.cat([x for x, _ in batches]), torch.stack(corpus.train.sources[:]))

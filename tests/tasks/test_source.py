@@ -245,8 +245,8 @@ def test_a_long_text_goes_part_by_part(longest, beams):
     if longest != 5:  # there, words fall apart
         assert [a[0].text.split() for a in answers] == [text.split() for text in texts]
     assert [a[0].text.replace(" ", "") for a in answers] == ["".join(text.split()) for text in texts]
-    most = min(longest or 28, 28)
-    assert max(map(len, model.sources)) <= most + 1
+    limit = min(longest or 28, 28)
+    assert max(map(len, model.sources)) <= limit + 1
     assert all(source[-1] == task.end for source in model.sources)
     assert len(model.sources) > 8
     assert ask(task, model, texts, how) == [samples[0].text for samples in answers]

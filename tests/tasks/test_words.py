@@ -235,12 +235,12 @@ def test_metrics(task: WordsTask, stream: Stream) -> None:
 
 def groups(lines: int) -> str:
     """Two groups of words; words of a group have the same neighbours."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     kinds = {"cat dog cow hen": "eats sleeps runs", "red blue green pink": "paint colour shade"}
     tokens = []
     for _ in range(lines):
-        words, near = list(kinds.items())[dice.integers(2)]
-        tokens += [dice.choice(words.split()), dice.choice(near.split()), dice.choice(near.split()), "."]
+        words, near = list(kinds.items())[rng.integers(2)]
+        tokens += [rng.choice(words.split()), rng.choice(near.split()), rng.choice(near.split()), "."]
     return " ".join(tokens)
 
 

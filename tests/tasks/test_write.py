@@ -63,12 +63,12 @@ def test_a_step_has_so_many_rows_or_tokens(task, stream, rows, tokens, expected)
     assert [len(samples.rows(step)) for step in range(40)] == [expected] * 40
 
 
-@pytest.mark.parametrize(("tokens", "most"), [(1, 1), (CONTEXT, 1), (3 * CONTEXT + 1, 3), (700, 100)])
-def test_in_order_asks_for_everything_once(task, stream, tokens, most):
+@pytest.mark.parametrize(("tokens", "longest"), [(1, 1), (CONTEXT, 1), (3 * CONTEXT + 1, 3), (700, 100)])
+def test_in_order_asks_for_everything_once(task, stream, tokens, longest):
     batches = list(task.evaluation_batches(stream, tokens))
     asked = torch.cat([following.flatten() for _, following in batches])
     assert asked.tolist() == stream.read(1, len(stream)).tolist()
-    assert max(len(ids) for ids, _ in batches) == min(most, len(stream) // CONTEXT)
+    assert max(len(ids) for ids, _ in batches) == min(longest, len(stream) // CONTEXT)
     assert sum(map(task.batch_length, batches)) == len(stream) - 1
 
 

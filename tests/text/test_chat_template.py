@@ -60,7 +60,7 @@ MISTRAL = """{%- set ns = namespace(index=0, found=false) -%}
 {% endfor %}
 {% for n in range(9) %}{% if n == 1 %}{% continue %}{% elif n > 2 %}{% break %}{% endif %}{{ n }}
 {% endfor %}"""
-OTHERS = """{%- macro said(m, last=false) -%}
+MACROS = """{%- macro said(m, last=false) -%}
 {{ m.role|upper }}: {{ m.content.split('</think>')[-1].lstrip('\n') }}
 {%- endmacro -%}
 {%- for m in messages[::-1] %}
@@ -89,7 +89,7 @@ def peer(text: str) -> object:
     )
 
 
-@pytest.mark.parametrize("text", [CHATML, SMOL, LLAMA3, MISTRAL, OTHERS])
+@pytest.mark.parametrize("text", [CHATML, SMOL, LLAMA3, MISTRAL, MACROS])
 def test_as_transformers(text):
     theirs, ours = peer(text), Template(text, {"bos_token": "<s>", "eos_token": "</s>"})
     called = [*TALK[:2], {"role": "assistant", "content": "", "tool_calls": [{"arguments": {"é": "<1>"}}]}]
@@ -206,18 +206,18 @@ def test_a_template_goes_on_after_a_mistake(monkeypatch):
     monkeypatch.setattr(template, "SECONDS", 0.2)
     costly = "{% if messages|length > 2 %}X{% endif %}{{ messages[0].content }}"
     for step in ("{{ 'a' * 10 ** 9 }}", "{{ 9 ** (9 ** (messages|length + 5)) }}"):
-        made = Template(costly.replace("X", step))
-        child = made._sandbox.process.pid
-        assert made.render(TALK[1:2]) == TALK[1]["content"]
-        assert made._sandbox.process.pid == child  # the same, warm
-        user_error(lambda made=made: made.render(TALK), "takes more than")
-        assert made.render(TALK[1:2]) == TALK[1]["content"]
+        sandboxed = Template(costly.replace("X", step))
+        child = sandboxed._sandbox.process.pid
+        assert sandboxed.render(TALK[1:2]) == TALK[1]["content"]
+        assert sandboxed._sandbox.process.pid == child  # the same, warm
+        user_error(lambda sandboxed=sandboxed: sandboxed.render(TALK), "takes more than")
+        assert sandboxed.render(TALK[1:2]) == TALK[1]["content"]
 
 
 def test_half_characters_and_what_is_not_json():
-    made = Template("{{ messages[0].content }}", where="w")
-    assert made.render([{"role": "user", "content": "a\ud800"}]) == "a\ud800"
-    user_error(lambda: made.render([{"role": "user", "content": {1, 2}}]), "messages", "JSON")
+    sandboxed = Template("{{ messages[0].content }}", where="w")
+    assert sandboxed.render([{"role": "user", "content": "a\ud800"}]) == "a\ud800"
+    user_error(lambda: sandboxed.render([{"role": "user", "content": {1, 2}}]), "messages", "JSON")
 
 
 # ------------------------------------------------------------------------------------- folders with templates

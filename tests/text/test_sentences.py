@@ -6,7 +6,7 @@ import pytest
 
 from regard.text.sentences import split_sentences, split_to_fit
 
-WHOLE = [  # one sentence each
+SINGLE = [  # one sentence each
     "no end mark",
     "Mr. Smith met Mrs. Jones and Dr. Who at St. Mary.",
     "J. Smith and J.R.R. Tolkien live in the U.S. Army base.",
@@ -62,7 +62,7 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("text", WHOLE)
+@pytest.mark.parametrize("text", SINGLE)
 def test_one_sentence(text: str) -> None:
     assert split_sentences(text) == [text]
 

@@ -63,8 +63,8 @@ def test_closed_and_open_gates() -> None:
         run = trace(model, TEXT)
         assert not run["states"].any()
         assert not run["logits"].any()
-    kept = {"cells.0.forget_gate": torch.ones_like, "cells.0.input_gate": torch.ones_like}
-    with change(model, kept):
+    open_gates = {"cells.0.forget_gate": torch.ones_like, "cells.0.input_gate": torch.ones_like}
+    with change(model, open_gates):
         run = trace(model, TEXT)
     assert_close(run["cells.0.cell"], run["cells.0.candidate"].cumsum(0))
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from helpers.runs import DIFFERENT, STEADY, at_step, others_are_slow, same, stopped, tiny, write_data
+from helpers.runs import DIFFERENT, FIXED_SHAPES, at_step, others_are_slow, same, stopped, tiny, write_data
 from regard.errors import UserError
 from regard.models import Transformer, TransformerConfig
 from regard.tasks import Translate, Write
@@ -55,7 +55,7 @@ def test_what_has_many_shapes_is_compiled_only_if_asked(tmp_path, monkeypatch, c
             tiny(data, tmp_path / "out", case, steps=steps, train__precision=precision, **more)
         return bool(compiled)
 
-    assert compiles() == (case in STEADY)
+    assert compiles() == (case in FIXED_SHAPES)
     assert compiles(train__compile="on", steps=1)
     assert not compiles(train__compile="off")
     assert not compiles(steps=999)

@@ -60,8 +60,8 @@ def test_every_image_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(
         images.ImageDataset, "_sample_rows", lambda self: np.array([0, 8]), raising=True
     )  # as if they were thousands
-    for n, some in enumerate(pixels):
-        save(tmp_path / "ab"[n % 2] / f"{n}.png", some)
+    for n, image in enumerate(pixels):
+        save(tmp_path / "ab"[n % 2] / f"{n}.png", image)
     first = read_image_classes([str(tmp_path)])[0]
     before = first.fingerprint(), first.sampled_fingerprint()
     pixels[3][2, 2] ^= 1
@@ -82,7 +82,7 @@ def test_every_image_counts(tmp_path, monkeypatch):
 def test_the_file_that_changed_is_named(tmp_path, case):
     data = Path(write_data(case, tmp_path))
     tiny(str(data), tmp_path / "out", case, steps=2)
-    kept = files(tmp_path / "out")
+    earlier = files(tmp_path / "out")
     changed = {"see-vit": data, "caption-soft": tmp_path / "caption" / "3.png"}.get(case, data)
     if case == "caption-soft":
         save(changed, noise(9, 9, 3))
@@ -96,7 +96,7 @@ def test_the_file_that_changed_is_named(tmp_path, case):
         "changed",
         tmp_path / "out",
     )
-    assert files(tmp_path / "out") == kept
+    assert files(tmp_path / "out") == earlier
 
 
 def test_a_changed_shard_is_named(tmp_path):
@@ -218,14 +218,14 @@ def test_other_data_stop_before_anything_is_written(tmp_path, slow, written):
     text, out = write_text(tmp_path / "a.txt"), tmp_path / "out"
     slow.set()
     tiny(text, out, steps=2)
-    kept = {name: content for name, content in files(out).items() if not name.endswith("log.jsonl")}
+    earlier = {name: content for name, content in files(out).items() if not name.endswith("log.jsonl")}
     slow.clear()
     Path(text).write_text(Path(text).read_text().replace("aged 20", "aged 21"))
     release = lambda trainer, *_: slow.set()  # noqa: E731
     with before(Trainer, written, release):
         user_error(lambda: tiny(text, out, steps=9, resume=True, **{f"train__{written}": 4}), text, "changed")
-    assert {k: v for k, v in files(out).items() if k in kept and "recipe" not in k} == {
-        k: v for k, v in kept.items() if "recipe" not in k
+    assert {k: v for k, v in files(out).items() if k in earlier and "recipe" not in k} == {
+        k: v for k, v in earlier.items() if "recipe" not in k
     }
     assert checkpoints(out) == ["step-2"]
 

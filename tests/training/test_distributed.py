@@ -164,7 +164,7 @@ SHARDED = (
 )
 
 # What DDP does depends on the task alone, not on the blocks: of these that are sharded, some by DDP, too.
-TWICE = ("write", "translate-transformer", "caption-soft")
+BOTH_WAYS = ("write", "translate-transformer", "caption-soft")
 EACH = {"steps": 2, "train__evaluate": 2, "train__save": 2}
 MEAN = EACH | {"train__evaluate": 1, "train__save": 1, "train__keep": 1, "train__average": 2}
 MANY = (
@@ -172,7 +172,7 @@ MANY = (
         f"{case}-{parallel}": {"case": case, "train__parallel": parallel} | EACH
         for case in DIFFERENT
         for parallel in ("ddp", "fsdp")
-        if case in TWICE or (case in SHARDED) == (parallel == "fsdp")
+        if case in BOTH_WAYS or (case in SHARDED) == (parallel == "fsdp")
     }
     | {
         # a batch that is not shared out evenly; and one of a single row, for which one process idles
@@ -298,12 +298,12 @@ def test_every_model_is_the_same_from_one_or_two(both, one, exact, name):
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_what_processes_draw_is_drawn_again_after_a_resume(both, parallel):
     """Also the rewards that hard attention compares with, which each process learns from its own rows."""
-    whole, again = (
+    straight, again = (
         checkpoint.load(both[0] / f"{name}-{parallel}" / "checkpoints/step-3")[0]
         for name in ("whole", "again")
     )
-    assert whole["decoder.look.baseline"].any()
-    for name, t in whole.items():
+    assert straight["decoder.look.baseline"].any()
+    for name, t in straight.items():
         torch.testing.assert_close(again[name], t, rtol=1e-7, atol=1e-9)
 
 

@@ -319,23 +319,23 @@ def test_old_checkpoints_with_other_files_stay(text, copy, capsys):
 
 def test_an_old_checkpoint_goes_after_the_new_one_is_on_the_disk(text, copy, monkeypatch):
     """What is flushed and renamed by the first save after step 6."""
-    seen, root = [], copy / "checkpoints"
+    calls, root = [], copy / "checkpoints"
     fsync, rename = os.fsync, os.rename
 
     def flush(handle):
         fsync(handle)
-        seen.append("flushed" if os.path.samestat(os.fstat(handle), root.stat()) else "")
+        calls.append("flushed" if os.path.samestat(os.fstat(handle), root.stat()) else "")
 
     def move(source, target):
         rename(source, target)
-        seen.append(f"{Path(source).name} -> {Path(target).name}")
+        calls.append(f"{Path(source).name} -> {Path(target).name}")
 
     monkeypatch.setattr(os, "fsync", flush)
     monkeypatch.setattr(os, "rename", move)
     tiny(text, copy, resume=True, steps=8)
-    seen = [one for one in seen if one]
-    new, old = (seen.index(one) for one in (".step-8.partial -> step-8", "step-4 -> .step-4.partial"))
-    assert "flushed" in seen[new:old]
+    calls = [one for one in calls if one]
+    new, old = (calls.index(one) for one in (".step-8.partial -> step-8", "step-4 -> .step-4.partial"))
+    assert "flushed" in calls[new:old]
     assert checkpoints(copy) == ["step-6", "step-8"]
     assert checkpoint.is_intact(root / "step-8")
 

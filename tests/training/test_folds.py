@@ -110,10 +110,10 @@ def test_all_rows_are_trained_on_for_the_best_number_of_steps(tmp_path, data, ca
     assert result["by"] == "matthews"
     mean, spread = result["scores"]["valid_matthews"]
     assert f"{mean:.4f} ± {spread:.4f}" in (out / "README.md").read_text()
-    told = capfd.readouterr().err
-    assert "24 texts (0 held out)" in told
-    assert "16 texts (8 held out)" in told
-    assert f"{mean:.4f}" in told
+    printed = capfd.readouterr().err
+    assert "24 texts (0 held out)" in printed
+    assert "16 texts (8 held out)" in printed
+    assert f"{mean:.4f}" in printed
     assert sorted(p.name for p in tmp_path.iterdir()) == ["rows.tsv", "run"]
 
 

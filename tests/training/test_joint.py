@@ -58,10 +58,10 @@ def test_joint_and_separate_agree(case: str) -> None:
     join_products(joint)
     assert any(isinstance(m, JointAttention) for m in joint.modules())
     assert joint.state_dict().keys() == separate.state_dict().keys()
-    (loss, expected), (joint_loss, found) = gradients(separate, inputs), gradients(joint, inputs)
+    (loss, expected), (joint_loss, actual) = gradients(separate, inputs), gradients(joint, inputs)
     torch.testing.assert_close(joint_loss, loss)
     for name, grad in expected.items():
-        torch.testing.assert_close(found[name], grad, msg=name)
+        torch.testing.assert_close(actual[name], grad, msg=name)
     with torch.no_grad():  # asking and looking are as before, bit for bit
         assert torch.equal(joint.eval()(*inputs), separate.eval()(*inputs))
 
@@ -92,6 +92,6 @@ def test_packed_conversations_stay_apart() -> None:
     packed = copy.deepcopy(plain)
     join_products(packed)
     positions = torch.cat([torch.arange(4), torch.arange(7)]).expand(5, -1)
-    expected, found = (hidden_states(model, IDS, positions) for model in (plain, packed))
-    torch.testing.assert_close(found, expected)
-    assert not torch.allclose(packed.hidden(IDS)[:, -1], found[:, -1])
+    expected, actual = (hidden_states(model, IDS, positions) for model in (plain, packed))
+    torch.testing.assert_close(actual, expected)
+    assert not torch.allclose(packed.hidden(IDS)[:, -1], actual[:, -1])

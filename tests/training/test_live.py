@@ -34,7 +34,7 @@ def asking(step: int, *requests: dict[str, Any]) -> Any:
     return before(LivePage, "between_steps", ask)
 
 
-def told(page: Any) -> list[dict[str, Any]]:
+def states_sent(page: Any) -> list[dict[str, Any]]:
     """What the page was told of the training."""
     return [json.loads(line) for line in page.stdin.getvalue().splitlines()]
 
@@ -50,7 +50,7 @@ def test_training_is_the_same_to_the_last_bit(
     assert film_steps(tmp_path / "watched") == list(range(9))
     (page,) = silent_page
     assert page.command[-2:] == [str(tmp_path / "watched"), "the fox"]
-    assert told(page)[-1] == {"paused": False, "rate": 1.0, "ended": True}
+    assert states_sent(page)[-1] == {"paused": False, "rate": 1.0, "ended": True}
 
 
 def test_the_learning_rate_changes_from_a_step_on_and_is_logged(
@@ -67,7 +67,7 @@ def test_the_learning_rate_changes_from_a_step_on_and_is_logged(
     (line,) = notices(tmp_path / "out")
     assert "0.25 times" in line
     assert line in capsys.readouterr().err
-    assert list(dict.fromkeys(state["rate"] for state in told(silent_page[0]))) == [1.0, 0.25]
+    assert list(dict.fromkeys(state["rate"] for state in states_sent(silent_page[0]))) == [1.0, 0.25]
 
 
 @pytest.mark.usefixtures("silent_page")
@@ -118,10 +118,10 @@ def test_a_resumed_run_keeps_its_rate_and_a_true_log(
     ):
         tiny(text, tmp_path / "cut", steps=9, look=True, **SETTINGS)
     assert film_steps(tmp_path / "cut")[-1] > 4
-    seen: list[list[int]] = []
-    with before(Trainer, "run", lambda trainer: seen.append(film_steps(trainer.folder))):
+    films: list[list[int]] = []
+    with before(Trainer, "run", lambda trainer: films.append(film_steps(trainer.folder))):
         tiny(text, tmp_path / "cut", steps=9, resume=True, **SETTINGS)  # nobody watches any more
-    assert seen == [[0, 1, 2, 3, 4]]
+    assert films == [[0, 1, 2, 3, 4]]
     assert [row["lr"] for row in rows(tmp_path / "cut") if "lr" in row] == [
         row["lr"] for row in rows(tmp_path / "whole") if "lr" in row
     ]

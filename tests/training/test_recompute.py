@@ -13,8 +13,8 @@ from regard.training.recompute import recompute_blocks
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-OTHERS = ("restore-t5", "fill-bert", "fill-electra", "caption-transformer", "see-vit", "embed-bert")
-BLOCKS = ["write", "translate-transformer", *(pytest.param(c, marks=pytest.mark.slow) for c in OTHERS)]
+SLOW = ("restore-t5", "fill-bert", "fill-electra", "caption-transformer", "see-vit", "embed-bert")
+BLOCKS = ["write", "translate-transformer", *(pytest.param(c, marks=pytest.mark.slow) for c in SLOW)]
 
 
 @pytest.mark.parametrize("case", BLOCKS)
@@ -32,19 +32,19 @@ def test_less_is_kept_for_the_backward_pass():
     model = GPT(GPTConfig(vocab=13, context=11, dim=16, depth=3, heads=2))
     tokens = torch.randint(13, (5, 11))
     sizes, grads = [], []
-    for each in (model, twice := copy.deepcopy(model)):
-        if each is twice:
+    for each in (model, recomputed := copy.deepcopy(model)):
+        if each is recomputed:
             recompute_blocks(each)
-        kept = {}
+        saved = {}
 
-        def keep(t, kept=kept):
-            kept[t.untyped_storage()._cdata] = t.untyped_storage().nbytes()
+        def keep(t, saved=saved):
+            saved[t.untyped_storage()._cdata] = t.untyped_storage().nbytes()
             return t
 
         with saved_tensors_hooks(keep, lambda t: t):
             loss = each(tokens).square().sum()
         loss.backward()
-        sizes.append(sum(kept.values()))
+        sizes.append(sum(saved.values()))
         grads.append([p.grad for p in each.parameters()])
     assert all(map(torch.equal, *grads))
     assert sizes[1] < sizes[0] / 3

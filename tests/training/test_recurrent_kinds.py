@@ -55,9 +55,9 @@ def test_a_recipe_may_name_it(tmp_path: Path) -> None:
 def test_translation_has_an_encoder_decoder_as_before(tmp_path: Path) -> None:
     data = write_pairs(tmp_path / "pairs.tsv")
     assert isinstance(tiny(data, tmp_path / "out", "translate-gru", steps=1).model, Seq2Seq)
-    given: dict[str, Any] = {"set": {"model.kind": "recurrent"}}
+    options: dict[str, Any] = {"set": {"model.kind": "recurrent"}}
     user_error(
-        lambda: regard.train("translate", data, out=tmp_path / "other", **given), "model.kind=recurrent"
+        lambda: regard.train("translate", data, out=tmp_path / "other", **options), "model.kind=recurrent"
     )
 
 

@@ -41,9 +41,9 @@ def test_blocks_pass_16_bits_on_in_training_with_autocast_only(name: str) -> Non
     narrow_residuals(narrow)
     assert narrow.state_dict().keys() == plain.state_dict().keys()
     expected, wide = outputs(plain, autocast=True)
-    found, dtypes = outputs(narrow, autocast=True)
+    actual, dtypes = outputs(narrow, autocast=True)
     assert (wide, dtypes) == ({torch.float32}, {torch.bfloat16})
-    torch.testing.assert_close(found.float(), expected.float(), rtol=0.05, atol=0.05)
-    assert not torch.equal(found, expected)
+    torch.testing.assert_close(actual.float(), expected.float(), rtol=0.05, atol=0.05)
+    assert not torch.equal(actual, expected)
     for training, autocast in ((True, False), (False, True)):
         assert torch.equal(*(outputs(model.train(training), autocast)[0] for model in (plain, narrow)))

@@ -17,7 +17,7 @@ from helpers.runs import (
     DIFFERENT,
     QUESTIONS,
     RUNS,
-    WHOLE,
+    UNDIVIDED,
     at_step,
     before,
     checkpoints,
@@ -122,7 +122,7 @@ def test_every_model_is_stopped_before_a_step_and_in_one(every, tmp_path):
     with stopped(Trainer, "train_step", at_step(step)):
         tiny(data, out, **settings, resume=True)
     assert checkpoints(out)[-1] == f"step-{step}"
-    if case not in WHOLE:
+    if case not in UNDIVIDED:
         with stopped(TrainStep, "forward", at_step(6)):  # between the parts of a batch, if it has several
             tiny(data, out, **settings, resume=True)
         assert checkpoints(out)[-1] in ("step-6", "step-7")

@@ -51,8 +51,8 @@ def test_kernels_and_plain_attention_agree(kind: str, masked: bool, causal: bool
 
     cos, sin = (None, None) if rotary is None else (t.reshape(T, -1) for t in rotary)
     expected = results(plain(x, source, rotary, keys, causal))
-    found = results(attend_short(x, source, cos, sin, keys, None, H, causal, 0.0))
-    for a, b in zip(found, expected, strict=True):
+    actual = results(attend_short(x, source, cos, sin, keys, None, H, causal, 0.0))
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -70,11 +70,11 @@ def test_dropout_leaves_out_its_share_and_both_kernels_agree_which() -> None:
         return attend_short(x, None, None, None, None, seed, 1, False, share)
 
     y = attend(seed)  # (5, n, d): of each query, the weights of the first d keys
-    kept = y > 0
-    assert abs(kept.float().mean() - (1 - share)) < 0.02
-    torch.testing.assert_close(y[kept], torch.full_like(y[kept], 1 / n / (1 - share)))
+    stays = y > 0
+    assert abs(stays.float().mean() - (1 - share)) < 0.02
+    torch.testing.assert_close(y[stays], torch.full_like(y[stays], 1 / n / (1 - share)))
     (dx,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(dx[:, :d, 2 * d], y.sum(1), rtol=1e-4, atol=1e-6)  # the weights that keys get
-    assert (attend(torch.tensor([8], device=DEVICE)) > 0).ne(kept).float().mean() > 0.2
+    assert (attend(torch.tensor([8], device=DEVICE)) > 0).ne(stays).float().mean() > 0.2
     assert torch.equal(attend(seed), y)
-    assert not torch.equal(kept[0], kept[1])
+    assert not torch.equal(stays[0], stays[1])

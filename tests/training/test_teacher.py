@@ -42,14 +42,14 @@ def learned(trainer_corpus):
 
 def watch(monkeypatch):
     """What trainers get to train on."""
-    seen, true = [], Trainer.__init__
+    corpora, true = [], Trainer.__init__
 
     def init(self, folder, task, model, corpus, *more):
-        seen.append(corpus)
+        corpora.append(corpus)
         true(self, folder, task, model, corpus, *more)
 
     monkeypatch.setattr(Trainer, "__init__", init)
-    return seen
+    return corpora
 
 
 def test_the_targets_are_the_ensembles_beams(taught, tmp_path, monkeypatch):
@@ -57,10 +57,10 @@ def test_the_targets_are_the_ensembles_beams(taught, tmp_path, monkeypatch):
     from regard.runs.ensemble import ensemble
 
     folder, data, teachers = taught
-    seen = watch(monkeypatch)
+    corpora = watch(monkeypatch)
     tiny(data, tmp_path / "out", **STUDENT, teacher=teachers, model__dim=12, data__vocab=300)
     tiny(data, tmp_path / "plain", **STUDENT, model__dim=12, data__vocab=300)
-    with_teachers, plain = seen
+    with_teachers, plain = corpora
     together = ensemble([load(path, "cpu") for path in teachers])
     answers = learned(with_teachers.train)
     assert list(answers) == plain.train.sources
@@ -78,9 +78,9 @@ def test_the_targets_are_the_ensembles_beams(taught, tmp_path, monkeypatch):
 
 def test_both_targets_can_be_learned(taught, tmp_path, monkeypatch):
     _, data, teachers = taught
-    seen = watch(monkeypatch)
+    corpora = watch(monkeypatch)
     tiny(data, tmp_path / "out", **STUDENT, teacher=teachers[0], data__keep_targets=True)
-    train = seen[0].train
+    train = corpora[0].train
     half = len(train) // 2
     assert train.sources[:half] == train.sources[half:]
     assert train.targets[:half] != train.targets[half:]

@@ -159,8 +159,8 @@ def test_a_short_target_does_not_stand_for_all() -> None:
         return ids, torch.ones_like(ids, dtype=torch.bool), ids, following
 
     task.batch = batch
-    whole = flops(model, batch(Samples(), np.arange(8)))
-    assert flops_per_token(model, task, Samples()) == whole / (8 * 9 + 1 + 7 * 9)
+    total = flops(model, batch(Samples(), np.arange(8)))
+    assert flops_per_token(model, task, Samples()) == total / (8 * 9 + 1 + 7 * 9)
 
 
 def test_what_is_read_is_counted_and_idle_batches_are_not() -> None:

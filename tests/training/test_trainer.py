@@ -16,7 +16,7 @@ from helpers.runs import (
     DIFFERENT,
     DRAWN,
     ONE_OF_EACH,
-    WHOLE,
+    UNDIVIDED,
     assert_rows_close,
     at_step,
     before,
@@ -76,7 +76,7 @@ def test_parts_of_a_batch_are_the_batch(text, tmp_path, exact, micro, optimizer)
 
 
 @pytest.mark.parametrize(
-    "case", others_are_slow(case for case in DIFFERENT if case not in ("write", *DRAWN, *WHOLE))
+    "case", others_are_slow(case for case in DIFFERENT if case not in ("write", *DRAWN, *UNDIVIDED))
 )
 def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case):
     """Parts may be narrower than the whole, which pads all rows to the longest; the last may be one row."""
@@ -97,20 +97,20 @@ def test_every_models_parts_of_a_batch_are_the_batch(tmp_path, exact, case):
 
 def test_parts_of_a_batch_draw_their_own_masks(text, tmp_path):
     """The same rows, but other dropout; without it, the same result."""
-    seen = {}
+    ids_read = {}
 
     def run(out, **settings):
-        rows = seen.setdefault(out, [])
+        rows = ids_read.setdefault(out, [])
         with before(TrainStep, "forward", lambda trainer, ids, _: rows.append(ids)):
             tiny(text, tmp_path / out, steps=1, train__batch=12, **settings)
         return load_file(tmp_path / out / "model.safetensors")
 
-    whole, parts, again = (
+    undivided, parts, again = (
         run(out, model__dropout=0.5, train__micro=micro)
         for out, micro in (("whole", 12), ("parts", 5), ("again", 5))
     )
-    assert torch.equal(torch.cat(seen["whole"]), torch.cat(seen["parts"]))
-    assert any(not torch.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
+    assert torch.equal(torch.cat(ids_read["whole"]), torch.cat(ids_read["parts"]))
+    assert any(not torch.allclose(undivided[name], parts[name], atol=1e-6) for name in undivided)
     assert all(torch.equal(parts[name], again[name]) for name in parts)
     run("whole-0", model__dropout=0.0)
     run("parts-0", model__dropout=0.0, train__micro=5)
@@ -374,12 +374,12 @@ def test_signals_are_given_back(text, tmp_path):
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_save(text, tmp_path):
-    def twice(trainer):
+    def interrupt_twice(trainer):
         if trainer.step == 3:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
-    with before(Trainer, "train_step", twice), pytest.raises(KeyboardInterrupt):
+    with before(Trainer, "train_step", interrupt_twice), pytest.raises(KeyboardInterrupt):
         tiny(text, tmp_path / "out", steps=5, train__save=2)
     assert checkpoints(tmp_path / "out") == ["step-2"]
 

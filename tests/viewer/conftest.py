@@ -30,10 +30,10 @@ def scripts_are_loaded_once():
 @pytest.fixture(autouse=True, scope="module")
 def a_training_is_looked_at_often():
     """The Training view asks for news of a run every two seconds, which tests would have to wait for."""
-    made = page.PageRoutes.__init__
+    original = page.PageRoutes.__init__
 
     def hurried(self, *args, **options):
-        made(self, *args, **options)
+        original(self, *args, **options)
         slow = b"const POLL = 2000;"
         assert slow in self.files["training.js"]
         self.files["training.js"] = self.files["training.js"].replace(slow, b"const POLL = 150;")

@@ -23,14 +23,14 @@ GPTS = [
 
 
 def check(it, row, token):
-    found = it.attribution(row, token)
+    result = it.attribution(row, token)
     logit = float(torch.atleast_2d(it.trace["logits"])[row, token])
-    assert found["logit"] == logit
-    assert sum(part["value"] for part in found["parts"]) == pytest.approx(logit, rel=1e-4, abs=1e-6)
-    assert found["total"] == pytest.approx(logit, rel=1e-4, abs=1e-6)
-    heads = sum(part["value"] for part in found["parts"] if part["head"] is not None)
-    assert sum(map(sum, found["words"].values())) == pytest.approx(heads, rel=1e-4, abs=1e-6)
-    return found
+    assert result["logit"] == logit
+    assert sum(part["value"] for part in result["parts"]) == pytest.approx(logit, rel=1e-4, abs=1e-6)
+    assert result["total"] == pytest.approx(logit, rel=1e-4, abs=1e-6)
+    heads = sum(part["value"] for part in result["parts"] if part["head"] is not None)
+    assert sum(map(sum, result["words"].values())) == pytest.approx(heads, rel=1e-4, abs=1e-6)
+    return result
 
 
 @pytest.mark.parametrize("settings", GPTS, ids=str)
@@ -39,8 +39,8 @@ def test_the_parts_of_a_gpt_add_up_to_the_logit(settings):
     it = Session(reader("write", "gpt", **settings), WORDS)
     for row in range(5):
         for token in (0, 7, 16):
-            found = check(it, row, token)
-    names = [(part["name"], part["head"]) for part in found["parts"]]
+            result = check(it, row, token)
+    names = [(part["name"], part["head"]) for part in result["parts"]]
     expected = {(f"blocks.{layer}.attn", head) for layer in (0, 1) for head in range(3)}
     layers = {("blocks.0.ffn.down", None), ("blocks.1.ffn.down", None), ("embed", None)}
     assert expected | layers <= set(names)
@@ -48,12 +48,16 @@ def test_the_parts_of_a_gpt_add_up_to_the_logit(settings):
 
 
 def test_encoder_decoders_and_classifiers_of_pictures():
-    found = check(shown("t5"), 3, 4)
-    assert {part["name"] for part in found["parts"]} >= {"decoder.0.cross", "decoder.1.attn", "decoder.embed"}
-    assert {side: len(values) for side, values in found["words"].items()} == {"target": 8, "source": 6}
+    result = check(shown("t5"), 3, 4)
+    assert {part["name"] for part in result["parts"]} >= {
+        "decoder.0.cross",
+        "decoder.1.attn",
+        "decoder.embed",
+    }
+    assert {side: len(values) for side, values in result["words"].items()} == {"target": 8, "source": 6}
     check(Session(reader("chat", "t5", ffn="geglu"), WORDS), 0, 3)
-    found = check(Session(seer(), noise(6)), 0, 1)
-    assert {"@first.weight", "positions", "bias"} <= {part["name"] for part in found["parts"]}
+    result = check(Session(seer(), noise(6)), 0, 1)
+    assert {"@first.weight", "positions", "bias"} <= {part["name"] for part in result["parts"]}
 
 
 SPLIT = {
@@ -80,8 +84,8 @@ def test_a_head_of_the_last_layer_adds_what_is_missing_without_it():
     final norm that the whole model had."""
     model = reader("write", "gpt")
     it = Session(model, WORDS)
-    found = it.attribution(4, None)
-    (part,) = (one for one in found["parts"] if (one["name"], one["head"]) == ("blocks.1.attn", 2))
+    result = it.attribution(4, None)
+    (part,) = (one for one in result["parts"] if (one["name"], one["head"]) == ("blocks.1.attn", 2))
     module, norm = model.model, model.model.norm
     x = it.trace["blocks.1.output"][4]
     out = module.blocks[1].attn.f.out if hasattr(module.blocks[1].attn, "f") else module.blocks[1].attn.out
@@ -89,7 +93,7 @@ def test_a_head_of_the_last_layer_adds_what_is_missing_without_it():
         missing = out.weight[:, 8:12] @ it.trace["blocks.1.attn.heads"][2, 4]
         scale = (x.square().mean() + norm.eps).rsqrt()
         without = module.logits((x - missing) * scale * norm.weight)
-    assert part["value"] == pytest.approx(found["logit"] - float(without[found["token"]]), rel=1e-4)
+    assert part["value"] == pytest.approx(result["logit"] - float(without[result["token"]]), rel=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "fact"), [("transformer", "post-norm"), ("bert", "transform"), ("gru", "")])
@@ -103,10 +107,10 @@ def test_other_models_are_refused_in_one_line(kind, fact):
 
 def test_python():
     model = reader("write", "gpt")
-    found = regard.attribute(model, WORDS)
+    result = regard.attribute(model, WORDS)
     trace = regard.trace(model, WORDS)
-    assert (found["row"], found["token"]) == (4, int(trace["logits"][4].argmax()))
-    assert found["total"] == pytest.approx(float(trace["logits"][4].max()), rel=1e-4)
+    assert (result["row"], result["token"]) == (4, int(trace["logits"][4].argmax()))
+    assert result["total"] == pytest.approx(float(trace["logits"][4].max()), rel=1e-4)
     assert regard.attribute(model, WORDS, token=3, row=1)["logit"] == float(trace["logits"][1, 3])
     assert "row=9" in user_error(lambda: regard.attribute(model, WORDS, row=9))
     assert "token=99" in user_error(lambda: Session(model, WORDS).attribution(0, 99))
@@ -119,12 +123,12 @@ def test_the_page_says_which_part_said_this(tab):
     it = tab("gpt", "#view=next")
     it.page.click("#words-parts")
     it.page.wait_for_selector(".parts .tick.right")
-    found = shown("gpt").attribution(4, None)
+    result = shown("gpt").attribution(4, None)
     first = it.text(".parts .total b")
-    assert close(first, found["logit"])
+    assert close(first, result["logit"])
     rows = it.table()
-    assert sum(number(row[0]) for row in rows) == pytest.approx(found["logit"], rel=1e-2)
-    best = max(found["parts"], key=lambda part: abs(part["value"]) if part["head"] is not None else -1)
+    assert sum(number(row[0]) for row in rows) == pytest.approx(result["logit"], rel=1e-2)
+    best = max(result["parts"], key=lambda part: abs(part["value"]) if part["head"] is not None else -1)
     layer = best["name"].split(".")[1]
     it.page.click(f"[id='part-{best['name']}-{best['head']}']")
     it.page.wait_for_selector(".layer.model")

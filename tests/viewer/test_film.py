@@ -195,8 +195,8 @@ def test_a_run_that_is_over_has_its_film_and_no_controls(tab, folder):
         it.page.click("#film-play")
         it.wait("#film-play", "Pause film")
         it.page.wait_for_selector("#film-play:text-is('Play')")
-        seen = list(dict.fromkeys(it.page.evaluate("window.seen")))
-        assert seen == ["final model", *(f"step {step}" for step in STEPS)]
+        captions = list(dict.fromkeys(it.page.evaluate("window.seen")))
+        assert captions == ["final model", *(f"step {step}" for step in STEPS)]
 
 
 def test_a_frame_gives_the_same_trace_as_a_model_with_its_weights(folder):

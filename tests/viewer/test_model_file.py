@@ -42,7 +42,10 @@ READERS = ["blank", "window", "classes", "pair", "gpt-classes", "gru-classes", "
 SEERS = ["vit", "vit-mean", "captioner", "vit-captioner"]
 TRACED = [*WRITERS, "sub-words", "t5-restore", *READERS, *SEERS]
 
-OTHERS = {"t5-restore": "a ___ dog", "elmo": "the ___ ___ dog"}  # to trace, besides what a file opens with
+OTHER_INPUTS = {
+    "t5-restore": "a ___ dog",
+    "elmo": "the ___ ___ dog",
+}  # to trace, besides what a file opens with
 
 OPEN = """content => {
   globalThis.models ??= {};
@@ -162,8 +165,8 @@ def test_gives_the_same_answers(kind, opened, added):
 
 @pytest.mark.parametrize("kind", TRACED)
 def test_every_number_and_its_labels(kind, opened, added):
-    model, given = added(kind)
-    other = given if isinstance(given, torch.Tensor) else OTHERS.get(kind, "jumps over the fox den")
+    model, input = added(kind)
+    other = input if isinstance(input, torch.Tensor) else OTHER_INPUTS.get(kind, "jumps over the fox den")
     want = Session(model, other)
     manifest, tensors = trace_there(opened, kind, {"input": other} if isinstance(other, str) else {})
     known = want.manifest
@@ -195,15 +198,15 @@ def test_every_number_and_its_labels(kind, opened, added):
 
 @pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "classes", "blank"])
 def test_changes_and_their_effects(kind, opened, added):
-    model, given = added(kind)
-    session = Session(model, given)
+    model, input = added(kind)
+    session = Session(model, input)
     part = session.trace.attentions[-1]
     changes = [{"kind": "silence", "part": part, "head": 0}, {"kind": "hide", "token": 1}]
     changes.append({"kind": "weights", "part": part, "head": 0, "query": 1, "to": "even"})
     opened.evaluate(TRACE, [kind, {}])
     script = "async ([kind, changes]) => models[kind].send('change', { changes })"
-    for some in (changes[:1], changes[1:2], changes[2:], []):
-        have, want = opened.evaluate(script, [kind, some]), session.whatif.changed(some)
+    for subset in (changes[:1], changes[1:2], changes[2:], []):
+        have, want = opened.evaluate(script, [kind, subset]), session.whatif.changed(subset)
         assert have["text"] == want["text"]
         assert have["kl"] == pytest.approx(want["kl"], abs=1e-5)
         assert have["patchable"] == want["patchable"]
@@ -211,7 +214,7 @@ def test_changes_and_their_effects(kind, opened, added):
             {one["id"]: one["after"] for one in want["top"]}, abs=1e-5
         ) or have["row"] != want["row"]
     effects = opened.evaluate(EFFECTS, kind)
-    want = {(effect.part, effect.head): effect for effect in rank_heads(model, given)}
+    want = {(effect.part, effect.head): effect for effect in rank_heads(model, input)}
     for effect in effects:
         its = want.pop((effect["part"], effect["head"]))
         assert [effect["kl"], effect["log_probability"]] == pytest.approx(
@@ -222,8 +225,8 @@ def test_changes_and_their_effects(kind, opened, added):
 
 @pytest.mark.parametrize("kind", ["gpt", "transformer", "blank"])
 def test_lens_and_path(kind, opened, added):
-    model, given = added(kind)
-    session = Session(model, given)
+    model, input = added(kind)
+    session = Session(model, input)
     opened.evaluate(TRACE, [kind, {}])
     have, want = opened.evaluate("async (kind) => models[kind].lens(1)", kind), session.lens(1)
     assert have["final"] == want["final"]
@@ -239,8 +242,8 @@ def test_lens_and_path(kind, opened, added):
 
 @pytest.mark.parametrize("kind", ["gpt", "gpt2", "rotary", "t5", "vit"])
 def test_which_part_said_this(kind, opened, added):
-    model, given = added(kind)
-    session = Session(model, given)
+    model, input = added(kind)
+    session = Session(model, input)
     assert session.unsplit is None
     opened.evaluate(TRACE, [kind, {}])
     rows = 1 if session.trace["logits"].ndim == 1 else len(session.trace["logits"])
@@ -310,9 +313,9 @@ def test_eight_bits_are_a_third_of_the_size(opened):
      ("hard", "mask"), ("zoom", "image"), ("long-classes", "scores"), ("vit-larger", "positions")],
 )  # fmt: skip
 def test_says_which_models_do_not_run_in_a_page(kind, word, tmp_path):
-    model, given = make(kind)
+    model, input = make(kind)
     with pytest.raises(UserError, match=word):
-        save_model(model, tmp_path / "model.html", given)
+        save_model(model, tmp_path / "model.html", input)
     assert not list(tmp_path.iterdir())
 
 

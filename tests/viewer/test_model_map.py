@@ -30,7 +30,7 @@ def test_a_transformer_has_an_encoder_and_a_decoder_that_reads_it():
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "parts"),
+    ("model", "input", "parts"),
     [
         (reader("write", "gpt"), WORDS, {"Masked self-attention", "Feed-forward", "Norm"}),
         (reader("fill", "bert"), WORDS, {"Self-attention", "Feed-forward"}),
@@ -41,8 +41,8 @@ def test_a_transformer_has_an_encoder_and_a_decoder_that_reads_it():
     ],
     ids=["gpt", "bert", "gru", "gru with attention", "vit", "captioner"],
 )
-def test_every_model_has_a_map(model, given, parts):
-    result = view(model, given, "map")
+def test_every_model_has_a_map(model, input, parts):
+    result = view(model, input, "map")
     assert parts <= {box.title for _, boxes in result.columns for box in boxes}
     assert result.scene().shapes
 

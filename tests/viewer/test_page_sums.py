@@ -36,8 +36,8 @@ def page(browser: Any) -> Iterator[Any]:
     assert tab.wrong == []
 
 
-def check_page(page: Any, model: Model, given: Any) -> None:
-    session = trace_session(trace(model, whole_input(model, given)))
+def check_page(page: Any, model: Model, input: Any) -> None:
+    session = trace_session(trace(model, whole_input(model, input)))
     assert session is not None
     manifest, tensors = session.manifest, session.trace.tensors | session.weights
     if session.rollout is not None:
@@ -64,7 +64,7 @@ def test_every_sum_of_a_family(page: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_every_sum_of_a_loaded_folder(page: Any, tmp_path: Path, kind: str) -> None:
-    model, given = load_folder(tmp_path, kind, FOLDERS[kind])
+    model, input = load_folder(tmp_path, kind, FOLDERS[kind])
     if kind == "t5":
         assert model.model.config.ffn == "geglu"  # type: ignore[union-attr]
-    check_page(page, model, given)
+    check_page(page, model, input)

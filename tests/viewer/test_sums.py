@@ -38,8 +38,8 @@ def check(kind: str, model: Model, run: Trace) -> None:
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_sum_is_right(kind: str) -> None:
-    model, given = FAMILIES[kind]()
-    check(kind, model, trace(model, whole_input(model, given)))
+    model, input = FAMILIES[kind]()
+    check(kind, model, trace(model, whole_input(model, input)))
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_every_sum_is_right(kind: str) -> None:
 )
 def test_every_sum_of_a_step_is_right(kind: str) -> None:
     """Positions and distances go on where the step before ended; what a step does not compute is no sum."""
-    model, given = FAMILIES[kind]()
-    steps = trace(model, given, steps=True, max_new_tokens=3, temperature=0.0)
+    model, input = FAMILIES[kind]()
+    steps = trace(model, input, steps=True, max_new_tokens=3, temperature=0.0)
     assert [len(check_sums(model, step)) > 10 for step in steps] == [True] * len(steps)
 
 
@@ -69,5 +69,5 @@ def test_every_sum_of_a_step_is_right(kind: str) -> None:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_every_sum_of_a_loaded_folder_is_right(tmp_path: Path, kind: str, seed: int) -> None:
     """The settings are random: activations, shared keys, windows, stretched rotations."""
-    model, given = load_folder(tmp_path, kind, seed)
-    check(kind, model, trace(model, given))
+    model, input = load_folder(tmp_path, kind, seed)
+    check(kind, model, trace(model, input))

@@ -84,16 +84,16 @@ def test_every_step_can_be_seen(tab, kind):
         if tour not in WALKED[kind]:
             continue
         it.turn(f"#tour={tour}&stop=1")
-        seen = []
+        urls = []
         for stop in range(1, count + 1):
             it.wait("#tour", f"{stop} of {count}")
             it.page.wait_for_selector("main:not([aria-busy])")
             it.page.wait_for_function(DRAWN)
             assert it.page.query_selector("main .wrong") is None
             assert "{" not in it.text("#tour p")
-            seen.append(it.page.url)
+            urls.append(it.page.url)
             it.press("n")
-        assert len(set(seen)) == count
+        assert len(set(urls)) == count
 
 
 def test_a_step_opens_by_its_link_alone(tab):

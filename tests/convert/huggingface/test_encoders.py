@@ -103,9 +103,9 @@ def test_next_sentences_are_transformers(tmp_path: Path, end: str, kind: str, na
     (true,) = (y.seq_relationship_logits if end == "ForPreTraining" else y.logits).softmax(-1).tolist()
     longer = f"{PAIR[0]}\t{PAIR[1]} {PAIR[1]}"  # padding changes nothing
     (answers, _) = model.answers(["\t".join(PAIR), longer], num_return_sequences=2)
-    found = {answer.text: answer.score for answer in answers}
-    assert found == pytest.approx(dict(zip(("isNext", "notNext"), true, strict=True)), abs=1e-5)
-    assert model.ask("\t".join(PAIR)) == max(found, key=lambda name: found[name])
+    scores = {answer.text: answer.score for answer in answers}
+    assert scores == pytest.approx(dict(zip(("isNext", "notNext"), true, strict=True)), abs=1e-5)
+    assert model.ask("\t".join(PAIR)) == max(scores, key=lambda name: scores[name])
 
 
 def test_heads_that_a_folder_lacks(tmp_path: Path) -> None:

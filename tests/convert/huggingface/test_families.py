@@ -85,10 +85,10 @@ def test_round_trip(tmp_path: Path, kind: str, seed: int) -> None:
         else:
             assert torch.equal(a[name], b[name]), name
     assert_close(logits(again.eval().double()), y, atol=1e-5, rtol=1e-5)
-    twice = load(tmp_path / "ours", "cpu")
-    assert_close(own_logits(twice), y, atol=1e-5, rtol=1e-5)
-    assert twice.task.config == ours.task.config
-    assert twice.generation == ours.generation
+    reloaded = load(tmp_path / "ours", "cpu")
+    assert_close(own_logits(reloaded), y, atol=1e-5, rtol=1e-5)
+    assert reloaded.task.config == ours.task.config
+    assert reloaded.generation == ours.generation
 
 
 UNEQUAL = [
@@ -325,7 +325,7 @@ def test_export_vit(tmp_path: Path, pool: str) -> None:
 
 # Heads, and models to start from
 
-HEADED = [
+WITH_HEADS = [
     ("roberta", "RobertaForSequenceClassification", "classify"),
     ("roberta", "RobertaForTokenClassification", "tag"),
     ("roberta", "RobertaForQuestionAnswering", "span"),
@@ -338,7 +338,9 @@ HEADED = [
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("kind", "architecture", "task"), HEADED, ids=[name for _, name, _ in HEADED])
+@pytest.mark.parametrize(
+    ("kind", "architecture", "task"), WITH_HEADS, ids=[name for _, name, _ in WITH_HEADS]
+)
 def test_load_and_export_heads(tmp_path: Path, kind: str, architecture: str, task: str) -> None:
     labels = {} if task in ("span", "embed") else {"id2label": {0: "O", 1: "B-PET", 2: "I-PET"}}
     theirs = save_folder(tmp_path / "theirs", kind, 2, architecture=architecture, **labels)

@@ -213,10 +213,10 @@ def test_a_model_that_declares_no_graphs(tmp_path: Path, monkeypatch: pytest.Mon
 # The others: torch's exporter takes seconds for each
 
 PICTURES = {"labels": ["cat", "dog"], "size": 12, "channels": 3, "mean": [0.5] * 3, "std": [0.2] * 3}
-SEEN = {"size": 12, "channels": 3, "patch": 4}
+PICTURE_SIZES = {"size": 12, "channels": 3, "patch": 4}
 SOUNDS = {"labels": ["yes", "no"], "seconds": 0.24, "mels": 5, "mean": [0.5], "std": [0.2]}
 HEARD = {"size": 24, "channels": 1, "mels": 5, "patch": 4}
-OTHERS: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
+OTHER_CASES: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
     *(("gpt", "write", "char", {}, {"positions": p}) for p in ("none", "sinusoidal", "alibi", "relative")),
     ("gpt", "write", "char", {}, {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True}),
     ("gpt", "write", "char", {}, {"sliding_window": 3, "qk_norm": True, "head_dim": 6, "tied": False}),
@@ -233,7 +233,7 @@ OTHERS: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
     ("bert", "span", "wordpiece", {}, {"norm": "rms", "ffn": "swiglu"}),
     *(("bert", "embed", "wordpiece", {"pooling": p}, {}) for p in ("mean", "first")),
     ("bert", "classify", "wordpiece", CLASSES | {"mean": True}, {}),
-    *(("vit", "see", None, PICTURES, {**SEEN, "pool": p}) for p in ("first", "mean")),
+    *(("vit", "see", None, PICTURES, {**PICTURE_SIZES, "pool": p}) for p in ("first", "mean")),
     *(("vit", "hear", None, SOUNDS, {**HEARD, "pool": p}) for p in ("first", "mean")),
     *(
         ("captioner", "caption", "wordpiece", {}, {"size": 12, "decoder": d, "encoder": e})
@@ -243,7 +243,7 @@ OTHERS: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "task", "tokenizer_kind", "section", "sizes"), OTHERS, ids=str)
+@pytest.mark.parametrize(("kind", "task", "tokenizer_kind", "section", "sizes"), OTHER_CASES, ids=str)
 def test_other_models(
     tmp_path: Path,
     kind: str,

@@ -40,10 +40,10 @@ def test_litellm(address, monkeypatch):
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # not from the network
     litellm = pytest.importorskip("litellm")
     how = {"model": "openai/talker", "api_base": address.url, "api_key": address.key, "messages": QUESTION}
-    whole = litellm.completion(**how, max_tokens=9, temperature=0)
+    complete = litellm.completion(**how, max_tokens=9, temperature=0)
     pieces = litellm.completion(**how, max_tokens=9, temperature=0, stream=True)
     text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
-    assert text == whole.choices[0].message.content
+    assert text == complete.choices[0].message.content
     for name in SCHEMAS:
         form = {"type": "json_schema", "json_schema": {"name": name, "schema": SCHEMAS[name]}}
         answer = litellm.completion(**how, max_tokens=100, response_format=form)
@@ -54,7 +54,7 @@ def test_litellm(address, monkeypatch):
         .message.tool_calls
     )
     assert json.loads(call.function.arguments)["city"] in ("Rome", "Paris")
-    again = [*QUESTION, whole.choices[0].message.model_dump(), *QUESTION]
+    again = [*QUESTION, complete.choices[0].message.model_dump(), *QUESTION]
     assert litellm.completion(**how | {"messages": again}, max_tokens=2).choices
     vectors = litellm.embedding(
         model="openai/embed", api_base=address.url, api_key=address.key, input=["the fox", "dog"]
@@ -70,9 +70,9 @@ def test_langchain(address):
     langchain = pytest.importorskip("langchain_openai")
     how = {"base_url": address.url, "api_key": address.key, "max_retries": 0}
     model = langchain.ChatOpenAI(model="talker", temperature=0, max_tokens=9, **how)
-    whole = model.invoke("the fox")
-    assert "".join(piece.content for piece in model.stream("the fox")) == whole.content
-    assert whole.usage_metadata["output_tokens"] == 9
+    complete = model.invoke("the fox")
+    assert "".join(piece.content for piece in model.stream("the fox")) == complete.content
+    assert complete.usage_metadata["output_tokens"] == 9
     longer = langchain.ChatOpenAI(model="talker", max_tokens=100, **how)
     for name in SCHEMAS:
         for method in ("json_schema", "function_calling"):
@@ -91,8 +91,8 @@ def test_llama_index(address):
     how = {"api_base": address.url, "api_key": address.key, "max_retries": 0}
     model = llms.OpenAILike(model="talker", is_chat_model=True, temperature=0, max_tokens=9, **how)
     messages = [core.ChatMessage(role="user", content="the fox")]
-    whole = model.chat(messages).message.content
-    assert "".join(piece.delta or "" for piece in model.stream_chat(messages)) == whole
+    complete = model.chat(messages).message.content
+    assert "".join(piece.delta or "" for piece in model.stream_chat(messages)) == complete
     writer = llms.OpenAILike(model="writer", is_chat_model=False, max_tokens=5, **how)
     assert writer.complete("the").text is not None
     embedding = pytest.importorskip("llama_index.embeddings.openai_like")

@@ -86,13 +86,13 @@ def test_what_a_process_has_and_sends() -> None:
 
 
 def test_blocks_that_are_computed_twice_keep_less() -> None:
-    kept, twice = (
+    plain, recomputed = (
         plan_cluster(plan_for("gpt", "64xh200", **{"train.recompute": recompute}))
         for recompute in (False, True)
     )
     name = "kept for the backward pass"
-    assert twice.memory[name] < kept.memory[name] / 2
-    assert twice.computing > kept.computing
+    assert recomputed.memory[name] < plain.memory[name] / 2
+    assert recomputed.computing > plain.computing
 
 
 def test_machines_by_name_and_number(monkeypatch: pytest.MonkeyPatch) -> None:

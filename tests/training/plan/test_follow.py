@@ -25,21 +25,21 @@ def rows(path, count, rare):
 
 def test_a_small_set_is_cross_validated(tmp_path, base):
     data = rows(tmp_path / "a.tsv", 60, 2)
-    made = plan("classify", data, base=base, machine="h200")
-    assert made.settings["train.folds"] == 5
-    assert made.settings["train.lr"] == 5e-4  # the most there is, for a narrow model
-    assert made.steps == made.settings["train.steps"]
-    assert "model.dim" not in made.settings
-    assert made.cost.width == 16
+    planned = plan("classify", data, base=base, machine="h200")
+    assert planned.settings["train.folds"] == 5
+    assert planned.settings["train.lr"] == 5e-4  # the most there is, for a narrow model
+    assert planned.steps == planned.settings["train.steps"]
+    assert "model.dim" not in planned.settings
+    assert planned.cost.width == 16
     alone = plan("classify", data, base=base, machine="h200", set={"train.folds": 0})
-    assert made.seconds() == pytest.approx(6 * alone.seconds(), rel=0.01)
+    assert planned.seconds() == pytest.approx(6 * alone.seconds(), rel=0.01)
 
 
 def test_what_is_given_stays(tmp_path, base):
     data = rows(tmp_path / "a.tsv", 60, 2)
-    made = plan("classify", data, base=base, machine="h200", steps=30, set={"train.lr": 1e-5})
-    assert not {"train.steps", "train.lr", "train.folds"} & made.settings.keys()
-    assert made.settings["train.warmup"] == 3
+    planned = plan("classify", data, base=base, machine="h200", steps=30, set={"train.lr": 1e-5})
+    assert not {"train.steps", "train.lr", "train.folds"} & planned.settings.keys()
+    assert planned.settings["train.warmup"] == 3
 
 
 def test_rare_classes_are_weighted(tmp_path, base):
@@ -50,7 +50,7 @@ def test_rare_classes_are_weighted(tmp_path, base):
 
 def test_running_text_has_the_rate_of_a_model_that_knows_much(tmp_path, base):
     (tmp_path / "a.txt").write_text("another text about foxes and dogs. " * 100)
-    made = plan("fill", str(tmp_path / "a.txt"), base=base, machine="h200", minutes=1)
-    assert made.settings["train.optimizer"] == "adamw"
-    assert made.settings["train.lr"] == 5e-4
-    assert made.steps > 0
+    planned = plan("fill", str(tmp_path / "a.txt"), base=base, machine="h200", minutes=1)
+    assert planned.settings["train.optimizer"] == "adamw"
+    assert planned.settings["train.lr"] == 5e-4
+    assert planned.steps > 0

@@ -141,16 +141,16 @@ def test_the_same_request_the_same_plan() -> None:
 
 def test_evaluations_take_their_part_of_the_time() -> None:
     """The more is evaluated on, the fewer evaluations and steps there are; a short run has one."""
-    made = [
+    plans = [
         make_plan(
             Request("write", "gpt", {"train.minutes": minutes}, SHAKESPEARE, known_machine("cpu2"), held=held)
         )
         for minutes, held in ((3, 0.0), (3, 0.1), (3, 1.0), (0.2, 1.0))
     ]
-    none, tenth, much, short = made
+    none, tenth, much, short = plans
     assert none.steps > tenth.steps > much.steps
-    assert all(plan.seconds() <= 60 * plan.get("train.minutes") for plan in made)
-    counts = [plan.steps / plan.settings["train.evaluate"] for plan in made]
+    assert all(plan.seconds() <= 60 * plan.get("train.minutes") for plan in plans)
+    counts = [plan.steps / plan.settings["train.evaluate"] for plan in plans]
     assert counts[1] > counts[2]
     assert short.settings["train.evaluate"] >= 0.6 * short.steps
 
@@ -201,10 +201,10 @@ def test_the_precision_is_chosen_once(
     written = recipe.read_file(tmp_path / "out" / "recipe.toml")["train"]
     assert (written["precision"], written["compile"]) == ("bf16", "off")
     monkeypatch.setattr(follow, "has_bf16", lambda device: pytest.fail("chosen again"))
-    seen = []
-    monkeypatch.setattr(torch, "autocast", lambda *how, enabled: seen.append(enabled) or nullcontext())
+    uses = []
+    monkeypatch.setattr(torch, "autocast", lambda *how, enabled: uses.append(enabled) or nullcontext())
     train("write", out=tmp_path / "out", resume=True, steps=2)
-    assert True in seen
+    assert True in uses
 
 
 def test_dry_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

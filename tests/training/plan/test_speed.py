@@ -79,9 +79,9 @@ def test_memory_kept_is_what_autograd_saves() -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         result = model.hidden(torch.zeros(2, 32, dtype=torch.long))
-    real = sum(n for key, n in saved.items() if key not in own)
+    saved_bytes = sum(n for key, n in saved.items() if key not in own)
     assert result.requires_grad
-    assert gpt_cost().activations * 64 == pytest.approx(real, rel=0.1)
+    assert gpt_cost().activations * 64 == pytest.approx(saved_bytes, rel=0.1)
 
 
 def test_time_grows_with_units_and_falls_with_processes() -> None:

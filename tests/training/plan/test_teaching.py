@@ -45,18 +45,20 @@ def test_teachers_are_planned(taught: tuple[str, Path], monkeypatch: pytest.Monk
     assert "30 s" in "\n".join(describe(slow))
     assert slow.steps < alone.steps
     assert alone.seconds() <= slow.seconds() <= 60
-    given = plan("translate", data, steps=10, teacher=teacher, machine="cpu2")  # nothing is cut short
-    assert given.seconds() > 40
+    by_steps = plan("translate", data, steps=10, teacher=teacher, machine="cpu2")  # nothing is cut short
+    assert by_steps.seconds() > 40
 
 
 def test_probabilities_cost_a_part_of_each_step(tmp_path: Path) -> None:
     data = write_data("classify-bert", tmp_path)
     tiny(data, tmp_path / "t", case="classify-bert", steps=1, model__context=16)
     alone = plan("classify", data, minutes=1, machine="cpu2")
-    made = plan("classify", data, minutes=1, machine="cpu2", teacher=tmp_path / "t")
-    assert made.cost.flops > made.request.teaching.flops > 0 == made.request.teaching.seconds
-    assert any("teacher reads every step" in line for line in describe(made))
-    assert made.settings["model.context"] == 16 < alone.settings["model.context"]
+    by_minutes = plan("classify", data, minutes=1, machine="cpu2", teacher=tmp_path / "t")
+    assert (
+        by_minutes.cost.flops > by_minutes.request.teaching.flops > 0 == by_minutes.request.teaching.seconds
+    )
+    assert any("teacher reads every step" in line for line in describe(by_minutes))
+    assert by_minutes.settings["model.context"] == 16 < alone.settings["model.context"]
 
 
 class StoppedError(Exception):
@@ -80,7 +82,7 @@ class Clock:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
+def built_trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     """The trainers that are made; none of them trains."""
     trainers: list[Trainer] = []
 
@@ -94,7 +96,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
 
 @pytest.mark.parametrize(("each", "answered"), slow_after(1, [(0.25, 33), (2.0, 15)]))
 def test_the_student_has_the_time_that_is_left(
-    taught: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: list[Trainer],
+    taught: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built_trainers: list[Trainer],
     each: float, answered: int,
 ) -> None:  # fmt: skip
     """All is answered if half of the time is enough; else other targets stay, also when it is resumed."""
@@ -107,15 +109,15 @@ def test_the_student_has_the_time_that_is_left(
             tiny(data, out, minutes=1, teacher=teacher, **settings, **more)
 
     start()
-    rows = len(seen[0].corpus.train)
+    rows = len(built_trainers[0].corpus.train)
     answers = read_answers(out, rows)
     assert rows == 33
     assert answered <= len(answers) == clock.asked <= answered + 2
     assert read_seconds(out) == pytest.approx(each * clock.asked)
-    assert seen[0].config.minutes == pytest.approx(1 - each * clock.asked / 60)
+    assert built_trainers[0].config.minutes == pytest.approx(1 - each * clock.asked / 60)
     assert "minutes = 1.0" in (out / "recipe.toml").read_text()
     start(resume=True)
     assert len(answers) == clock.asked  # nobody is asked again
-    assert seen[1].config.minutes == seen[0].config.minutes
-    assert seen[1].corpus.train.targets == seen[0].corpus.train.targets
-    assert any("no time" in note for note in seen[0].corpus.notes) == (len(answers) < rows)
+    assert built_trainers[1].config.minutes == built_trainers[0].config.minutes
+    assert built_trainers[1].corpus.train.targets == built_trainers[0].corpus.train.targets
+    assert any("no time" in note for note in built_trainers[0].corpus.notes) == (len(answers) < rows)
