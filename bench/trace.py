@@ -37,7 +37,7 @@ class Hookless(Attention):
         return self.out(fused_attention(q, k, v, None, None, True).transpose(1, 2).flatten(2))
 
 
-def make_model(sizes: dict[str, int]) -> tuple[Model, str]:
+def make_model(sizes: dict[str, Any]) -> tuple[Model, str]:
     """A GPT with random weights, and a text that fills its context."""
     letters, context = "abcdefghijklmnopqrstuvwxyz ", sizes["context"]
     tokenizer = train_tokenizer("char", [letters], 64, Write.specials)
@@ -90,7 +90,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    sizes = {"dim": options.dim, "heads": options.heads, "depth": options.depth, "context": options.length}
+    sizes: dict[str, Any] = {
+        "dim": options.dim,
+        "heads": options.heads,
+        "depth": options.depth,
+        "context": options.length,
+    }
     model, text = make_model(sizes)
     kinds = make_kinds(model, text)
     best = dict.fromkeys(kinds, float("inf"))

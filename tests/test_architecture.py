@@ -24,6 +24,7 @@ from helpers.imports import (
     picture,
     regard_imports,
 )
+from regard import models
 
 CORE = {"core", "models"}
 CORE_FILES = [path for path in FILES if package(module(path)) in CORE]
@@ -229,6 +230,33 @@ def test_models_and_tasks_have_types() -> None:
         and node.annotation.id == "Any"
     }
     assert untyped == UNTYPED
+
+
+LADDERS = {  # where the class of a model counts
+    "regard.convert.gguf.export",  # layouts of files, each of one family
+    "regard.convert.huggingface.export",
+    "regard.convert.huggingface.peft",
+    "regard.runs.foreign",
+    "regard.tasks.fill",  # ELECTRA and ELMo learn from other losses
+}
+
+
+def test_models_are_asked_what_they_declare() -> None:
+    """No `isinstance(model, GPT)`, which would refuse a new family."""
+    classes = {name for name in models.__all__ if isinstance(getattr(models, name), type)}
+
+    def names(node: ast.AST) -> set[str]:
+        return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & classes
+
+    ladders = set()
+    for path in FILES:
+        for node in nodes(path) if package(module(path)) not in CORE else ():
+            match node:
+                case ast.Call(func=ast.Name(id="isinstance"), args=[_, classinfo]) if names(classinfo):
+                    ladders.add(module(path))
+                case ast.Compare(left=ast.Call(func=ast.Name(id="type"))) if names(node):
+                    ladders.add(module(path))
+    assert ladders == LADDERS
 
 
 def test_public_names_exist() -> None:

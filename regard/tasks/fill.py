@@ -72,7 +72,7 @@ class Fill(MaskedTexts):
         """The loss, its parts of masked words and of the next sentence, how many of either were right, rows;
         and the part of replaced words, how many words were detected right, words."""
         loss, words, follows, hidden, yes_or_no, label, *replaced = self._losses(model, *batch)
-        bert = model.model if isinstance(model, Electra) else model
+        bert = cast("Bert | Elmo", without_head(model))
         right = (bert.logits(hidden).argmax(-1) == batch[-1]).sum()
         counts = label != IGNORED
         agreed = (yes_or_no.argmax(-1) == label).sum()
@@ -309,7 +309,7 @@ class Fill(MaskedTexts):
         if BLANK.search(text) or split_pair(text):
             super().run_once(model, text)
         else:
-            bert = model.model if isinstance(model, Electra) else model
+            bert = without_head(model)
             bert(*on_device(model, self.whole_text(text)))
 
     def outcome(self, result: Tensor, reading: Reading) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ Shapes: B batch, C channels, H height, W width, L classes.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -207,9 +207,9 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
 
     def reading(self, model: ModelWithHead, input: ImageSource | Tensor) -> Reading:
         args, _ = recorded_call(model, lambda: self.answers(model, Request([input])))
-        assert isinstance(model.model, ViT)
-        grid = model.model.grid(args[0])
-        first = ["class"] if model.model.first is not None else []
+        vit = cast(ViT, model.model)
+        grid = vit.grid(args[0])
+        first = ["class"] if vit.first is not None else []
         tokens = {"text": first + self.region_names(model, *grid), "label": list(self.labels)}
         return Reading(tokens=tokens, run=lambda: model(*args), pixels=self.pixels(input), grid=grid)
 
