@@ -51,12 +51,12 @@ def build_models() -> Iterator[tuple[str, Any]]:
         yield name, Captioner(config)
 
 
-def make_noisy(model: Any) -> Any:
+def make_noisy(model: Any, scale: float = 0.15) -> Any:
     """Weights with which answers differ and end at different lengths."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in model.parameters():
-            p.add_(0.15 * torch.randn(p.shape, generator=generator))
+            p.add_(scale * torch.randn(p.shape, generator=generator))
     return model.eval()
 
 

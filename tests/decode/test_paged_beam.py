@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from bench.equality import make_noisy
 
 from regard.decode import paged_beam, runners
 from regard.decode.paged_beam import top_tokens
@@ -18,12 +19,8 @@ SIZES: dict[str, Any] = {"vocab": VOCAB, "dim": 32, "heads": 4, "depth": 2, "con
 
 
 def build(model: Any) -> Any:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.2 * torch.randn(p.shape, generator=generator))
     runners.set_dtype(model, torch.float32)
-    return model.eval()
+    return make_noisy(model, 0.2)
 
 
 def make_rows(count: int, low: int, high: int) -> list[list[int]]:

@@ -1,11 +1,14 @@
 """The runner writes what `generate` writes plainly, whatever the company, the pages and the order."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from bench.equality import GPTS as COMPARED_GPTS
+from bench.equality import make_noisy
 from torch import nn
 
 from regard.cancel import make_cancellable
@@ -23,11 +26,7 @@ from regard.models.t5 import T5Config
 
 CONTEXT, VOCAB, ENDS = 70, 40, (3, 4, 5)
 SIZES: dict[str, Any] = {"vocab": VOCAB, "dim": 32, "heads": 4, "depth": 2, "context": CONTEXT}
-GPTS: dict[str, dict[str, Any]] = {
-    "llama": {"kv_heads": 2},
-    "gpt2": {"positions": "learned", "norm": "layer", "ffn": "gelu_tanh", "bias": True},
-    "alibi": {"positions": "alibi"},
-    "relative": {"positions": "relative"},
+GPTS: dict[str, dict[str, Any]] = COMPARED_GPTS | {
     "sliding window": {"sliding_window": 7},
     "qwen3": {"qk_norm": True, "head_dim": 16, "tied": False},
     "no positions": {"positions": "none", "ffn": "relu"},
@@ -48,13 +47,7 @@ OPTIONS = {
 }
 
 
-def noisy(model: Any) -> Any:
-    """Weights with which answers differ and end at different lengths."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.3 * torch.randn(p.shape, generator=generator))
-    return model.eval()
+noisy = partial(make_noisy, scale=0.3)
 
 
 def make_gpt(name: str) -> GPT:
