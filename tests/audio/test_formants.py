@@ -39,7 +39,7 @@ def test_voiced_and_unvoiced_sounds() -> None:
     assert (low - high).max() > 60
 
 
-def test_voices_are_told_apart_by_seed() -> None:
+def test_voices_differ_by_seed() -> None:
     recordings = speak_digits(3, voices=2, takes=2)
     assert [word for word, _, _ in recordings[::2]] == 2 * list(DIGITS)
     assert len({voice for _, voice, _ in recordings}) == 2

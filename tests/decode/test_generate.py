@@ -300,7 +300,7 @@ def test_what_is_read_of_sources():
     assert pad_rows([[1], [2]], cpu)[1] is None
 
 
-def test_the_source_counts_for_the_dice():
+def test_random_numbers_depend_on_the_source():
     """Different texts must not use the same random numbers."""
     model = Sourced()
     with torch.no_grad():
@@ -367,7 +367,7 @@ def test_greedy_with_sources_is_hugging_faces(options):
     assert len({tuple(text) for text in ours}) > 1
 
 
-# Manners
+# Side effects
 
 
 def test_training_mode_is_put_back_and_gradients_stay_on():

@@ -227,7 +227,7 @@ def test_log_probabilities_are_the_models() -> None:
             assert [i for i, _ in output.top] == row.topk(top).indices.tolist()
 
 
-def test_infinite_logits_are_told() -> None:
+def test_infinite_logits_are_reported() -> None:
     model = make_gpt("llama")
     with torch.no_grad():
         model.norm.weight.fill_(float("nan"))

@@ -26,7 +26,7 @@ def names(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
-def test_a_second_process_is_told_who_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_process_learns_who_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with held(0, tmp_path) as process:
         message = user_error(lambda: lock(tmp_path), tmp_path, f"pid {process.pid} on", "--out")
         assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", message)
@@ -37,7 +37,7 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == ""
 
 
-def test_a_second_start_in_this_process_is_told_too(tmp_path: Path) -> None:
+def test_a_second_start_in_this_process_learns_it_too(tmp_path: Path) -> None:
     with lock_folder(tmp_path, "--out"):
         user_error(lambda: lock(tmp_path), f"pid {os.getpid()} on")
         assert names(tmp_path) == [LOCK]

@@ -101,7 +101,7 @@ def test_a_body_that_comes_after_its_refusal_is_skipped(full, parsed):
         assert (statuses, bool(parsed)) == ([b"429", b"200"], True)
 
 
-def test_who_may_not_ask_is_not_told_that_the_server_is_full(full):
+def test_who_may_not_ask_does_not_learn_that_the_server_is_full(full):
     with connect(full) as connection:
         connection.sendall(LINE + HEAD + LENGTH + BODY)
         assert read_response(connection)[0] == 401

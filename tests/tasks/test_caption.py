@@ -204,7 +204,7 @@ def test_cached_is_uncached_and_batched_is_alone(table: str, decoder: str) -> No
             assert alone.score == (answer.score and pytest.approx(answer.score, rel=1e-4))
 
 
-def test_different_pictures_throw_different_dice(table: str) -> None:
+def test_different_pictures_draw_different_numbers(table: str) -> None:
     task, corpus = read(table)
     model, (one, two) = model_of(task), corpus.train.sources[:2]
     sampling = Sampling(max_new_tokens=11, seed=3)

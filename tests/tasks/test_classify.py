@@ -449,7 +449,7 @@ def test_the_likeliest_come_first(task):
     assert asked[:2] == [a.text for a in answers]
 
 
-def test_scores_are_told_as_they_were_given(letters):
+def test_scores_are_answered_on_the_scale_of_the_data(letters):
     task = classify_task(letters, low=2.0, high=5.0)
     model = build(task)
     with torch.no_grad():

@@ -215,7 +215,7 @@ def test_held_out_data_that_are_given(tmp_path):
     assert (len(nothing.train), nothing.valid) == (3, None)
 
 
-def test_what_was_dropped_is_told(tmp_path):
+def test_what_was_dropped_is_reported(tmp_path):
     long = "a" * CONTEXT
     odd = [*PAIRS[:5], ("a", ""), (long, "x"), ("a", long), (long[1:], long[1:])]
     paths = [written(tmp_path / "a.tsv", odd), written(tmp_path / "b.tsv", [*PAIRS, (long, "x")])]

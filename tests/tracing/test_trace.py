@@ -53,7 +53,7 @@ def test_the_fast_path_says_the_same(kind: str) -> None:
     assert all(t[name].device.type == "cpu" and not t[name].requires_grad for name in t)
 
 
-def test_an_open_path_that_is_not_the_fast_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_path_that_is_not_the_fast_one_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     model, input = model_and_input("gpt-grouped")
     monkeypatch.setattr("regard.core.attention.masked_softmax", lambda scores: 0.9 * scores.softmax(-1))
     wrong = trace(model, input)

@@ -308,7 +308,7 @@ def test_what_processes_draw_is_drawn_again_after_a_resume(both, parallel):
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_mend_as_one(both, one, exact, parallel):
+def test_two_processes_roll_back_as_one(both, one, exact, parallel):
     """Also where each has only a part of the weights."""
     alone, out = one(both[1]["write"], ROLLBACK), both[0] / f"rollback-{parallel}"
     assert len(notices(alone)) >= 1

@@ -106,7 +106,7 @@ def test_a_loss_that_rises_before_the_first_checkpoint():
     assert guard.factor(0) < guard.factor(50) < guard.factor(99) == 0.25
 
 
-def test_a_gradient_that_is_not_finite_is_mended_a_few_times():
+def test_a_gradient_that_is_not_finite_leads_back_a_few_times():
     guard, _ = make()
     for n in range(1, 1 + MAX_ROLLBACKS):
         rollback = guard.see_gradient(7, math.nan, 0.1)
@@ -334,7 +334,7 @@ def test_a_rate_far_too_high_ends_with_a_good_model(hot, text, tmp_path):
 @pytest.mark.parametrize(
     ("steps", "how"), [([30, 50, 50, 90], signal.SIGTERM), ([70, 180, 20], None)], ids=["signal", "crash"]
 )
-def test_a_run_that_is_stopped_while_it_is_mended(hot, text, tmp_path, steps, how):
+def test_a_run_that_is_stopped_while_it_goes_back(hot, text, tmp_path, steps, how):
     """At the n-th step that is taken each time: before going back, soon after it, and in the second half."""
 
     class Died(Exception):
@@ -382,7 +382,7 @@ def test_it_goes_back_to_a_checkpoint(text, tmp_path, monkeypatch):
         assert all(t.isfinite().all() for t in load_file(path).values()), path
 
 
-def test_a_run_that_cannot_be_mended_keeps_its_checkpoints(text, tmp_path, monkeypatch):
+def test_a_run_that_cannot_be_rescued_keeps_its_checkpoints(text, tmp_path, monkeypatch):
     """Each time that it went back to the start, it failed before anything was saved again."""
     short = SHORT | {"steps": 6, "train__save": 2, "train__evaluate": 3}
     tiny(text, out := tmp_path / "out", **short)

@@ -398,7 +398,7 @@ def test_training_in_a_thread(text, tmp_path):
 
 @pytest.mark.parametrize("log", [1, 1000])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_rate_far_too_high_is_told_and_nothing_spoilt_is_kept(text, tmp_path, log, optimizer):
+def test_a_rate_far_too_high_is_reported_and_nothing_spoilt_is_kept(text, tmp_path, log, optimizer):
     """Also in steps that are not logged."""
     out = tmp_path / "out"
     settings = {"train__evaluate": 3, "train__save": 1, "train__log": log, "train__warmup": 0}
@@ -506,7 +506,7 @@ def test_without_tuning_all_is_as_it_was(text, tmp_path):
     same(tmp_path / "plain", tmp_path / "told")
 
 
-def test_how_much_learns_is_told(text, tmp_path):
+def test_how_much_learns_is_reported(text, tmp_path):
     tiny(text, tmp_path / "all", steps=1)
     assert "trained" not in (tmp_path / "all" / "README.md").read_text()
     tiny(text, tmp_path / "few", steps=1, train__freeze=2)

@@ -112,7 +112,7 @@ def test_only_steps_that_are_there_can_be_named(opened):
     tab.wrong.clear()  # the browser's own word on a status of 400
 
 
-def test_nothing_to_replay_is_told(tab, folder, tmp_path):
+def test_nothing_to_replay_is_reported(tab, folder, tmp_path):
     shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns(CHECKPOINTS))
     model = regard.load(tmp_path / "run", "cpu")
     with serve_session(Session(model, WORDS)) as server:
