@@ -121,6 +121,28 @@ def test_core_is_an_evening_read() -> None:
     assert sum(lines.values()) <= LINES, lines
 
 
+LONG_FUNCTIONS = {  # with a reason
+    "_attention_kernel",  # Triton kernels are one function each
+    "_linear_kernel",
+    "__post_init__",  # of `Sampling`: one check for each option
+    "search_by_runner",  # beam search, whose steps share all their state
+    "beam_search",
+}
+
+
+def test_files_and_functions_are_short() -> None:
+    """At most 400 lines a file and 60 a function."""
+    assert [module(path) for path in FILES if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    long = {
+        node.name
+        for path in FILES
+        for node in nodes(path)
+        if isinstance(node, functions) and (node.end_lineno or 0) - node.lineno >= 60
+    }
+    assert long <= LONG_FUNCTIONS
+
+
 def pickles_of(path: Path) -> list[str]:
     """The places of a file that could read or write a pickle."""
     modules = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
