@@ -29,7 +29,8 @@ def test_loading_a_run_imports_no_compiler() -> None:
     code = (
         "import sys, regard\n"
         f"models = [regard.load(run, 'cpu').model for run in {runs}]\n"
-        f"models += [regard.load({runs[0]!r}, 'cpu', dtype).model for dtype in ('bfloat16', 'int8', 'int4')]\n"
+        "dtypes = 'bfloat16', 'int8', 'int4'\n"
+        f"models += [regard.load({runs[0]!r}, 'cpu', dtype).model for dtype in dtypes]\n"
         "tensors = [t for m in models for t in (*m.parameters(), *m.buffers())]\n"
         "print(len(models), any(t.is_meta for t in tensors))\n"
         "from regard.convert.huggingface.family import build_empty\n"  # with a context as today's models have
