@@ -29,11 +29,15 @@ def test_loading_a_run_imports_no_compiler() -> None:
     code = (
         "import sys, regard\n"
         f"models = [regard.load(run, 'cpu').model for run in {runs}]\n"
+        "dtypes = 'bfloat16', 'int8', 'int4'\n"
+        f"models += [regard.load({runs[0]!r}, 'cpu', dtype).model for dtype in dtypes]\n"
         "tensors = [t for m in models for t in (*m.parameters(), *m.buffers())]\n"
         "print(len(models), any(t.is_meta for t in tensors))\n"
+        "from regard.convert.huggingface.family import build_empty\n"  # with a context as today's models have
+        "build_empty(lambda: regard.GPT(regard.GPTConfig(vocab=11, dim=8, heads=2, context=9000)), {})\n"
         "print([m for m in ('torch._dynamo', 'sympy') if m in sys.modules])"
     )
-    assert python(code) == f"{len(runs)} False\n[]\n"
+    assert python(code) == f"{len(runs) + 3} False\n[]\n"
 
 
 def test_asking_imports_what_it_needs() -> None:

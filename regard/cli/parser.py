@@ -24,7 +24,7 @@ ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to
     "min_p": NUMBER | {"help": "sample from tokens at least X times as likely as the most likely one"},
     "repetition_penalty": NUMBER | {"help": "above 1 makes tokens less likely that are already in the text"},
     "no_repeat_ngram_size": INTEGER | {"help": "never generate the same N tokens twice"},
-    "prompt_lookup_num_tokens": INTEGER | {"help": "on a GPU, guess N tokens from the text so far: faster"},
+    "prompt_lookup_num_tokens": INTEGER | {"help": "guess N tokens from the text so far: faster"},
     "num_beams": INTEGER | {"help": "beam search with N beams"},
     "length_penalty": NUMBER | {"help": "for beam search; above 0 prefers longer answers"},
     "num_return_sequences": INTEGER | {"help": "return N answers to each input"},

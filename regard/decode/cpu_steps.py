@@ -32,7 +32,7 @@ def speed_up(model: object, state: object) -> None:
         return
     if torch.is_grad_enabled() or next(model.parameters()).device.type != "cpu" or is_observed(model):
         return
-    if (decoder := find_decoder(model)) is not None and all(map(attends_plainly, decoder)):
+    if (decoder := find_decoder(model)) is not None and all(map(attends_backwards, decoder)):
         state.layers = [RoomyKVCache(layer.kv) for layer in state.layers]
         state.run = partial(CPUStack(decoder).run, state)
 
@@ -72,6 +72,12 @@ class RoomyKVCache(KVCache):
         self._kv = keys.narrow(2, 0, S), values.narrow(2, 0, S)
         return self._kv
 
+    def remove(self, count: int) -> None:
+        """Forget the last positions; their room stays."""
+        if self._kv is not None and count:
+            S = self.length - count
+            self._kv = self._kv[0].narrow(2, 0, S), self._kv[1].narrow(2, 0, S)
+
 
 def make_room(x: Tensor, S: int) -> Tensor:
     """A copy of x (B, G, past, d) with room for S positions and for more."""
@@ -81,10 +87,10 @@ def make_room(x: Tensor, S: int) -> Tensor:
     return room
 
 
-def attends_plainly(block: nn.Module) -> bool:
-    """Whether a block attends to all earlier tokens, by queries and keys that have no norm."""
+def attends_backwards(block: nn.Module) -> bool:
+    """Whether a block attends to all earlier tokens, or to the last ones of them."""
     attentions = [m for m in block.modules() if isinstance(m, Attention)]
-    return all(a.window is None and isinstance(a.q_norm, nn.Identity) for a in attentions)
+    return all(a.window is None or not a.globals for a in attentions)
 
 
 class CPUStack:
@@ -143,14 +149,19 @@ class SelfAttention(Branch):
         attn: Attention = residual.f
         self.heads, self.kv_heads = attn.heads, attn.kv_heads
         self.qkv, self.out = products(attn.q, attn.k, attn.v), products(attn.out)
+        self.q_norm, self.k_norm = attn.q_norm.forward, attn.k_norm.forward
+        self.last = None if attn.window is None else attn.window + 1  # positions that it attends to
 
     def __call__(self, x: Tensor, cache: RoomyKVCache, rotary: Rotation | None, mask: Mask) -> Tensor:
         B = len(x)
         q, k, v = self.qkv(self.norm(x))
-        q, k = q.view(B, self.heads, 1, -1), k.view(B, self.kv_heads, 1, -1)
+        q, k = self.q_norm(q.view(B, self.heads, 1, -1)), self.k_norm(k.view(B, self.kv_heads, 1, -1))
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
         keys, values = cache.append(k, v.view(B, self.kv_heads, 1, -1))
+        if self.last is not None:
+            keys, values = keys[:, :, -self.last :], values[:, :, -self.last :]
+            mask = None if mask is None else mask[..., -self.last :]
         y = F.scaled_dot_product_attention(
             q, keys, values, mask, enable_gqa=self.heads != self.kv_heads
         )  # (B, H, 1, d)

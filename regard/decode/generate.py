@@ -18,6 +18,7 @@ import torch
 
 from regard.cancel import check_cancelled
 from regard.decode.buffers import Text
+from regard.decode.lookup import Guesses
 from regard.decode.prompts import Source, Writer, fit_context, read_rows, source_key
 from regard.decode.runner import Runner
 from regard.decode.runners import borrow_runner
@@ -137,11 +138,12 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
     device, context = next(model.parameters()).device, model.config.context
     live = list(range(len(texts)))  # the unfinished rows: row b of the batch is texts[live[b]]
     state, length = None, context  # length: of the longest window in the state, padding included
+    guesses: Guesses | None = None
     training = [m for m in model.modules() if m.training]
     for m in training:
         m.training = False
     try:
-        for _ in range(max_steps if live else 0):
+        for step in range(max_steps if live else 0):
             windows = [fit_context(texts[row], context) for row in live]
             live_sources = None if sources is None else [sources[row] for row in live]
             if not cached:
@@ -150,6 +152,11 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
             elif length == context:  # nothing is read yet, or the longest row is full
                 logits, state = read_rows(model, windows, live_sources)
                 length = max(map(len, windows))
+                if sampling.prompt_lookup_num_tokens and len(texts) == 1 and Guesses.suit(state):
+                    guesses = Guesses(model, state, sampling.prompt_lookup_num_tokens)
+            elif guesses is not None:
+                logits = guesses.step(windows[0], min(context - length, max_steps - step) - 1)
+                length += 1
             else:
                 last = torch.tensor([w[-1:] for w in windows], device=device)  # (B, 1)
                 logits, state = model.step(last, state)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from regard.decode.blocks import find_decoder
 from regard.decode.buffers import DRAWS, Kind, Text, joint_kind
+from regard.decode.lookup import guess_next
 from regard.decode.pages import PagePool
 from regard.decode.prompts import Source, fit_context
 from regard.decode.sampling import Sampling, choose
@@ -308,8 +309,7 @@ class Runner:
             outputs.append(self._output(text, tokens[i], chosen[i], pairs))
         return outputs
 
-    # Prompt-lookup decoding, Saxena 2023: what followed the last words before is a guess at what follows now.
-    # Guesses are rows of the same step; those that turn out right are as many steps at once.
+    # Guesses (see lookup.py) are rows of the same step; those that turn out right are as many steps at once.
 
     def _step_with_guesses(self, texts: Sequence[Text]) -> list[Output]:
         guesses = [self._guess(text) for text in texts]
@@ -342,16 +342,4 @@ class Runner:
         room = min(len(text.pages) * PAGE, self.context) - text.cached - 1
         left = min(text.limit - text.steps - 1, DRAWS - 1 - text.steps % DRAWS, room)
         count = min(text.sampling.prompt_lookup_num_tokens, left)
-        ids = np.array(text.ids)
-        for n in (3, 2) if count > 0 else ():
-            tail = ids[len(ids) - n :]
-            if len(ids) > n:
-                windows = np.lib.stride_tricks.sliding_window_view(ids[:-1], n)
-                places = np.flatnonzero((windows == tail).all(1))
-                if len(places):
-                    enough = places[
-                        places + n + count <= len(ids)
-                    ]  # the latest with so many tokens behind it
-                    begin = (enough[-1] if len(enough) else places[0]) + n
-                    return [int(i) for i in ids[begin : begin + count]]
-        return []
+        return guess_next(text.ids, count)

@@ -45,7 +45,7 @@ class Sampling:
     num_beams: int = 1  # more than 1: beam search, without sampling
     length_penalty: float = 1.0  # of beam search: above 0 favours long answers, below 0 short ones
     suppress_tokens: Sequence[int] = ()  # tokens that are never generated
-    prompt_lookup_num_tokens: int = 0  # on a GPU: guesses from the text so far, checked at once; 0 is off
+    prompt_lookup_num_tokens: int = 0  # guesses from the text so far, checked at once; 0 is off
     # Rules of a row, see `RowRules`; not for beam search
     frequency_penalty: float = 0.0  # OpenAI's: subtracted from a logit for each time the row has the token
     presence_penalty: float = 0.0  # OpenAI's: subtracted once

@@ -92,8 +92,12 @@ class SmallWeight(Tensor):
         if func is F.embedding:
             return args[1].rows(args[0])
         name = getattr(func, "__name__", "")
+        if name == "detach" or (name == "to" and stays(args[0], *args[1:], **kwargs)):
+            return args[0]  # without asking the dispatcher, for which torch imports much of itself
+        if func is torch._has_compatible_shallow_copy_type:
+            return False  # a module's parameter is replaced, not filled
         plain = func.__self__.__name__ in PLAIN if name == "__get__" else name in METHODS
-        if plain or name == "detach":
+        if plain:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         return func(*map(dequantized, args), **{k: dequantized(v) for k, v in kwargs.items()})
@@ -103,6 +107,12 @@ class SmallWeight(Tensor):
         if func is torch.ops.aten.detach.default:
             return args[0]
         return func(*map(dequantized, args), **{k: dequantized(v) for k, v in (kwargs or {}).items()})
+
+
+def stays(W: Tensor, *args: Any, **kwargs: Any) -> bool:
+    """Whether `W.to(...)` is W: moving a module to where it is must not make its weights large."""
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    return device in (None, W.device) and dtype in (None, W.dtype)
 
 
 def dequantized(value: Any) -> Any:
@@ -140,7 +150,8 @@ class Int8Weight(SmallWeight):
     A row of an input becomes two rows of eight bits, of which the second has what the first leaves: a single
     large number in a row, as language models have them, would take all the bits from the others. Reading the
     weights takes the time, and they are read once for both. Sums of integers are exact.
-    The parts are integers (N, K) and scales (N,): W = scale · integers.
+    The parts are integers (N, K) and scales (N,): W = scale · integers. An embedding that is also the output
+    layer stays unpacked, so that there is one copy of it.
     """
 
     name = "int8"
@@ -160,10 +171,11 @@ class Int8Weight(SmallWeight):
         return torch.cat([high, low]), largest
 
     def product(self, prepared: tuple[Tensor, Tensor], bias: Tensor | None = None) -> Tensor:
-        if self.packed is None:
-            self.packed = pack_int8(*self.parts)
         rows, largest = prepared
-        both = multiply_int8(rows, self.packed).view(2, len(largest), -1)
+        if self.packed is None and not HAS_UNPACKED:
+            self.packed = pack_int8(*self.parts)
+        y = multiply_unpacked(rows, *self.parts) if self.packed is None else multiply_int8(rows, self.packed)
+        both = y.view(2, len(largest), -1)
         y = both[0].addcmul_(both[1], COARSER).mul_(largest / LEVEL)
         return y if bias is None else y.add_(bias)
 
@@ -262,6 +274,7 @@ def has_op(path: str) -> bool:
 
 INT8 = "quantized.linear_with_input_q_dq_qweight_dq_output_fp32"
 HAS_INT8 = has_op(INT8) and "fbgemm" in torch.backends.quantized.supported_engines
+HAS_UNPACKED = HAS_INT8 and has_op("aten._int_mm")
 HAS_INT4 = has_op("aten._weight_int4pack_mm_for_cpu")
 # Without VNNI the kernel adds pairs of products in 16 bits, which have room for seven bits of the input only.
 LEVELS = 127 if getattr(torch.cpu, "_is_vnni_supported", bool)() else 63
@@ -300,6 +313,14 @@ def multiply_int8_plainly(x: Tensor, packed: tuple[Tensor, Tensor]) -> Tensor:
 def multiply_int8_fast(x: Tensor, packed: Any) -> Tensor:
     y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(x, 1.0, LEVELS + 1, packed)
     return y
+
+
+def multiply_unpacked(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
+    """x Wᵀ of such inputs, slower than packed ones, but without a second copy of the integers."""
+    x, W = x.round().to(torch.int8), q.t()
+    few = len(x) <= 2  # a row at a time is faster then
+    y = torch.cat([torch._int_mm(row, W) for row in x.split(1)]) if few else torch._int_mm(x, W)
+    return y.float().mul_(scale)
 
 
 def pack_int4(q: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,6 +52,33 @@ def test_rows(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", WEIGHTS)
+def test_a_layer_stays_small_where_it_is(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`to` is called for every model that is loaded; it must not write float32 numbers into memory."""
+    kind, layer, x = WEIGHTS[dtype], nn.Linear(K, N), normal(3, K)
+    layer.weight = nn.Parameter(kind.from_float(normal(N, K)), requires_grad=False)
+    expected = layer(x)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "dequantize", None)
+        for moved in layer.to("cpu"), layer.to(torch.float32):
+            assert isinstance(moved.weight, kind)
+            assert torch.equal(moved(x), expected)
+    assert type(layer.weight.to(torch.float64)) is torch.Tensor
+
+
+@pytest.mark.skipif(not weights.HAS_UNPACKED, reason="this torch has no product of unpacked integers")
+def test_an_output_layer_with_rows_has_one_copy() -> None:
+    weight, x = Int8Weight.from_float(normal(N, K)), normal(5, K)
+    assert weight.packed is None
+    y = F.linear(x, weight)
+    assert weight.packed is None
+    packed = copy.copy(weight.parts)
+    weight.pack()
+    assert not weight.parts
+    assert torch.equal(F.linear(x, weight), y)
+    assert torch.equal(F.linear(x[:1], weight), F.linear(x[:1], Int8Weight(*packed)))
+
+
+@pytest.mark.parametrize("dtype", WEIGHTS)
 def test_torch_sees_a_parameter_in_float32(dtype: str) -> None:
     layer = nn.Linear(K, N)
     layer.weight = nn.Parameter(WEIGHTS[dtype].from_float(normal(N, K)), requires_grad=False)

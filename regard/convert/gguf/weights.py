@@ -21,8 +21,12 @@ def read_weight(file: Gguf, name: str) -> Tensor:
     rows, K = file.read_raw(name).reshape(shape[0], -1), shape[1]
     small = read_int4 if kind.name in FOUR_BITS else read_int8
     step = max(1, CHUNK * 256 // K)
-    chunks = [small(file, name, rows[i : i + step], K) for i in range(0, len(rows), step)]
-    parts = [torch.cat(part) for part in zip(*(chunk.parts for chunk in chunks), strict=True)]
+    parts: list[Tensor] = []
+    for i in range(0, len(rows), step):
+        chunk = small(file, name, rows[i : i + step], K).parts
+        parts = parts or [part.new_empty(len(rows), *part.shape[1:]) for part in chunk]
+        for whole, part in zip(parts, chunk, strict=True):
+            whole[i : i + step] = part
     return (Int4Weight if small is read_int4 else Int8Weight)(*parts)
 
 

@@ -4,8 +4,9 @@ A table maps our names to theirs, with * for a layer's number, and without `.wei
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -79,27 +80,31 @@ def their_name(names: dict[str, str], ours: str) -> str:
 class EmptyWeights(TorchFunctionMode):
     """Make new parameters without memory, since a file's weights replace them: this saves the time to
     initialise them and half of the memory. Buffers, such as tables of positions, are computed as usual;
-    raises LongTableError for one with more than `longest` rows or columns."""
+    raises ValueError for a table of more than `largest` numbers."""
 
-    def __init__(self, longest: float = math.inf) -> None:
+    def __init__(self, largest: float = math.inf) -> None:
         super().__init__()
-        self.longest = longest
+        self.largest = largest
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in (torch.empty, torch.zeros, torch.ones):
             kwargs = kwargs | {"device": "meta"}
-        elif func is torch.arange and max(args) > self.longest:
-            raise LongTableError
         elif (
             func.__name__ in ("normal_", "uniform_") and (t := args[0] if args else kwargs["tensor"]).is_meta
         ):
             return t  # torch imports its compiler, which takes a second, to draw no numbers
+        shapes = [t.shape for t in args if isinstance(t, Tensor) and not t.is_meta]
+        if len(shapes) > 1 and product_size(func, shapes) > self.largest:
+            raise ValueError("the tables of positions are larger than the weights; make the context shorter")
         return func(*args, **kwargs)
 
 
-class LongTableError(Exception):
-    """A table may need much memory."""
+def product_size(func: Any, shapes: Sequence[Sequence[int]]) -> int:
+    """The numbers of an outer product, or of an operation on tensors that are expanded to one shape."""
+    if func is torch.outer:
+        return math.prod(map(math.prod, shapes))
+    return math.prod(map(max, zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)))
 
 
 def build_empty(build: Callable[[], nn.Module], state: Tensors) -> nn.Module:
@@ -107,15 +112,7 @@ def build_empty(build: Callable[[], nn.Module], state: Tensors) -> nn.Module:
 
     Raises ValueError if a long context needs larger tables than a file has weights, which takes memory.
     """
-    try:
-        with EmptyWeights(longest=math.isqrt(MAX_TABLES // 2)):  # one for an encoder, one for a decoder
-            return build()
-    except LongTableError:  # it is measured first, which takes torch a second
-        with torch.device("meta"):
-            tables = sum(t.numel() for t in build().buffers())
-    if tables > max(MAX_TABLES, sum(t.numel() for t in state.values())):
-        raise ValueError("the tables of positions are larger than the weights; make the context shorter")
-    with EmptyWeights():
+    with EmptyWeights(largest=max(MAX_TABLES, sum(t.numel() for t in state.values())) // 2):  # sin and cos
         return build()
 
 

@@ -20,7 +20,8 @@ def wants_bf16(request: Request) -> bool:
     up, not multiplied, and the built-in data have settings that were measured in float32."""
     measured = request.facts.built_in and request.minutes is None
     by_hand = request.by_hand.get("train.precision") is not None
-    return request.bf16 and not by_hand and not measured and request.task != "words"
+    narrow = request.by_hand.get("model.dim", NARROWEST) < NARROWEST
+    return request.bf16 and not (by_hand or narrow or measured) and request.task != "words"
 
 
 def use_bf16(request: Request) -> Request:

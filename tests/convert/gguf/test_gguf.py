@@ -29,7 +29,7 @@ from regard.convert.gguf.reader import Gguf
 from regard.convert.gguf.tokenizer import LLAMA_PATTERN
 from regard.convert.gguf.weights import read_weight
 from regard.quantize.model import is_quantized
-from regard.quantize.weights import Int4Weight, Int8Weight
+from regard.quantize.weights import Int4Weight, Int8Weight, SmallWeight
 
 TEXT = "The quick brown fox jumps over the lazy dog. It's 12345 times quicker, isn't it?\n\n\tAh - so it is! "
 CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>"
@@ -215,6 +215,22 @@ def test_blocks_stay_small(tmp_path, quant):
     assert (weight.dequantize() - exact).norm() < 0.01 * exact.norm()
     size = sum(part.nbytes for part in weight.parts)
     assert size < len(content[2]) * (1.12 if quant in (2, 3, 8, 12) else 1.5)
+
+
+def test_a_model_in_few_bits_stays_so(tmp_path, llama_parts, monkeypatch):
+    """Loading and answering write no weight in float32, and none of the integers twice."""
+    metadata, tensors = llama_parts
+    rng = np.random.default_rng(7)
+    small = {name: numbers(t[0], 8, rng) if len(t[0]) == 2 else t for name, t in tensors.items()}
+    path = write(tmp_path / "a.gguf", metadata, small)
+    monkeypatch.setattr(SmallWeight, "dequantize", None)
+    monkeypatch.setattr(Int8Weight, "dequantize", None)
+    model = regard.load(path, "cpu").model
+    assert model.head is None
+    model(torch.tensor([[1, 2, 3]]))
+    weights = [p for p in model.parameters() if isinstance(p, Int8Weight)]
+    assert len(weights) > 7
+    assert [w.packed is None for w in weights] == [bool(w.parts) for w in weights]
 
 
 def test_llama3_positions(tmp_path, llama_parts):

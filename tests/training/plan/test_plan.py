@@ -262,6 +262,12 @@ def test_bf16_on_a_processor_that_has_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert chosen("write", SHAKESPEARE, bf16=False, minutes=10) == (None, None)
     narrow = {"model.dim": 32, "model.heads": 2}
     assert chosen("write", SHAKESPEARE, minutes=10, **narrow) == (None, None)
+    by_hand, cpu2 = {"train.minutes": 10, **narrow}, known_machine("cpu2")
+    steps = {
+        make_plan(Request("write", "gpt", by_hand, SHAKESPEARE, cpu2, bf16=bf16)).steps
+        for bf16 in (True, False)
+    }
+    assert len(steps) == 1  # the speed of bf16 is not counted on
     assert chosen("write", replace(SHAKESPEARE, built_in=True), steps=50) == (None, None)
 
 
