@@ -62,6 +62,8 @@ class Text:
         by_text = s.repetition_penalty != 1 or s.no_repeat_ngram_size or len(s.suppress_tokens) > SUPPRESSED
         # Whether the next token depends on the text so far, or more than its probability is asked for
         self.on_host = bool(by_text or self.top_logprobs or self.rules is not None)
+        # Whether steps go on with it by themselves: the host neither chooses its tokens nor guesses at them
+        self.advances = not (self.on_host or s.prompt_lookup_num_tokens)
         self.sampled = s.temperature >= GREEDY
         filtered = self.sampled and bool(s.top_k or s.top_p < 1 or s.min_p)
         self.kind = Kind(filtered, bool(s.suppress_tokens))
@@ -96,12 +98,12 @@ class Buffers:
         target.index_copy_(dim, self.send(np.array(slots)), self.send(values))
 
     def place(self, texts: Sequence[Text]) -> None:
-        """Texts whose prompts are read begin with the next step."""
+        """Texts whose prompts are read begin with the next step; of others, the host sends every row."""
         numbers = np.zeros((FIELDS, len(texts)), np.int32)
         floats = numbers.view(np.float32)
         for i, t in enumerate(texts):
             s = t.sampling
-            numbers[:3, i] = t.ids[t.begin + t.cached], t.cached, t.steps
+            numbers[:3, i] = t.ids[t.begin + t.cached], t.cached if t.advances else -1, t.steps
             numbers[4, i] = min(s.top_k, 2**31 - 1)
             floats[3, i], floats[5, i], floats[6, i] = s.temperature, s.top_p, s.min_p
         self.write(self.numbers, 1, [t.slot or 0 for t in texts], numbers)

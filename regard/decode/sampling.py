@@ -250,15 +250,16 @@ class RowRules:
             return processed
         try:
             self.grammar = self.grammar or self.sampling.grammar.start(self.ends, self.limit)
-            banned = torch.from_numpy(~self.grammar.allowed()).to(logits.device)
+            allowed = self.grammar.allowed()
         except UserError as error:
             self.error = error
             return processed
-        if banned.all():
+        if not allowed.any():
             self.error = UserError("the model has no token that the schema or grammar allows here")
             return processed
+        banned = torch.from_numpy(~allowed).to(logits.device)
         left = processed.masked_fill(banned, -math.inf)
-        return logits.masked_fill(banned, -math.inf) if left.isneginf().all() else left
+        return torch.where(left.isneginf().all(), logits.masked_fill(banned, -math.inf), left)
 
     def process(self, logits: Tensor, text: Sequence[int]) -> Tensor:
         """The logits (V,) of the next token."""

@@ -163,36 +163,26 @@ class Steps:
         def step() -> Tensor:
             b, numbers = self.buffers, self.buffers.numbers[:, :R]
             uniform = b.draws[self.first_slots[:R], numbers[2] % DRAWS]
-            result = self.choose(self._logits(R), numbers, uniform, b.suppressed[:R], kind)
+            source = b.source_tables[:R], b.source_lengths[:R]
+            rows = Rows(numbers[1], numbers[1] + 1, b.tables[:R], *source, distinct=True)
+            logits = self.output_logits(self.hidden(numbers[0], rows))
+            result = self.choose(logits, numbers, uniform, b.suppressed[:R], kind)
             torch.clamp(result[0], min=0, out=numbers[0])
-            self._advance(R)
+            numbers[1:3].add_(numbers[1] >= 0)  # the slots that are used advance
             return result
 
         result: Tensor = self.replay(("generate", R, kind), step)
         return result
 
-    def logits(self, R: int) -> Tensor:
-        """The logits (R, V) of the first R slots, whose next tokens the host chooses."""
+    def logits(self, rows: np.ndarray, R: int) -> Tensor:
+        """The logits (R, V) after up to R tokens (3, R) of as many texts: their ids, positions and slots."""
+        numbers = self._send_rows(rows, R)
 
         def step() -> Tensor:
-            logits = self._logits(R)
-            self._advance(R)
-            return logits
+            return self.output_logits(self._hidden_of_slots(*numbers, distinct=True))
 
         result: Tensor = self.replay(("logits", R), step)
         return result
-
-    def _logits(self, R: int) -> Tensor:
-        b = self.buffers
-        positions = b.numbers[1, :R]
-        source = b.source_tables[:R], b.source_lengths[:R]
-        rows = Rows(positions, positions + 1, b.tables[:R], *source, distinct=True)
-        return self.output_logits(self.hidden(b.numbers[0, :R], rows))
-
-    def _advance(self, R: int) -> None:
-        """Positions and steps of the slots that are used."""
-        advanced = self.buffers.numbers[1:3, :R]
-        advanced.add_(advanced[0] >= 0)
 
     def read(self, rows: np.ndarray, R: int) -> None:
         """Write the keys and values of up to R tokens (3, R): their ids, positions and slots."""
@@ -214,10 +204,12 @@ class Steps:
         result: Tensor = self.replay(("check", R, kind), step)
         return result
 
-    def _hidden_of_slots(self, ids: Tensor, positions: Tensor, slots: Tensor) -> Tensor:
+    def _hidden_of_slots(
+        self, ids: Tensor, positions: Tensor, slots: Tensor, distinct: bool = False
+    ) -> Tensor:
         b = self.buffers
         source = b.source_tables[slots], b.source_lengths[slots]
-        return self.hidden(ids, Rows(positions, positions + 1, b.tables[slots], *source, distinct=False))
+        return self.hidden(ids, Rows(positions, positions + 1, b.tables[slots], *source, distinct))
 
     def _send_rows(self, rows: np.ndarray, R: int) -> Tensor:
         """Rows in a tensor that graphs read, filled up with unused ones."""
