@@ -5,12 +5,14 @@ Shapes: S slots (places for texts), R rows, N pages of a text, M pages of a sour
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.decode.filters import Filter
 from regard.decode.prompts import Source
 from regard.decode.sampling import GREEDY, LEVELS, RowRules, Sampling
 
@@ -22,14 +24,15 @@ FIELDS = 7  # of a slot: id, position, steps, temperature, top_k, top_p, min_p
 class Kind(NamedTuple):
     """How tokens are chosen, for which a step has operations of its own."""
 
-    filtered: bool = False  # from some tokens only: top_k, top_p, min_p
+    filtered: Filter | None = None  # from some tokens only: top_k, top_p, min_p
     suppressed: bool = False  # some tokens never
 
 
 def joint_kind(texts: Sequence["Text"]) -> Kind:
     """The kind of a step with these texts."""
     kinds = [text.kind for text in texts]
-    return Kind(any(kind.filtered for kind in kinds), any(kind.suppressed for kind in kinds))
+    filters = [kind.filtered for kind in kinds if kind.filtered]
+    return Kind(reduce(Filter.join, filters) if filters else None, any(kind.suppressed for kind in kinds))
 
 
 @dataclass(eq=False)
@@ -65,7 +68,7 @@ class Text:
         # Whether steps go on with it by themselves: the host neither chooses its tokens nor guesses at them
         self.advances = not (self.on_host or s.prompt_lookup_num_tokens)
         self.sampled = s.temperature >= GREEDY
-        filtered = self.sampled and bool(s.top_k or s.top_p < 1 or s.min_p)
+        filtered = Filter.of(s.top_k, s.top_p) if self.sampled and s.is_filtered else None
         self.kind = Kind(filtered, bool(s.suppress_tokens))
 
     def uniform(self, step: int) -> np.ndarray:

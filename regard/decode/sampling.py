@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.decode.filters import Filter, RowOptions, filter_alike, filter_by_row
 from regard.decode.grammar import Grammar, GrammarState
 from regard.errors import UserError
 
@@ -121,6 +122,11 @@ class Sampling:
         object.__setattr__(self, "logit_bias", tuple(self.logit_bias))
 
     @property
+    def is_filtered(self) -> bool:
+        """Whether only some tokens may be chosen."""
+        return bool(self.top_k or self.top_p < 1 or self.min_p)
+
+    @property
     def has_rules(self) -> bool:
         """Whether a row has rules of its own."""
         return any(getattr(self, name) != default for name, default in RULES.items())
@@ -164,26 +170,6 @@ def no_repeat_ngram(logits: Tensor, texts: Sequence[Sequence[int]], n: int) -> T
 def temperature(logits: Tensor, t: float) -> Tensor:
     """Divide the logits: below 1, likely tokens become likelier; above 1, all become more alike."""
     return logits / t
-
-
-def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k likeliest tokens, and those as likely as the last of them. Fan et al. 2018."""
-    last = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
-    return logits.masked_fill(logits < last, -math.inf)
-
-
-def top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the fewest tokens with probability p in total, of equals the first ones, Holtzman et al. 2020."""
-    ascending, order = (x.flip(-1) for x in logits.sort(dim=-1, descending=True, stable=True))
-    out = ascending.softmax(-1).cumsum(-1) <= 1 - p
-    out[:, -1] = False
-    return logits.masked_fill(out.scatter(1, order, out), -math.inf)
-
-
-def min_p(logits: Tensor, p: float | Tensor) -> Tensor:
-    """Keep the tokens at least p times as likely as the likeliest, Nguyen et al. 2024."""
-    probs = logits.softmax(-1)
-    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), -math.inf)
 
 
 def beam_processor(
@@ -323,36 +309,13 @@ def sample_tokens(logits: Tensor, uniform: Tensor) -> Tensor:
     return tokens
 
 
-@dataclass(frozen=True)
-class RowOptions:
-    """The options of each row (R,), on its device."""
-
-    temperature: Tensor
-    top_k: Tensor  # 0 is off
-    top_p: Tensor
-    min_p: Tensor
-
-
-def choose_by_row(logits: Tensor, options: RowOptions, uniform: Tensor) -> Tensor:
+def choose_by_row(logits: Tensor, options: RowOptions, uniform: Tensor, how: Filter) -> Tensor:
     """`choose` on the device, for rows (R, V) with their own options: (R,); -1 where one is not finite."""
     highest = logits.amax(-1, keepdim=True)
     greedy = options.temperature < GREEDY
     scaled = (logits - highest) / options.temperature.where(~greedy, 1.0)[:, None]
-    ids = logits.argmax(-1).where(greedy, sample_tokens(filter_by_row(scaled, options), uniform))
+    ids = logits.argmax(-1).where(greedy, sample_tokens(filter_by_row(scaled, options, how), uniform))
     return ids.where(highest[:, 0].isfinite(), -1)
-
-
-def filter_by_row(logits: Tensor, options: RowOptions) -> Tensor:
-    """top_k, then top_p, then min_p, with numbers of each row's own."""
-    V = logits.shape[-1]
-    k, p = options.top_k.where(options.top_k > 0, V).clamp(max=V)[:, None], options.top_p[:, None]
-    descending, order = logits.sort(dim=-1, descending=True, stable=True)
-    last = descending.gather(1, k - 1)
-    ascending = descending.masked_fill(descending < last, -math.inf).flip(-1)
-    out = (ascending.softmax(-1).cumsum(-1) <= 1 - p) & (p < 1)
-    out[:, -1] = False
-    out = out.scatter(1, order.flip(-1), out) | (logits < last)
-    return min_p(logits.masked_fill(out, -math.inf), options.min_p[:, None])
 
 
 def choose(
@@ -379,12 +342,8 @@ def choose(
     else:
         if s.temperature != 1:  # subtract the highest, so that a low temperature cannot overflow
             logits = temperature(logits - logits.amax(-1, keepdim=True), s.temperature)
-        if s.top_k:
-            logits = top_k(logits, s.top_k)
-        if s.top_p < 1:
-            logits = top_p(logits, s.top_p)
-        if s.min_p:
-            logits = min_p(logits, s.min_p)
+        if s.is_filtered:
+            logits = filter_alike(logits, s.top_k, s.top_p, s.min_p)
         ids = sample_tokens(logits, torch.tensor(uniform, dtype=logits.dtype, device=logits.device))
     tokens: list[int] = torch.where(
         finite, ids, -1

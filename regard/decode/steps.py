@@ -18,8 +18,9 @@ from regard.core.positions import Positions
 from regard.decode import kernels
 from regard.decode.blocks import FusedStack, Rows, attentions
 from regard.decode.buffers import DRAWS, Buffers, Kind, Text
+from regard.decode.filters import RowOptions
 from regard.decode.prompts import attend_quickly, collate_sources
-from regard.decode.sampling import LEVELS, RowOptions, choose_by_row
+from regard.decode.sampling import LEVELS, choose_by_row
 from regard.models.base import EncoderDecoder, LanguageModel
 
 PAGE = 32  # tokens
@@ -94,7 +95,7 @@ class Steps:
                 bound = torch.where(suppressed >= 0, -math.inf, math.inf)
                 logits = logits.scatter_reduce(1, suppressed.clamp(min=0), bound, "amin")
             options = RowOptions(floats[3], numbers[4].long(), floats[5], floats[6])
-            tokens = choose_by_row(logits, options, uniform)
+            tokens = choose_by_row(logits, options, uniform, kind.filtered)
             logprobs = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - total
         else:
             tokens, logprobs = self.kernels.sample(logits, floats[3], uniform, suppressed)

@@ -43,6 +43,7 @@ OPTIONS = {
     "greedy": GREEDY,
     "sampled": Sampling(max_new_tokens=40, seed=3),
     "filtered": Sampling(max_new_tokens=40, temperature=0.9, top_k=9, top_p=0.8, min_p=0.02, seed=3),
+    "top_p": Sampling(max_new_tokens=40, temperature=0.9, top_p=0.8, seed=3),
     "suppressed": Sampling(max_new_tokens=40, seed=3, suppress_tokens=[9, 0, 12]),
     "by text": Sampling(max_new_tokens=20, temperature=0.9, repetition_penalty=1.3, seed=3),
 }
@@ -219,7 +220,7 @@ def test_texts_of_all_kinds_write_as_alone() -> None:
         return replace(text, rules=rules, top_logprobs=2 * (i == len(samplings) - 1))
 
     alone = [write(Runner(model, slots=1), [make(i)])[0] for i in range(len(samplings))]
-    runner, by_kind = Runner(model, slots=8, pages=16), dict[str, list[int]]()
+    runner, by_kind = Runner(model, slots=9, pages=18), dict[str, list[int]]()
 
     def counted(name: str, step: Any) -> Any:
         def count(*args: Any) -> Any:
@@ -235,7 +236,7 @@ def test_texts_of_all_kinds_write_as_alone() -> None:
     assert tokens(together) == tokens(alone)
     for a, b in zip(together[-1], alone[-1], strict=True):
         assert [i for i, _ in a.top] == [i for i, _ in b.top]
-    assert max(by_kind["generate"]) == 4
+    assert max(by_kind["generate"]) == 5
     assert max(by_kind["logits"]) == 3
 
 
