@@ -23,12 +23,38 @@ GREEDY = 1e-6  # lower temperatures count as 0
 NOT_FINITE = "the model's weights gave NaN or infinite logits: it cannot be used as it is"
 
 
-def _is_whole(x: object, low: int) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x >= low
+def _is_integer(x: object, low: float, high: float = math.inf) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and low <= x <= high
 
 
 def _is_number(x: object, low: float, high: float = math.inf) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) and low <= x <= high
+
+
+# What an option may be: from a lowest to a highest number, and how to say that
+INTEGERS: dict[str, tuple[float, float, str]] = {
+    "max_new_tokens": (1, math.inf, "a whole number from 1 up"),
+    "top_k": (0, math.inf, "a whole number from 1 up, or 0 for off"),
+    "no_repeat_ngram_size": (0, math.inf, "a whole number from 1 up, or 0 for off"),
+    "num_beams": (1, 1024, "a whole number from 1 to 1024"),
+    "prompt_lookup_num_tokens": (0, 32, "a whole number from 1 to 32, or 0 for off"),
+    "min_new_tokens": (0, math.inf, "a whole number from 0 (off) up"),
+}
+NUMBERS: dict[str, tuple[float, float, str]] = {
+    "temperature": (0, math.inf, "a number from 0 (always the likeliest token) up"),
+    "top_p": (0, 1, "a number from 0 to 1 (off)"),
+    "min_p": (0, 1, "a number from 0 (off) to 1"),
+    "repetition_penalty": (1e-3, 1e3, "a number from 0.001 to 1000; 1 is off, 1.2 is common"),
+    "length_penalty": (-100, 100, "a number from -100 to 100"),
+    "frequency_penalty": (-100, 100, "a number from -100 to 100; 0 is off"),
+    "presence_penalty": (-100, 100, "a number from -100 to 100; 0 is off"),
+}
+SPECIAL = {
+    "seed": "a whole number from 0 to 2**64 - 1, or none",
+    "logit_bias": "pairs of a token and a number from -10000 to 10000",
+    "suppress_tokens": "whole numbers from 0 up",
+}
+REQUIREMENTS = {name: need for name, (_, _, need) in (INTEGERS | NUMBERS).items()} | SPECIAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,67 +81,21 @@ class Sampling:
     grammar: Grammar | None = None  # what the text has to match
 
     def __post_init__(self) -> None:
-        for name, fits, need in (
-            ("max_new_tokens", _is_whole(self.max_new_tokens, 1), "a whole number from 1 up"),
-            (
-                "temperature",
-                _is_number(self.temperature, 0),
-                "a number from 0 (always the likeliest token) up",
-            ),
-            ("top_k", _is_whole(self.top_k, 0), "a whole number from 1 up, or 0 for off"),
-            ("top_p", _is_number(self.top_p, 0, 1), "a number from 0 to 1 (off)"),
-            ("min_p", _is_number(self.min_p, 0, 1), "a number from 0 (off) to 1"),
-            (
-                "repetition_penalty",
-                _is_number(self.repetition_penalty, 1e-3, 1e3),
-                "a number from 0.001 to 1000; 1 is off, 1.2 is common",
-            ),
-            (
-                "no_repeat_ngram_size",
-                _is_whole(self.no_repeat_ngram_size, 0),
-                "a whole number from 1 up, or 0 for off",
-            ),
-            (
-                "seed",
-                self.seed is None or (_is_whole(self.seed, 0) and self.seed < 2**64),
-                "a whole number from 0 to 2**64 - 1, or none",
-            ),
-            (
-                "num_beams",
-                _is_whole(self.num_beams, 1) and self.num_beams <= 1024,
-                "a whole number from 1 to 1024",
-            ),
-            (
-                "prompt_lookup_num_tokens",
-                _is_whole(self.prompt_lookup_num_tokens, 0) and self.prompt_lookup_num_tokens <= 32,
-                "a whole number from 1 to 32, or 0 for off",
-            ),
-            ("length_penalty", _is_number(self.length_penalty, -100, 100), "a number from -100 to 100"),
-            (
-                "frequency_penalty",
-                _is_number(self.frequency_penalty, -100, 100),
-                "a number from -100 to 100; 0 is off",
-            ),
-            (
-                "presence_penalty",
-                _is_number(self.presence_penalty, -100, 100),
-                "a number from -100 to 100; 0 is off",
-            ),
-            ("min_new_tokens", _is_whole(self.min_new_tokens, 0), "a whole number from 0 (off) up"),
-            (
-                "logit_bias",
-                all(_is_whole(i, 0) and _is_number(bias, -1e4, 1e4) for i, bias in self.logit_bias),
-                "pairs of a token and a number from -10000 to 10000",
-            ),
-            (
-                "suppress_tokens",
-                isinstance(self.suppress_tokens, Sequence)
-                and all(_is_whole(i, 0) for i in self.suppress_tokens),
-                "whole numbers from 0 up",
-            ),
-        ):
+        fitting = {
+            name: _is_integer(getattr(self, name), low, high) for name, (low, high, _) in INTEGERS.items()
+        }
+        fitting |= {
+            name: _is_number(getattr(self, name), low, high) for name, (low, high, _) in NUMBERS.items()
+        }
+        fitting["seed"] = self.seed is None or _is_integer(self.seed, 0, 2**64 - 1)
+        fitting["logit_bias"] = all(
+            _is_integer(i, 0) and _is_number(b, -1e4, 1e4) for i, b in self.logit_bias
+        )
+        tokens = self.suppress_tokens
+        fitting["suppress_tokens"] = isinstance(tokens, Sequence) and all(_is_integer(i, 0) for i in tokens)
+        for name, fits in fitting.items():
             if not fits:
-                raise UserError(f"{name}={getattr(self, name)!r}: give {need}")
+                raise UserError(f"{name}={getattr(self, name)!r}: give {REQUIREMENTS[name]}")
         if self.num_beams > 1 and self.has_rules:
             raise UserError(f"num_beams={self.num_beams}: give 1 with {', '.join(RULES)}")
         object.__setattr__(self, "suppress_tokens", tuple(self.suppress_tokens))  # a Sampling can be a key

@@ -180,7 +180,8 @@ class Steps:
         numbers = self._send_rows(rows, R)
 
         def step() -> Tensor:
-            return self.output_logits(self._hidden_of_slots(*numbers, distinct=True))
+            ids, positions, slots = numbers
+            return self.output_logits(self._hidden_of_slots(ids, positions, slots, distinct=True))
 
         result: Tensor = self.replay(("logits", R), step)
         return result
