@@ -5,12 +5,14 @@ Shapes: S slots (places for texts), R rows, N pages of a text, M pages of a sour
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.decode.filters import Filter
 from regard.decode.prompts import Source
 from regard.decode.sampling import GREEDY, LEVELS, RowRules, Sampling
 
@@ -22,14 +24,15 @@ FIELDS = 7  # of a slot: id, position, steps, temperature, top_k, top_p, min_p
 class Kind(NamedTuple):
     """How tokens are chosen, for which a step has operations of its own."""
 
-    filtered: bool = False  # from some tokens only: top_k, top_p, min_p
+    filtered: Filter | None = None  # from some tokens only: top_k, top_p, min_p
     suppressed: bool = False  # some tokens never
 
 
 def joint_kind(texts: Sequence["Text"]) -> Kind:
     """The kind of a step with these texts."""
     kinds = [text.kind for text in texts]
-    return Kind(any(kind.filtered for kind in kinds), any(kind.suppressed for kind in kinds))
+    filters = [kind.filtered for kind in kinds if kind.filtered]
+    return Kind(reduce(Filter.join, filters) if filters else None, any(kind.suppressed for kind in kinds))
 
 
 @dataclass(eq=False)
@@ -62,8 +65,10 @@ class Text:
         by_text = s.repetition_penalty != 1 or s.no_repeat_ngram_size or len(s.suppress_tokens) > SUPPRESSED
         # Whether the next token depends on the text so far, or more than its probability is asked for
         self.on_host = bool(by_text or self.top_logprobs or self.rules is not None)
+        # Whether steps go on with it by themselves: the host neither chooses its tokens nor guesses at them
+        self.advances = not (self.on_host or s.prompt_lookup_num_tokens)
         self.sampled = s.temperature >= GREEDY
-        filtered = self.sampled and bool(s.top_k or s.top_p < 1 or s.min_p)
+        filtered = Filter.of(s.top_k, s.top_p) if self.sampled and s.is_filtered else None
         self.kind = Kind(filtered, bool(s.suppress_tokens))
 
     def uniform(self, step: int) -> np.ndarray:
@@ -96,12 +101,12 @@ class Buffers:
         target.index_copy_(dim, self.send(np.array(slots)), self.send(values))
 
     def place(self, texts: Sequence[Text]) -> None:
-        """Texts whose prompts are read begin with the next step."""
+        """Texts whose prompts are read begin with the next step; of others, the host sends every row."""
         numbers = np.zeros((FIELDS, len(texts)), np.int32)
         floats = numbers.view(np.float32)
         for i, t in enumerate(texts):
             s = t.sampling
-            numbers[:3, i] = t.ids[t.begin + t.cached], t.cached, t.steps
+            numbers[:3, i] = t.ids[t.begin + t.cached], t.cached if t.advances else -1, t.steps
             numbers[4, i] = min(s.top_k, 2**31 - 1)
             floats[3, i], floats[5, i], floats[6, i] = s.temperature, s.top_p, s.min_p
         self.write(self.numbers, 1, [t.slot or 0 for t in texts], numbers)

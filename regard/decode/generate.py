@@ -152,8 +152,8 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
             elif length == context:  # nothing is read yet, or the longest row is full
                 logits, state = read_rows(model, windows, live_sources)
                 length = max(map(len, windows))
-                if sampling.prompt_lookup_num_tokens and len(texts) == 1 and Guesses.suit(state):
-                    guesses = Guesses(model, state, sampling.prompt_lookup_num_tokens)
+                if sampling.prompt_lookup_num_tokens and len(texts) == 1:
+                    guesses = Guesses.of(model, state, sampling.prompt_lookup_num_tokens)
             elif guesses is not None:
                 logits = guesses.step(windows[0], min(context - length, max_steps - step) - 1)
                 length += 1

@@ -7,13 +7,14 @@ Shapes: T tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.cache import State
 from regard.decode.cpu_steps import RoomyKVCache
+from regard.models.base import LanguageModel
 
 LENGTHS = 3, 2  # tokens that must have stood there before
 
@@ -35,26 +36,28 @@ def guess_next(ids: Sequence[int], count: int) -> list[int]:
 class Guesses:
     """The steps of one text on a CPU, which read the next token together with guesses at those behind it."""
 
-    def __init__(self, model: Any, state: Any, count: int):
-        self.model, self.state, self.count = model, state, count
+    def __init__(self, model: LanguageModel, state: State, caches: list[RoomyKVCache], count: int):
+        self.model, self.state, self.caches, self.count = model, state, caches, count
         self.ahead: list[int] = []  # guesses that are read, and not compared with the text yet
         self.rows: list[Tensor] = []  # the logits (1, V) behind each of them
 
-    @staticmethod
-    def suit(state: Any) -> bool:
-        """Whether a state's last tokens can be removed again, and its positions follow from its length."""
-        layers = getattr(state, "layers", ())
-        removable = bool(layers) and all(isinstance(layer, RoomyKVCache) for layer in layers)
-        return removable and state.attention_mask is None and state.positions is None
+    @classmethod
+    def of(cls, model: object, state: object, count: int) -> "Guesses | None":
+        """Those of a state whose last tokens can be removed, and whose positions follow from its length."""
+        if not isinstance(model, LanguageModel) or not isinstance(state, State) or not state.layers:
+            return None
+        caches = [layer for layer in state.layers if isinstance(layer, RoomyKVCache)]
+        plain = state.attention_mask is None and state.positions is None
+        return cls(model, state, caches, count) if plain and len(caches) == len(state.layers) else None
 
-    def step(self, text: Sequence[int], most: int) -> Tensor:
-        """The logits (1, V) after a text's last token; up to `most` guesses are read with it."""
+    def step(self, text: Sequence[int], limit: int) -> Tensor:
+        """The logits (1, V) after a text's last token; up to `limit` guesses are read with it."""
         if self.ahead and self.ahead[0] == text[-1]:
             self.ahead.pop(0)
             return self.rows.pop(0)
-        for layer in self.state.layers:  # the guesses that were wrong
+        for layer in self.caches:  # the guesses that were wrong
             layer.remove(len(self.ahead))
-        self.ahead = guess_next(text, min(self.count, most))
+        self.ahead = guess_next(text, min(self.count, limit))
         device = next(self.model.parameters()).device
         ids = torch.tensor([[text[-1], *self.ahead]], device=device)
         first, *self.rows = self.model.logits(self.model.decode(ids, self.state))[0].split(1)

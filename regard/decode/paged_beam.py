@@ -231,55 +231,61 @@ def search_by_runner(
         Text(list(prompt), sampling, rng, max_new_tokens, None if sources is None else sources[i])
         for i, prompt in enumerate(prompts)
     ]
-    K, longest = sampling.num_beams, max(map(len, prompts))
-    N = -(-(longest + max_new_tokens) // PAGE)
-    # As many pages of a source as the longest one needs: attention looks at all of them.
-    M = max((-(-runner.source_length(text.source) // PAGE) for text in texts if runner.has_source), default=0)
-    per_sentence = 2 * K * N + M
-    B = max(
-        1,
-        min(
-            next((n for n in ROWS if n >= len(texts)), ROWS[-1]),
-            ROWS[-1] // K,
-            runner.pool.free // per_sentence,
-        ),
-    )
-    key = "beams", B, K, N, M, max_new_tokens, tuple(ends), sampling
-    beams: PagedBeams = runner.searches.pop(key, None) or PagedBeams(
-        runner, B, N, M, max_new_tokens, ends, sampling
-    )
-    runner.searches[key] = beams  # the last one that was used stands last
-    for oldest in list(runner.searches)[:-SEARCHES]:
-        del runner.searches[oldest]
-        runner.steps.captured.pop(oldest, None)
+    key, beams = find_beams(runner, texts, sampling, ends, max_new_tokens)
     beams.acquire()
-    waiting, results = deque(range(len(texts))), dict[int, list[Hypothesis]]()
-    places: list[int | None] = [None] * B  # the sentence of each place
-    left = [0] * B  # steps that it may still take
-    begun: deque[tuple[list[int | None], Any]] = deque()
     try:
-        while waiting or any(n is not None for n in places):
-            free = [b for b, n in enumerate(places) if n is None]
-            if waiting and (len(free) * REFILL >= B or len(free) == B):
-                chosen = [(b, waiting.popleft()) for b in free[: len(waiting)]]
-                beams.place([b for b, _ in chosen], [texts[n] for _, n in chosen])
-                for b, n in chosen:
-                    places[b], left[b] = n, max_new_tokens
-            if any(left):
-                over = runner.steps.replay(key, beams.step, *beams.state)
-                begun.append((list(places), runner.steps.fetch(over)))
-                left = [max(0, n - 1) for n in left]
-                if len(begun) <= LAG:
-                    continue
-            sentences, fetched = begun.popleft()
-            ended = fetched().tolist()
-            done = [b for b, n in enumerate(places) if n is not None and ended[b] and sentences[b] == n]
-            if done:
-                for b, hypotheses in zip(done, beams.result(done), strict=True):
-                    results[places[b] or 0] = hypotheses
-                    places[b], left[b] = None, 0
+        results = search_all(beams, key, texts)
     finally:
         beams.release()
     if not all(results.values()):
         raise UserError(NOT_FINITE)
     return [results[n] for n in range(len(texts))]
+
+
+def find_beams(
+    runner: Runner, texts: Sequence[Text], sampling: Sampling, ends: Collection[int], new: int
+) -> tuple[tuple[Any, ...], PagedBeams]:
+    """A search of as many of the texts at once as there are pages for, which the runner may remember, and the
+    key of its graph."""
+    K, longest = sampling.num_beams, max(len(text.ids) for text in texts)
+    N = -(-(longest + new) // PAGE)
+    # As many pages of a source as the longest one needs: attention looks at all of them.
+    M = max((-(-runner.source_length(text.source) // PAGE) for text in texts if runner.has_source), default=0)
+    wanted = next((n for n in ROWS if n >= len(texts)), ROWS[-1])
+    B = max(1, min(wanted, ROWS[-1] // K, runner.pool.free // (2 * K * N + M)))
+    key = "beams", B, K, N, M, new, tuple(ends), sampling
+    beams: PagedBeams = runner.searches.pop(key, None) or PagedBeams(runner, B, N, M, new, ends, sampling)
+    runner.searches[key] = beams  # the last one that was used stands last
+    for oldest in list(runner.searches)[:-SEARCHES]:
+        del runner.searches[oldest]
+        runner.steps.captured.pop(oldest, None)
+    return key, beams
+
+
+def search_all(beams: PagedBeams, key: tuple[Any, ...], texts: Sequence[Text]) -> dict[int, list[Hypothesis]]:
+    """The hypotheses for each text by its number; one that is finished makes room for another."""
+    steps, B = beams.runner.steps, beams.B
+    waiting, results = deque(range(len(texts))), dict[int, list[Hypothesis]]()
+    places: list[int | None] = [None] * B  # the text of each place
+    left = [0] * B  # steps that it may still take
+    begun: deque[tuple[list[int | None], Any]] = deque()
+    while waiting or any(n is not None for n in places):
+        free = [b for b, n in enumerate(places) if n is None]
+        if waiting and (len(free) * REFILL >= B or len(free) == B):
+            chosen = [(b, waiting.popleft()) for b in free[: len(waiting)]]
+            beams.place([b for b, _ in chosen], [texts[n] for _, n in chosen])
+            for b, n in chosen:
+                places[b], left[b] = n, beams.T
+        if any(left):
+            begun.append((list(places), steps.fetch(steps.replay(key, beams.step, *beams.state))))
+            left = [max(0, n - 1) for n in left]
+            if len(begun) <= LAG:
+                continue
+        searched, fetched = begun.popleft()
+        over = fetched().tolist()
+        done = [b for b, n in enumerate(places) if n is not None and over[b] and searched[b] == n]
+        if done:
+            for b, hypotheses in zip(done, beams.result(done), strict=True):
+                results[places[b] or 0] = hypotheses
+                places[b], left[b] = None, 0
+    return results

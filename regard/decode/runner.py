@@ -53,6 +53,11 @@ class Launched:
     tokens: Callable[[], Tensor]  # (2, R) int32: the tokens, and the bits of their log-probabilities
 
 
+def row_count(n: int) -> int:
+    """The rows of a step with n that the host sends."""
+    return next(count for count in ROWS + READ if count >= n)
+
+
 class Runner:
     """Writes texts with a model whose decoder is a stack of known blocks; raises ValueError for any other.
 
@@ -136,15 +141,15 @@ class Runner:
         self._admit()
         self._read()
         texts = [t for t in self.texts if not t.reading and t.steps < t.limit]
-        if not texts:
-            return outputs + self._collect()
-        if any(text.on_host for text in texts):
-            # What has come may end a text, which only the caller knows.
-            return outputs + (self._collect_all() if self.launched else self._step_on_host(texts))
-        if any(text.sampling.prompt_lookup_num_tokens for text in texts):
-            return outputs + (self._collect_all() if self.launched else self._step_with_guesses(texts))
-        self._launch(texts)
-        return outputs + (self._collect() if len(self.launched) > 1 else [])
+        if on_host := [text for text in texts if text.on_host]:
+            outputs += self._step_on_host(on_host)
+        if guessed := [text for text in texts if not (text.on_host or text.advances)]:
+            outputs += self._step_with_guesses(guessed)
+        if advancing := [text for text in texts if text.advances]:
+            self._launch(advancing)  # last, so that the device works on while the caller reads the outputs
+            if len(self.launched) == 1:
+                return outputs
+        return outputs + self._collect()
 
     def _make_room(self) -> list[Output]:
         """Give every text a page for its next token. Those that outgrew the context, and the youngest when
@@ -278,10 +283,11 @@ class Runner:
 
     def _step_on_host(self, texts: Sequence[Text]) -> list[Output]:
         """A step whose tokens are chosen here, because they depend on the texts so far."""
-        R = self._begin(texts)
-        slots = [text.slot or 0 for text in texts]
-        at = self.buffers.send(np.array(slots))
-        logits = self.steps.logits(R)[at]
+        rows = np.array([(max(0, text.ids[-1]), text.cached, text.slot) for text in texts]).T
+        logits = self.steps.logits(rows, row_count(len(texts)))[: len(texts)]
+        for text in texts:
+            text.steps += 1
+            text.cached += 1
         finite = logits.amax(-1).isfinite().tolist()
         logprobs = logits.log_softmax(-1)
         tokens = [-1] * len(texts)
@@ -289,20 +295,18 @@ class Runner:
         for i, text in enumerate(texts):
             if finite[i]:
                 groups.setdefault(text.sampling, []).append(i)
-        for sampling, rows in groups.items():
+        for sampling, places in groups.items():
             uniform = np.stack(
-                [texts[i].uniform(texts[i].steps - 1)[(texts[i].steps - 1) % DRAWS] for i in rows]
+                [texts[i].uniform(texts[i].steps - 1)[(texts[i].steps - 1) % DRAWS] for i in places]
             )
-            ids_of_rows, rules = [texts[i].ids for i in rows], [texts[i].rules for i in rows]
-            chosen_here = choose(logits[rows], ids_of_rows, sampling, uniform, rules)
-            for i, token in zip(rows, chosen_here, strict=True):
+            ids_of_rows, rules = [texts[i].ids for i in places], [texts[i].rules for i in places]
+            chosen_here = choose(logits[places], ids_of_rows, sampling, uniform, rules)
+            for i, token in zip(places, chosen_here, strict=True):
                 tokens[i] = token
         ids = np.array(tokens).clip(min=0)
-        self.buffers.write(self.buffers.numbers[0], 0, slots, ids.astype(np.int32))
         chosen = logprobs.gather(1, self.buffers.send(ids)[:, None])[:, 0].tolist()
         count = min(max(text.top_logprobs for text in texts), logits.shape[-1])
         values, top = (x.tolist() for x in logprobs.topk(count))
-        self._stop(texts)
         outputs = []
         for i, text in enumerate(texts):
             pairs = tuple(zip(top[i], values[i], strict=True))[: text.top_logprobs]
@@ -312,16 +316,19 @@ class Runner:
     # Guesses (see lookup.py) are rows of the same step; those that turn out right are as many steps at once.
 
     def _step_with_guesses(self, texts: Sequence[Text]) -> list[Output]:
-        guesses = [self._guess(text) for text in texts]
+        guesses, room = [], READ[-1] - len(texts)
+        for text in texts:
+            guesses.append(self._guess(text)[:room])
+            room -= len(guesses[-1])
         parts = []
         for text, guess in zip(texts, guesses, strict=True):
             n = 1 + len(guess)
-            ids, ahead = [text.ids[-1], *guess], np.arange(n)
+            ids, ahead = [max(0, text.ids[-1]), *guess], np.arange(n)
             parts.append(np.stack([ids, text.cached + ahead, np.full(n, text.slot), ahead]))
         self._write_draws(texts)
         rows = np.concatenate(parts, axis=1)
-        R = next(n for n in ROWS + READ if n >= rows.shape[1])
-        result = self.steps.fetch(self.steps.check(rows, R, joint_kind(texts)))()
+        check = self.steps.check(rows, row_count(rows.shape[1]), joint_kind(texts))
+        result = self.steps.fetch(check)()
         tokens, logprobs = result[0].tolist(), result[1].view(torch.float32).tolist()
         outputs, first = [], 0
         for text, guess in zip(texts, guesses, strict=True):
@@ -334,7 +341,6 @@ class Runner:
             text.cached += right + 1
             first += 1 + len(guess)
         self.buffers.place(texts)
-        self._stop(texts)
         return outputs
 
     def _guess(self, text: Text) -> list[int]:

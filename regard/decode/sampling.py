@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.decode.filters import Filter, RowOptions, filter_alike, filter_by_row
 from regard.decode.grammar import Grammar, GrammarState
 from regard.errors import UserError
 
@@ -22,12 +23,38 @@ GREEDY = 1e-6  # lower temperatures count as 0
 NOT_FINITE = "the model's weights gave NaN or infinite logits: it cannot be used as it is"
 
 
-def _is_whole(x: object, low: int) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x >= low
+def _is_integer(x: object, low: float, high: float = math.inf) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and low <= x <= high
 
 
 def _is_number(x: object, low: float, high: float = math.inf) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) and low <= x <= high
+
+
+# What an option may be: from a lowest to a highest number, and how to say that
+INTEGERS: dict[str, tuple[float, float, str]] = {
+    "max_new_tokens": (1, math.inf, "a whole number from 1 up"),
+    "top_k": (0, math.inf, "a whole number from 1 up, or 0 for off"),
+    "no_repeat_ngram_size": (0, math.inf, "a whole number from 1 up, or 0 for off"),
+    "num_beams": (1, 1024, "a whole number from 1 to 1024"),
+    "prompt_lookup_num_tokens": (0, 32, "a whole number from 1 to 32, or 0 for off"),
+    "min_new_tokens": (0, math.inf, "a whole number from 0 (off) up"),
+}
+NUMBERS: dict[str, tuple[float, float, str]] = {
+    "temperature": (0, math.inf, "a number from 0 (always the likeliest token) up"),
+    "top_p": (0, 1, "a number from 0 to 1 (off)"),
+    "min_p": (0, 1, "a number from 0 (off) to 1"),
+    "repetition_penalty": (1e-3, 1e3, "a number from 0.001 to 1000; 1 is off, 1.2 is common"),
+    "length_penalty": (-100, 100, "a number from -100 to 100"),
+    "frequency_penalty": (-100, 100, "a number from -100 to 100; 0 is off"),
+    "presence_penalty": (-100, 100, "a number from -100 to 100; 0 is off"),
+}
+SPECIAL = {
+    "seed": "a whole number from 0 to 2**64 - 1, or none",
+    "logit_bias": "pairs of a token and a number from -10000 to 10000",
+    "suppress_tokens": "whole numbers from 0 up",
+}
+REQUIREMENTS = {name: need for name, (_, _, need) in (INTEGERS | NUMBERS).items()} | SPECIAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,71 +81,30 @@ class Sampling:
     grammar: Grammar | None = None  # what the text has to match
 
     def __post_init__(self) -> None:
-        for name, fits, need in (
-            ("max_new_tokens", _is_whole(self.max_new_tokens, 1), "a whole number from 1 up"),
-            (
-                "temperature",
-                _is_number(self.temperature, 0),
-                "a number from 0 (always the likeliest token) up",
-            ),
-            ("top_k", _is_whole(self.top_k, 0), "a whole number from 1 up, or 0 for off"),
-            ("top_p", _is_number(self.top_p, 0, 1), "a number from 0 to 1 (off)"),
-            ("min_p", _is_number(self.min_p, 0, 1), "a number from 0 (off) to 1"),
-            (
-                "repetition_penalty",
-                _is_number(self.repetition_penalty, 1e-3, 1e3),
-                "a number from 0.001 to 1000; 1 is off, 1.2 is common",
-            ),
-            (
-                "no_repeat_ngram_size",
-                _is_whole(self.no_repeat_ngram_size, 0),
-                "a whole number from 1 up, or 0 for off",
-            ),
-            (
-                "seed",
-                self.seed is None or (_is_whole(self.seed, 0) and self.seed < 2**64),
-                "a whole number from 0 to 2**64 - 1, or none",
-            ),
-            (
-                "num_beams",
-                _is_whole(self.num_beams, 1) and self.num_beams <= 1024,
-                "a whole number from 1 to 1024",
-            ),
-            (
-                "prompt_lookup_num_tokens",
-                _is_whole(self.prompt_lookup_num_tokens, 0) and self.prompt_lookup_num_tokens <= 32,
-                "a whole number from 1 to 32, or 0 for off",
-            ),
-            ("length_penalty", _is_number(self.length_penalty, -100, 100), "a number from -100 to 100"),
-            (
-                "frequency_penalty",
-                _is_number(self.frequency_penalty, -100, 100),
-                "a number from -100 to 100; 0 is off",
-            ),
-            (
-                "presence_penalty",
-                _is_number(self.presence_penalty, -100, 100),
-                "a number from -100 to 100; 0 is off",
-            ),
-            ("min_new_tokens", _is_whole(self.min_new_tokens, 0), "a whole number from 0 (off) up"),
-            (
-                "logit_bias",
-                all(_is_whole(i, 0) and _is_number(bias, -1e4, 1e4) for i, bias in self.logit_bias),
-                "pairs of a token and a number from -10000 to 10000",
-            ),
-            (
-                "suppress_tokens",
-                isinstance(self.suppress_tokens, Sequence)
-                and all(_is_whole(i, 0) for i in self.suppress_tokens),
-                "whole numbers from 0 up",
-            ),
-        ):
+        fitting = {
+            name: _is_integer(getattr(self, name), low, high) for name, (low, high, _) in INTEGERS.items()
+        }
+        fitting |= {
+            name: _is_number(getattr(self, name), low, high) for name, (low, high, _) in NUMBERS.items()
+        }
+        fitting["seed"] = self.seed is None or _is_integer(self.seed, 0, 2**64 - 1)
+        fitting["logit_bias"] = all(
+            _is_integer(i, 0) and _is_number(b, -1e4, 1e4) for i, b in self.logit_bias
+        )
+        tokens = self.suppress_tokens
+        fitting["suppress_tokens"] = isinstance(tokens, Sequence) and all(_is_integer(i, 0) for i in tokens)
+        for name, fits in fitting.items():
             if not fits:
-                raise UserError(f"{name}={getattr(self, name)!r}: give {need}")
+                raise UserError(f"{name}={getattr(self, name)!r}: give {REQUIREMENTS[name]}")
         if self.num_beams > 1 and self.has_rules:
             raise UserError(f"num_beams={self.num_beams}: give 1 with {', '.join(RULES)}")
         object.__setattr__(self, "suppress_tokens", tuple(self.suppress_tokens))  # a Sampling can be a key
         object.__setattr__(self, "logit_bias", tuple(self.logit_bias))
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether only some tokens may be chosen."""
+        return bool(self.top_k or self.top_p < 1 or self.min_p)
 
     @property
     def has_rules(self) -> bool:
@@ -164,26 +150,6 @@ def no_repeat_ngram(logits: Tensor, texts: Sequence[Sequence[int]], n: int) -> T
 def temperature(logits: Tensor, t: float) -> Tensor:
     """Divide the logits: below 1, likely tokens become likelier; above 1, all become more alike."""
     return logits / t
-
-
-def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k likeliest tokens, and those as likely as the last of them. Fan et al. 2018."""
-    last = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
-    return logits.masked_fill(logits < last, -math.inf)
-
-
-def top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the fewest tokens with probability p in total, of equals the first ones, Holtzman et al. 2020."""
-    ascending, order = (x.flip(-1) for x in logits.sort(dim=-1, descending=True, stable=True))
-    out = ascending.softmax(-1).cumsum(-1) <= 1 - p
-    out[:, -1] = False
-    return logits.masked_fill(out.scatter(1, order, out), -math.inf)
-
-
-def min_p(logits: Tensor, p: float | Tensor) -> Tensor:
-    """Keep the tokens at least p times as likely as the likeliest, Nguyen et al. 2024."""
-    probs = logits.softmax(-1)
-    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), -math.inf)
 
 
 def beam_processor(
@@ -250,15 +216,16 @@ class RowRules:
             return processed
         try:
             self.grammar = self.grammar or self.sampling.grammar.start(self.ends, self.limit)
-            banned = torch.from_numpy(~self.grammar.allowed()).to(logits.device)
+            allowed = self.grammar.allowed()
         except UserError as error:
             self.error = error
             return processed
-        if banned.all():
+        if not allowed.any():
             self.error = UserError("the model has no token that the schema or grammar allows here")
             return processed
+        banned = torch.from_numpy(~allowed).to(logits.device)
         left = processed.masked_fill(banned, -math.inf)
-        return logits.masked_fill(banned, -math.inf) if left.isneginf().all() else left
+        return torch.where(left.isneginf().all(), logits.masked_fill(banned, -math.inf), left)
 
     def process(self, logits: Tensor, text: Sequence[int]) -> Tensor:
         """The logits (V,) of the next token."""
@@ -322,36 +289,13 @@ def sample_tokens(logits: Tensor, uniform: Tensor) -> Tensor:
     return tokens
 
 
-@dataclass(frozen=True)
-class RowOptions:
-    """The options of each row (R,), on its device."""
-
-    temperature: Tensor
-    top_k: Tensor  # 0 is off
-    top_p: Tensor
-    min_p: Tensor
-
-
-def choose_by_row(logits: Tensor, options: RowOptions, uniform: Tensor) -> Tensor:
+def choose_by_row(logits: Tensor, options: RowOptions, uniform: Tensor, how: Filter) -> Tensor:
     """`choose` on the device, for rows (R, V) with their own options: (R,); -1 where one is not finite."""
     highest = logits.amax(-1, keepdim=True)
     greedy = options.temperature < GREEDY
     scaled = (logits - highest) / options.temperature.where(~greedy, 1.0)[:, None]
-    ids = logits.argmax(-1).where(greedy, sample_tokens(filter_by_row(scaled, options), uniform))
+    ids = logits.argmax(-1).where(greedy, sample_tokens(filter_by_row(scaled, options, how), uniform))
     return ids.where(highest[:, 0].isfinite(), -1)
-
-
-def filter_by_row(logits: Tensor, options: RowOptions) -> Tensor:
-    """top_k, then top_p, then min_p, with numbers of each row's own."""
-    V = logits.shape[-1]
-    k, p = options.top_k.where(options.top_k > 0, V).clamp(max=V)[:, None], options.top_p[:, None]
-    descending, order = logits.sort(dim=-1, descending=True, stable=True)
-    last = descending.gather(1, k - 1)
-    ascending = descending.masked_fill(descending < last, -math.inf).flip(-1)
-    out = (ascending.softmax(-1).cumsum(-1) <= 1 - p) & (p < 1)
-    out[:, -1] = False
-    out = out.scatter(1, order.flip(-1), out) | (logits < last)
-    return min_p(logits.masked_fill(out, -math.inf), options.min_p[:, None])
 
 
 def choose(
@@ -378,12 +322,8 @@ def choose(
     else:
         if s.temperature != 1:  # subtract the highest, so that a low temperature cannot overflow
             logits = temperature(logits - logits.amax(-1, keepdim=True), s.temperature)
-        if s.top_k:
-            logits = top_k(logits, s.top_k)
-        if s.top_p < 1:
-            logits = top_p(logits, s.top_p)
-        if s.min_p:
-            logits = min_p(logits, s.min_p)
+        if s.is_filtered:
+            logits = filter_alike(logits, s.top_k, s.top_p, s.min_p)
         ids = sample_tokens(logits, torch.tensor(uniform, dtype=logits.dtype, device=logits.device))
     tokens: list[int] = torch.where(
         finite, ids, -1

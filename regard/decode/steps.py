@@ -18,8 +18,9 @@ from regard.core.positions import Positions
 from regard.decode import kernels
 from regard.decode.blocks import FusedStack, Rows, attentions
 from regard.decode.buffers import DRAWS, Buffers, Kind, Text
+from regard.decode.filters import RowOptions
 from regard.decode.prompts import attend_quickly, collate_sources
-from regard.decode.sampling import LEVELS, RowOptions, choose_by_row
+from regard.decode.sampling import LEVELS, choose_by_row
 from regard.models.base import EncoderDecoder, LanguageModel
 
 PAGE = 32  # tokens
@@ -94,7 +95,7 @@ class Steps:
                 bound = torch.where(suppressed >= 0, -math.inf, math.inf)
                 logits = logits.scatter_reduce(1, suppressed.clamp(min=0), bound, "amin")
             options = RowOptions(floats[3], numbers[4].long(), floats[5], floats[6])
-            tokens = choose_by_row(logits, options, uniform)
+            tokens = choose_by_row(logits, options, uniform, kind.filtered)
             logprobs = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - total
         else:
             tokens, logprobs = self.kernels.sample(logits, floats[3], uniform, suppressed)
@@ -163,36 +164,27 @@ class Steps:
         def step() -> Tensor:
             b, numbers = self.buffers, self.buffers.numbers[:, :R]
             uniform = b.draws[self.first_slots[:R], numbers[2] % DRAWS]
-            result = self.choose(self._logits(R), numbers, uniform, b.suppressed[:R], kind)
+            source = b.source_tables[:R], b.source_lengths[:R]
+            rows = Rows(numbers[1], numbers[1] + 1, b.tables[:R], *source, distinct=True)
+            logits = self.output_logits(self.hidden(numbers[0], rows))
+            result = self.choose(logits, numbers, uniform, b.suppressed[:R], kind)
             torch.clamp(result[0], min=0, out=numbers[0])
-            self._advance(R)
+            numbers[1:3].add_(numbers[1] >= 0)  # the slots that are used advance
             return result
 
         result: Tensor = self.replay(("generate", R, kind), step)
         return result
 
-    def logits(self, R: int) -> Tensor:
-        """The logits (R, V) of the first R slots, whose next tokens the host chooses."""
+    def logits(self, rows: np.ndarray, R: int) -> Tensor:
+        """The logits (R, V) after up to R tokens (3, R) of as many texts: their ids, positions and slots."""
+        numbers = self._send_rows(rows, R)
 
         def step() -> Tensor:
-            logits = self._logits(R)
-            self._advance(R)
-            return logits
+            ids, positions, slots = numbers
+            return self.output_logits(self._hidden_of_slots(ids, positions, slots, distinct=True))
 
         result: Tensor = self.replay(("logits", R), step)
         return result
-
-    def _logits(self, R: int) -> Tensor:
-        b = self.buffers
-        positions = b.numbers[1, :R]
-        source = b.source_tables[:R], b.source_lengths[:R]
-        rows = Rows(positions, positions + 1, b.tables[:R], *source, distinct=True)
-        return self.output_logits(self.hidden(b.numbers[0, :R], rows))
-
-    def _advance(self, R: int) -> None:
-        """Positions and steps of the slots that are used."""
-        advanced = self.buffers.numbers[1:3, :R]
-        advanced.add_(advanced[0] >= 0)
 
     def read(self, rows: np.ndarray, R: int) -> None:
         """Write the keys and values of up to R tokens (3, R): their ids, positions and slots."""
@@ -214,10 +206,12 @@ class Steps:
         result: Tensor = self.replay(("check", R, kind), step)
         return result
 
-    def _hidden_of_slots(self, ids: Tensor, positions: Tensor, slots: Tensor) -> Tensor:
+    def _hidden_of_slots(
+        self, ids: Tensor, positions: Tensor, slots: Tensor, distinct: bool = False
+    ) -> Tensor:
         b = self.buffers
         source = b.source_tables[slots], b.source_lengths[slots]
-        return self.hidden(ids, Rows(positions, positions + 1, b.tables[slots], *source, distinct=False))
+        return self.hidden(ids, Rows(positions, positions + 1, b.tables[slots], *source, distinct))
 
     def _send_rows(self, rows: np.ndarray, R: int) -> Tensor:
         """Rows in a tensor that graphs read, filled up with unused ones."""

@@ -38,6 +38,7 @@ from regard.tasks.batches import (
     segments_from,
     targets,
 )
+from regard.tasks.constant import Constant
 from regard.tasks.fill import END, FIRST, SPECIALS
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import (
@@ -121,6 +122,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     def setup(self) -> None:
         end = self.tokenizer.id(END)
         self.first, self.end = self.tokenizer.id(FIRST), self.tokenizer.end if end is None else end
+        self.class_weights = Constant.of(self.config.weights)
         scores, self.class_names = self.config.labels is None, self.config.labels or ()
         metric = self.config.metric or ("loss" if scores else "accuracy")  # as earlier runs have it
         if metric != "loss" and (metric == "spearman") != scores:
@@ -255,7 +257,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         *inputs, labels = batch
         if not writes_names(model):
             smoothing = self.config.smoothing if model.training else 0.0
-            weights = self._weights(labels.device)
+            weights = self.weights_on(labels.device)
             if self.config.r_drop and model.training:
                 logits = self.logits(model, *repeat_rows(*inputs))
                 return r_drop(logits, labels, self.config.r_drop, smoothing, weights)
@@ -264,7 +266,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         if self.config.labels is None:
             number = (labels * (SCORES - 1)).round().long()
         number = number.where(counts, 0)
-        weights = self._weights(labels.device)
+        weights = self.weights_on(labels.device)
         weight = counts if weights is None else counts * weights[number]
         ids, attention_mask, _ = inputs
         return -(self.names.likelihoods(model, ids, attention_mask, number[:, None])[:, 0] * weight).sum()
@@ -272,10 +274,6 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
     def predictions(self, model: ClassifyModel, *batch: Tensor) -> tuple[Tensor, Tensor]:
         *inputs, labels = batch
         return self.logits(model, *inputs), labels != IGNORED
-
-    def _weights(self, device: torch.device) -> Tensor | None:
-        """The weight of each class."""
-        return None if self.config.weights is None else torch.tensor(self.config.weights, device=device)
 
     def _loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
         """The sum of cross-entropies in nats, or of squared errors."""
@@ -396,4 +394,4 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
         assert writes_names(model)
         source = torch.tensor([prompt.source], device=next(model.parameters()).device)
         best = self.names.likelihoods(model, source, torch.ones_like(source, dtype=torch.bool)).argmax()
-        return [i for i in self.names.ids[best].tolist() if i >= 0]
+        return [i for i in self.names.ids.on(source.device)[best].tolist() if i >= 0]

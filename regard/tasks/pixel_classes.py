@@ -23,6 +23,7 @@ from regard.describe.watch import evaluating
 from regard.models import ModelWithHead, ViT
 from regard.tasks.answers import Answer
 from regard.tasks.batches import TOKENS_AT_ONCE, Batch, Shuffled, targets
+from regard.tasks.constant import Constant
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import (
     ClassMetric,
@@ -112,6 +113,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
 
     def setup(self) -> None:
         self.labels = self.class_names = self.config.labels or ()
+        self.class_weights = Constant.of(self.config.weights)
         metric = self.config.metric or "accuracy"  # as earlier runs have it
         self.best_metric = None if metric == "loss" else metric
 
@@ -152,11 +154,8 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
 
     def cross_entropies(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Of each row, by the weight of its class, in nats (B,)."""
-        w = self.config.weights
-        weights = None if w is None else torch.tensor(w, device=logits.device)
-        return F.cross_entropy(
-            logits, labels, weights, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
-        )
+        how = {"ignore_index": IGNORED, "reduction": "none", "label_smoothing": smoothing}
+        return F.cross_entropy(logits, labels, self.weights_on(logits.device), **how)  # type: ignore[arg-type]
 
     def measure(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
         """The loss without weights; how often each class is right, predicted and true."""

@@ -32,6 +32,7 @@ from regard.tasks.batches import (
     ragged,
     targets,
 )
+from regard.tasks.constant import Constant
 from regard.tasks.fill import END, FIRST, SPECIALS, UNKNOWN
 from regard.tasks.guessing import Guess, guess_targets
 from regard.tasks.heads import add_head, class_weights
@@ -112,6 +113,7 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         self.unknown = next((id for id in unknown if id is not None), 0)  # in place of an invisible word
         self.of_entities = all(scoring.TAG.fullmatch(name) for name in self.config.labels or ())
         self.best_metric = "f1" if self.of_entities else "accuracy"
+        self.class_weights = Constant.of(self.config.weights)
 
     # Data
 
@@ -220,9 +222,8 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
     def loss(self, model: ModelWithHead, *batch: Tensor) -> Tensor:
         """The sum of cross-entropies in nats, by the tags' weights."""
         ids, attention_mask, labels = batch
-        weights = None
-        if self.config.weights is not None:
-            weights = torch.tensor(self.config.weights, device=labels.device)[labels.clamp(min=0)]  # (B, T)
+        weights = self.weights_on(labels.device)
+        weights = None if weights is None else weights[labels.clamp(min=0)]  # (B, T)
         return cross_entropy(model(ids, attention_mask), None, labels, weights=weights)
 
     def measure(self, model: ModelWithHead, *batch: Tensor) -> Tensor:

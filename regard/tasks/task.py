@@ -16,6 +16,7 @@ from regard.describe.values import SOFTMAX, Description
 from regard.errors import UserError
 from regard.tasks.answers import Answer
 from regard.tasks.batches import Batch, Bucketed, Samples
+from regard.tasks.constant import Constant
 from regard.tasks.guessing import Guess
 from regard.tasks.reading import Reading, recorded_call
 from regard.tasks.request import DataRequest, Prompt, Request
@@ -69,6 +70,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     predicts: ClassVar[Literal["next", "fill", "place"]] = "next"  # what a row of its logits is about
     has_references: ClassVar[bool] = False  # answers are compared with references: `score_answers`
     class_names: Sequence[str] = ()  # where an answer is one of these
+    class_weights: Constant | None = None
     scored_unit: ClassVar[str] = "tokens"  # what `len` counts in the data that it is scored on
     shows_scores: ClassVar[bool] = False  # answers are shown with their scores, if they have some
     takes_messages: ClassVar[bool] = False  # a conversation is messages with roles, for a chat template
@@ -180,6 +182,10 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         raise NotImplementedError
 
     # Training
+
+    def weights_on(self, device: torch.device) -> Tensor | None:
+        """The weight of each class in the loss, where classes have some."""
+        return None if self.class_weights is None else self.class_weights.on(device)
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ConfigT) -> nn.Module:

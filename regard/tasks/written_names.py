@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from regard.errors import UserError
 from regard.models import Transformer
+from regard.tasks.constant import Constant
 from regard.tasks.fill import PAD as BERT_PAD
 from regard.tasks.loss import IGNORED
 from regard.tasks.source import PAD
@@ -27,16 +28,16 @@ class WrittenNames:
             if row in rows[:i]:
                 both = f"{names[rows.index(row)]!r} and {names[i]!r}"
                 raise UserError(f"the tokenizer encodes {both} alike; use another: --set data.tokenizer=bpe")
-        self.ids = torch.full((len(rows), 1 + max(map(len, rows))), IGNORED)
-        for ids, row in zip(self.ids, rows, strict=True):
-            ids[: len(row) + 1] = torch.tensor([*row, end])
+        longest = max(map(len, rows))
+        padded = [[*row, end] + [IGNORED] * (longest - len(row)) for row in rows]
+        self.ids = Constant(torch.tensor(padded))
         self.start = next((id for id in map(tokenizer.id, (PAD, BERT_PAD)) if id is not None), 0)
 
     def likelihoods(
         self, model: Transformer, ids: Tensor, attention_mask: Tensor, which: Tensor | None = None
     ) -> Tensor:
         """log p of writing each name after a text (B, C); or of those with the numbers `which` (B, n)."""
-        names = self.ids.to(ids.device)
+        names = self.ids.on(ids.device)
         which = torch.arange(len(names), device=ids.device).expand(len(ids), -1) if which is None else which
         n, written = which.shape[1], names[which.flatten()]  # (B·n, L)
         target = written.clamp(min=0).roll(1, dims=1)

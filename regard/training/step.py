@@ -41,6 +41,7 @@ class TrainStep:
         compilation.check_kernels(device, report_failure)
         graphs = compilation.use_graphs(model, task, c, flops, device)
         self.few_shapes = graphs and not task.static_shapes
+        task.weights_on(device)  # or the first step would be compiled with making them
         if device.type == "cuda" and c.compile != "off":
             join_products(model)
             if bf16 and compilation.should_compile(task, c, device, graphs):
@@ -53,7 +54,7 @@ class TrainStep:
         self.optimizers = make_optimizers(
             model, c.optimizer, c.lr, c.weight_decay, c.beta2, bf16, c.layer_decay, graphs
         )
-        self.graphs = Graphs(report_failure) if graphs else None
+        self.graphs = Graphs(self.give_up_graphs) if graphs else None
         saved = model.state_dict().keys()
         self.buffers = [b for name, b in model.named_buffers() if name in saved]  # that a loss may update
         self.buffers_before: list[Tensor] = []  # the last gradient
@@ -125,6 +126,12 @@ class TrainStep:
         self.add_gradient(*batch)
         self.update()
         self.norm_of_graphs.copy_(self.norm)
+
+    def give_up_graphs(self, what: str, error: Exception) -> None:
+        """After a step that could not be captured: its gradients, if it had come to some, are of memory that
+        nothing was written to, and the step that takes its place would add to them."""
+        self.zero_grad()
+        self.report_failure(what, error)
 
     def seed(self, part: int) -> None:
         """Make random numbers depend on the seed, the step, the part and the process only."""

@@ -18,7 +18,7 @@ from regard.decode.buffers import Text
 from regard.decode.generate import generate
 from regard.decode.kernels import plain
 from regard.decode.runner import Output, Runner
-from regard.decode.sampling import Sampling, row_generator
+from regard.decode.sampling import Sampling, row_generator, row_rules
 from regard.decode.steps import PAGE
 from regard.errors import UserError
 from regard.models import GPT, Captioner, CaptionerConfig, GPTConfig, Transformer, TransformerConfig
@@ -42,6 +42,7 @@ OPTIONS = {
     "greedy": GREEDY,
     "sampled": Sampling(max_new_tokens=40, seed=3),
     "filtered": Sampling(max_new_tokens=40, temperature=0.9, top_k=9, top_p=0.8, min_p=0.02, seed=3),
+    "top_p": Sampling(max_new_tokens=40, temperature=0.9, top_p=0.8, seed=3),
     "suppressed": Sampling(max_new_tokens=40, seed=3, suppress_tokens=[9, 0, 12]),
     "by text": Sampling(max_new_tokens=20, temperature=0.9, repetition_penalty=1.3, seed=3),
 }
@@ -172,11 +173,13 @@ def test_a_finished_text_is_known() -> None:
 
 
 @pytest.mark.parametrize("options", ["greedy", "sampled", "filtered"])
-def test_guesses_change_nothing(options: str) -> None:
+def test_guesses_change_nothing(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, prompts = make_gpt("gpt2"), [[9, 10, 11] * 8, *make_prompts(3)]
     plain = replace(OPTIONS[options], max_new_tokens=90)
     expected = tokens(write(Runner(model, slots=3), make_texts(prompts, plain)))
     steps: list[int] = []
+    monkeypatch.setattr("regard.decode.runner.ROWS", (1, 2, 4))
+    monkeypatch.setattr("regard.decode.runner.READ", (4, 16))  # fewer rows than there may be guesses
     runner = Runner(model, slots=3)
     check = runner.steps.check
     runner.steps.check = lambda *rows: (steps.append(1), check(*rows))[1]  # type: ignore[method-assign]
@@ -192,6 +195,42 @@ def test_right_guesses_save_steps() -> None:
     runner.steps.check = lambda *rows: (steps.append(1), check(*rows))[1]  # type: ignore[method-assign, func-returns-value]
     (row,) = tokens(write(runner, make_texts([[9, 10, 11] * 4], sampling)))
     assert len(steps) < 0.7 * len(row)
+
+
+def test_texts_of_all_kinds_write_as_alone() -> None:
+    """Those whose tokens the host chooses, or guesses at, have steps of their own."""
+    model, beginning = make_gpt("gpt2"), [9, 10, 11] * 8
+    samplings = [
+        *OPTIONS.values(),
+        replace(OPTIONS["sampled"], prompt_lookup_num_tokens=5),
+        Sampling(max_new_tokens=40, seed=3, logit_bias=[(9, 4.0)], frequency_penalty=0.5),
+        replace(GREEDY, max_new_tokens=5),
+    ]
+
+    def make(i: int) -> Text:
+        (text,) = make_texts([[*beginning, 12 + i]], samplings[i].without_rules())
+        rules = row_rules(samplings[i], len(text.ids), ENDS, text.limit)
+        return replace(text, rules=rules, top_logprobs=2 * (i == len(samplings) - 1))
+
+    alone = [write(Runner(model, slots=1), [make(i)])[0] for i in range(len(samplings))]
+    runner, by_kind = Runner(model, slots=9, pages=18), dict[str, list[int]]()
+
+    def counted(name: str, step: Any) -> Any:
+        def count(*args: Any) -> Any:
+            used = runner.buffers.numbers[1] >= 0 if name == "generate" else args[0][1] >= 0
+            by_kind.setdefault(name, []).append(int(used.sum()))
+            return step(*args)
+
+        return count
+
+    for name in ("generate", "logits", "check"):
+        setattr(runner.steps, name, counted(name, getattr(runner.steps, name)))
+    together = write(runner, [make(i) for i in range(len(samplings))])
+    assert tokens(together) == tokens(alone)
+    for a, b in zip(together[-1], alone[-1], strict=True):
+        assert [i for i, _ in a.top] == [i for i, _ in b.top]
+    assert max(by_kind["generate"]) == 5
+    assert max(by_kind["logits"]) == 3
 
 
 def test_removed_texts_leave_the_others_alone() -> None:

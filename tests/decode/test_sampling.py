@@ -7,19 +7,17 @@ import pytest
 import torch
 from transformers.generation import logits_process as hf
 
+from regard.decode.filters import min_p, top_k, top_p
 from regard.decode.sampling import (
     Sampling,
     beam_processor,
     choose,
-    min_p,
     no_repeat_ngram,
     process_logits,
     repetition_penalty,
     row_generator,
     sample_tokens,
     temperature,
-    top_k,
-    top_p,
 )
 
 VOCAB = 29

@@ -3,16 +3,27 @@
 No graph can be captured without a GPU. Here a replay calls the function once more, with the graph's buffers.
 """
 
+import contextlib
 import json
 
 import pytest
 import torch
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from helpers.runs import tiny, write_data
+from helpers.runs import DIFFERENT, RUNS, others_are_slow, tiny, write_data
 from regard.training import compilation
 from regard.training.graphs import MOST_GRAPHS, Graphs, set_value
+from regard.training.step import TrainStep
+from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
+
+
+def read_log(run):
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
 class Recorded:
@@ -82,6 +93,87 @@ def test_there_are_not_too_many_graphs(monkeypatch):
     assert len(graphs.graphs) == MOST_GRAPHS
 
 
+def test_a_step_that_fails_while_it_is_captured_leaves_no_gradient(tmp_path, monkeypatch):
+    """Its gradients are tensors of the graph, which nobody has computed."""
+    data, settings = write_data("write", tmp_path), {"steps": 4, "model__dropout": 0.0}
+    tiny(data, tmp_path / "direct", **settings)
+    capturing, update = [], TrainStep.update
+
+    @contextlib.contextmanager
+    def graph(*args, **how):
+        capturing.append(True)
+        yield
+
+    def fail_once(step):
+        if capturing == [True]:
+            capturing.append(False)
+            raise RuntimeError("operation not permitted when stream is capturing")
+        update(step)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(TrainStep, "update", fail_once)
+    monkeypatch.setattr(compilation, "use_graphs", lambda *how: True)
+    tiny(data, tmp_path / "failed", **settings)
+    assert capturing == [True, False]
+    direct, failed = (
+        [(row["loss"], row["grad_norm"]) for row in read_log(tmp_path / name) if "grad_norm" in row]
+        for name in ("direct", "failed")
+    )
+    assert len(direct) == 4
+    assert failed == [pytest.approx(row, rel=1e-4) for row in direct]
+
+
+class HostReads(TorchDispatchMode):
+    """Notes which operations of a step on the meta device read tensors or numbers of the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        tensors = [t for t in tree_leaves([args, kwargs, result]) if isinstance(t, torch.Tensor)]
+        if len({t.device.type for t in tensors}) > 1:
+            self.calls.append(str(function))
+        return result
+
+
+class TensorsOfNumbers(TorchFunctionMode):
+    """Notes tensors that are made of numbers, which is no operation to a dispatcher."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.tensor, torch.as_tensor, torch.Tensor.new_tensor):
+            self.calls.append(str(args))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", others_are_slow(c for c in DIFFERENT if not c.endswith(("gru", "elmo"))))
+def test_steps_read_nothing_of_the_host(tmp_path, monkeypatch, case):
+    class Ready(BaseException):
+        pass
+
+    def stop(trainer):
+        raise Ready(trainer)
+
+    monkeypatch.setattr(Trainer, "run", stop)
+    weighted = {"task__balanced": True} if RUNS[case][0] in ("classify", "tag", "see", "hear") else {}
+    with pytest.raises(Ready) as caught:
+        tiny(write_data(case, tmp_path), tmp_path / "out", case, steps=1, **weighted)
+    (trainer,) = caught.value.args
+    objective, samples = trainer.objective, trainer.samples
+    tensors = [*objective.named_parameters(), *objective.named_buffers()]
+    shapes = {n: torch.empty_like(t, device="meta", requires_grad=t.requires_grad) for n, t in tensors}
+    batch = tuple(t.to("meta") for t in trainer.task.batch(samples, samples.rows(0)))
+    functional_call(objective, shapes, batch)  # what stays the same is copied once
+    with HostReads() as copied, TensorsOfNumbers() as copies:
+        functional_call(objective, shapes, batch).backward()
+    assert not copied.calls + copies.calls
+
+
 def test_values_stay_in_their_tensor():
     lr = torch.tensor(0.5)
     assert set_value(lr, 0.25) is lr
@@ -97,10 +189,7 @@ def test_replayed_steps_train_as_direct_ones(tmp_path, monkeypatch, recorded, ca
     tiny(data, tmp_path / "direct", case, **settings)
     monkeypatch.setattr(compilation, "use_graphs", lambda *how: True)
     tiny(data, tmp_path / "replayed", case, **settings)
-    direct, replayed = (
-        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        for name in ("direct", "replayed")
-    )
+    direct, replayed = (read_log(tmp_path / name) for name in ("direct", "replayed"))
     for a, b in zip(direct, replayed, strict=True):
         for key in a.keys() & {"loss", "valid_loss", "grad_norm", "lr"}:
             assert a[key] == pytest.approx(b[key], rel=2e-3), (a, b)

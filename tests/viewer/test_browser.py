@@ -174,7 +174,8 @@ def test_next_tokens_are_the_softmax_and_what_settings_leave(tab):
     rows = it.table()
     order = logits.argsort(descending=True)
     assert all(close(row[1], float(logits.softmax(-1)[i])) for row, i in zip(rows, order, strict=True))
-    from regard.decode.sampling import temperature, top_k, top_p
+    from regard.decode.filters import top_k, top_p
+    from regard.decode.sampling import temperature
 
     left = top_p(top_k(temperature(logits[None], 0.7), 7), 0.8)[0].softmax(-1)
     for row, i in zip(rows, order, strict=True):

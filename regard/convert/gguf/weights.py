@@ -25,8 +25,8 @@ def read_weight(file: Gguf, name: str) -> Tensor:
     for i in range(0, len(rows), step):
         chunk = small(file, name, rows[i : i + step], K).parts
         parts = parts or [part.new_empty(len(rows), *part.shape[1:]) for part in chunk]
-        for whole, part in zip(parts, chunk, strict=True):
-            whole[i : i + step] = part
+        for matrix, part in zip(parts, chunk, strict=True):
+            matrix[i : i + step] = part
     return (Int4Weight if small is read_int4 else Int8Weight)(*parts)
 
 
