@@ -453,11 +453,18 @@ def main(path: str) -> None:
                 patch.setattr(Trainer, "train_step", killed_at(step))
             if (step := settings.pop("killed_writing", None)) is not None:
                 patch.setattr(saved, "write_part", killed_writing(step))
-            if (file := settings.pop("measured", None)) is not None:
-                with before(Trainer, "evaluate", partial(write_measured, Path(file))), counted_messages():
-                    tiny(data, Path(folder), **settings)
-                continue
-            tiny(data, Path(folder), **settings)
+            with contextlib.ExitStack() as stack:
+                if (file := settings.pop("measured", None)) is not None:
+                    stack.enter_context(before(Trainer, "evaluate", partial(write_measured, Path(file))))
+                    stack.enter_context(counted_messages())
+                if settings_of(settings.get("case", "write"), {})["train.optimizer"] != "muon":  # of matrices
+                    stack.enter_context(before(distributed, "gather_full", refuse_rows))
+                tiny(data, Path(folder), **settings)
+
+
+def refuse_rows(t: Tensor) -> None:
+    """No process needs all rows of what it shares with others."""
+    assert not (t.ndim and hasattr(t, "full_tensor"))
 
 
 MESSAGES = {"all-gather": 0.0, "reduce-scatter": 0.0, "all-reduce": 0.0}  # bytes that this process has sent

@@ -152,7 +152,7 @@ def test_the_background_writes_what_one_process_writes(tmp_path, monkeypatch, ho
 
     def init_with_background(self, *args):
         init(self, *args)
-        self.background = BackgroundWriter(self.checkpoints)
+        self.background = BackgroundWriter()
         writers.append(self.background)
 
     monkeypatch.setattr(Checkpointer, "__init__", init_with_background)
