@@ -238,7 +238,7 @@ class OpenAIRoutes:
         dim = model.config.dim
         if body.get("dimensions") not in (None, dim):
             raise APIError(400, f"dimensions: the vectors of this model have {dim}", "dimensions")
-        inputs = as_batch(body["input"])
+        inputs = [body["input"]] if isinstance(body["input"], str) else body["input"]
 
         def embed() -> tuple[np.ndarray, int]:
             lengths = [len(task.tokenizer.encode(text)) for text in inputs]
