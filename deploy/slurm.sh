@@ -12,6 +12,7 @@ set -eu
 recipe=$1 data=$2 run=$3
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 resume=$([ -e "$run" ] && echo --resume || true)
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110 # seconds to save before torchrun kills, of --signal's 120; torch 2.11 has 30
 exec srun torchrun \
     --nnodes "$SLURM_NNODES" --nproc-per-node 8 \
     --rdzv-backend c10d --rdzv-endpoint "$first:29500" --rdzv-id "$SLURM_JOB_ID" \

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from torch._inductor import config as inductor
+from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import get_args_parser
 
 from helpers.commands import call
@@ -140,12 +141,25 @@ def check_launch(text):
     return build_parser().parse_args(words[2:])
 
 
-def test_slurm_starts_a_command_that_exists():
-    options = check_launch((ROOT / "deploy/slurm.sh").read_text())
+LIMITS = ("#SBATCH --signal=TERM@", "export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=")
+
+
+def check_time_to_save(monkeypatch, seconds, grace):
+    """torchrun waits for its processes nearly as long as it may live itself."""
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", seconds)
+    waits = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=8).shutdown_timeout
+    assert 0.9 * grace < waits < grace
+
+
+def test_slurm_starts_a_command_that_exists(monkeypatch):
+    text = (ROOT / "deploy/slurm.sh").read_text()
+    options = check_launch(text)
     assert (options.command, options.data, options.out, options.resume) == ("train", ["$data"], "$run", True)
+    (notice,), (seconds,) = (re.findall(rf"^{words}(\d+)", text, re.M) for words in LIMITS)
+    check_time_to_save(monkeypatch, seconds, int(notice))
 
 
-def test_pods_that_train_find_each_other():
+def test_pods_that_train_find_each_other(monkeypatch):
     service, job = yaml.safe_load_all((ROOT / "deploy/train.yaml").read_text())
     name, spec = job["metadata"]["name"], job["spec"]
     pod, (container,) = spec["template"]["spec"], spec["template"]["spec"]["containers"]
@@ -157,6 +171,8 @@ def test_pods_that_train_find_each_other():
     numbers = {each["name"]: int(each["value"]) for each in container["env"]}
     assert numbers["MACHINES"] == spec["completions"] == spec["parallelism"]
     assert numbers["GPUS"] == container["resources"]["limits"]["nvidia.com/gpu"]
+    seconds = str(numbers["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    check_time_to_save(monkeypatch, seconds, pod["terminationGracePeriodSeconds"])
     options = check_launch(script)
     where = container["volumeMounts"][0]["mountPath"]
     assert all(path.startswith(f"{where}/") for path in (*options.data, options.out, options.recipe))

@@ -147,6 +147,38 @@ def transformers_example(task: str) -> str:
     return "\n".join([*lines, generate if result == "generate" else f"model(**inputs).{result}"])
 
 
+def adapter_card(task: str, base: str, facts: CardFacts) -> str:
+    """`base` is the name or the folder of the model that the adapter was trained on."""
+    lines = [
+        "from peft import PeftModel",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        f"base = AutoModelForCausalLM.from_pretrained({json.dumps(base, ensure_ascii=False)})",
+        'model = PeftModel.from_pretrained(base, ".")',
+        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        'inputs = tokenizer("A text.", return_tensors="pt", return_token_type_ids=False)',
+        "tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)",
+    ]
+    note = "Back in Regard, with the same base model: `regard ask BASE INPUT --adapter .`"
+    return front_matter(task, "peft", facts) + "\n\n" + card(task, "An adapter", lines, note)
+
+
+# Regard
+
+
+def small_card(task: str, dtype: str, facts: CardFacts) -> str:
+    """Of a folder with weights in fewer bits, which other programs don't read."""
+    example = {"see": "a.png", "caption": "a.png", "hear": "a.wav"} | {
+        "fill": "The fox ___ over the dog.",
+        "restore": "The fox ___ over the dog.",
+        "span": "Who sleeps?\\tThe fox sleeps.",
+    }
+    lines = ["import regard", "", 'model = regard.load(".")']
+    lines.append(f'model.ask("{example.get(task, "A text.")}")')
+    note = f"Weights of layers are in {dtype}, which only Regard reads. In a shell: `regard ask . INPUT`"
+    return front_matter(task, "regard", facts) + "\n\n" + card(task, "A model in fewer bits", lines, note)
+
+
 # CTranslate2
 
 
@@ -217,16 +249,16 @@ def onnx_card(
     facts: CardFacts,
 ) -> str:
     """`tokens`: the ids that begin and end a generated text."""
-    only_images = "decoder" not in graphs and "pixels" in graphs["model"]["inputs"]
+    only_images = "decoder_model" not in graphs and "pixels" in graphs["model"]["inputs"]
     lines = ["import numpy as np", "import onnxruntime"]
     lines += [""] if only_images else ["import tokenizers", "", *load_tokenizers(two_tokenizers)]
-    if "decoder" not in graphs:
+    if "decoder_model" not in graphs:
         inputs, (output, *_) = graphs["model"]["inputs"], graphs["model"]["outputs"]
         lines += ['model = onnxruntime.InferenceSession("model.onnx")']
         lines += SPECTROGRAM_LINES if task == "hear" else example_inputs(inputs)
         lines += [f'result = model.run(["{output}"], inputs)[0]']
     else:
-        lines += greedy_decoding(graphs["encoder"], graphs["decoder"], tokens, context)
+        lines += greedy_decoding(graphs["encoder_model"], graphs["decoder_model"], tokens, context)
         lines.append(f"{target_name(two_tokenizers)}.decode(target)")
     notes = [f"Classes, in the order of the logits: {', '.join(labels)}."] if labels else []
     if task == "hear":
@@ -238,7 +270,7 @@ def onnx_card(
         if "state" in graphs["model"]["inputs"]:
             notes.append("To go on from there, pass `next_state` as `state` with the next tokens only.")
     elif any("attention_mask" in graph["inputs"] for graph in graphs.values()):
-        notes.append("`attention_mask` is true for tokens of the text, and false for padding, on the right.")
+        notes.append("`attention_mask` is 1 for tokens of the text, and 0 for padding, on the right.")
     return front_matter(task, "onnx", facts) + "\n\n" + card(task, "ONNX graphs", lines, " ".join(notes))
 
 
@@ -251,7 +283,7 @@ def greedy_decoding(
     step = [f'"input_ids": np.array([{target}])']
     step += [f'"{name}": {values[name]}' for name in decoder["inputs"] if name != "input_ids"]
     return [
-        *(f'{name} = onnxruntime.InferenceSession("{name}.onnx")' for name in ("encoder", "decoder")),
+        *(f'{name} = onnxruntime.InferenceSession("{name}_model.onnx")' for name in ("encoder", "decoder")),
         *example_inputs(encoder["inputs"]),
         "memory, *state = encoder.run(None, inputs)",
         f"target = [{tokens['decoder_start_token_id']}]",
@@ -268,7 +300,7 @@ def example_inputs(names: list[str]) -> list[str]:
     """Lines that define one row of a graph's inputs."""
     if "pixels" in names:
         return ['inputs = {"pixels": pixels}  # bytes (1, channels, size, size) of an image of this size']
-    values = {"input_ids": "ids", "attention_mask": "np.ones_like(ids, bool)"}
+    values = {"input_ids": "ids", "attention_mask": "np.ones_like(ids)"}
     values["token_type_ids"] = "np.zeros_like(ids)"
     values["state"] = "np.zeros((layers, 1, dim), np.float32)"
     row = ", ".join(f'"{name}": {value}' for name, value in values.items() if name in names)

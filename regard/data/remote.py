@@ -53,6 +53,15 @@ def list_remote(address: str) -> list[str]:
     return [f"{scheme}://{file.lstrip('/')}" for file in visible]
 
 
+def remote_size(address: str) -> int:
+    """Return the size of a remote file in bytes."""
+    store, name = open_store(address)
+    try:
+        return int(store.size(name) or 0)
+    except Exception as error:  # each store raises its own
+        raise unreachable(address, error) from None
+
+
 def fetch_one(address: str) -> str:
     """Copy a remote file or folder to the cache, unless it is there; return its path there."""
     files = list_remote(address)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from regard.data.archives import file_size
 from regard.data.documents import reiterable_chunks, text_size
 from regard.data.encoding import (
     DataConfig,
@@ -27,7 +28,7 @@ from regard.data.encoding import (
 )
 from regard.data.files import content_suffix, expand_folders, text_suffixes
 from regard.data.reading import read_together
-from regard.data.remote import fetch, is_remote, list_remote
+from regard.data.remote import fetch, is_remote, list_remote, remote_size
 from regard.data.shard import Shard
 from regard.data.splitting import use_splits
 from regard.data.streams import Stream
@@ -249,10 +250,10 @@ def prepare(
 
 def divide_files(
     paths: Sequence[str], valid_paths: Sequence[str], config: DataConfig, part: Part | None
-) -> tuple[Sequence[str], Sequence[str], str | None]:
-    """Return the files of a part, those of the first part, and a digest of what all parts must share."""
+) -> tuple[Sequence[str], Sequence[str], dict[str, str]]:
+    """Return the files of a part, those of the first part, and digests of what all parts must share."""
     if part is None:
-        return paths, paths, None
+        return paths, paths, {}
     number, count = part
     files: list[str] = []
     for path in paths:  # of a remote folder, only what is read is copied
@@ -269,9 +270,14 @@ def divide_files(
             "--part: characters of all parts would have to be known; give data.tokenizer=bpe, or a file"
         )
     names = [os.path.basename(name) for name in (*files, *valid_paths)]
-    shared = json.dumps([names, count, vars(config)], default=str)
+    sizes = [remote_size(file) if is_remote(file) else file_size(file) for file in files]
+    shared = {"request": [names, count, vars(config)], "sizes": sizes}
     own, first = fetch(files[number - 1 :: count]), fetch(files[::count])
-    return own, first, hashlib.sha256(shared.encode()).hexdigest()
+    return own, first, {key: _digest(json.dumps(value, default=str)) for key, value in shared.items()}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def join_parts(out: Path, count: int) -> int:
@@ -286,8 +292,10 @@ def join_parts(out: Path, count: int) -> int:
     texts = {name: read_text(out / name / INDEX, MAX_INDEX) for name in names}
     indexes = {name: read_json(out / name / INDEX, limit=MAX_INDEX) for name in names}
     first = indexes[names[0]]
+    sizes = next((about["sizes"] for about in indexes.values() if "sizes" in about), None)
     for name, about in indexes.items():
-        for key in ("request", "tokenizer", "dtype"):
+        about.setdefault("sizes", sizes)  # earlier versions wrote none
+        for key in ("request", "sizes", "tokenizer", "dtype"):
             if about.get(key) != first.get(key):
                 raise UserError(
                     f"{out / name}: prepared from other files or with other settings than {names[0]}; "
@@ -313,7 +321,7 @@ def _write_shards(
     folder: Path,
     size: int,
     advance: Callable[[int], None],
-    request: str | None,
+    request: dict[str, str],
 ) -> dict[str, Any]:
     dtype = dtype_for(tokenizer)
     with (
@@ -333,7 +341,5 @@ def _write_shards(
         "train": train.about,
         "valid": valid.about,
     }
-    if request is not None:
-        about["request"] = request
-    (folder / INDEX).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+    (folder / INDEX).write_text(json.dumps(about | request, indent=1) + "\n", "utf-8")
     return about

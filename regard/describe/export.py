@@ -12,6 +12,7 @@ Axes = tuple[int | str, ...]  # fixed sizes, and names of those that may vary
 TEXT: Axes = ("batch", "length")
 SOURCE: Axes = ("batch", "source")
 # Names are those of Hugging Face's optimum, so that its programs know what to feed
+ENCODER, DECODER = "encoder_model", "decoder_model"
 PAIR: Mapping[str, Axes] = {"input_ids": SOURCE, "attention_mask": SOURCE}  # what an encoder of texts reads
 
 
@@ -131,7 +132,8 @@ def attention_graphs(model: Any, decoder: Any, inputs: Mapping[str, Axes], lengt
     mask = {"encoder_attention_mask": SOURCE} if "attention_mask" in inputs else {}
     memory: Axes = ("batch", length, model.config.dim)
     target: dict[str, Axes] = {"input_ids": ("batch", "target"), "encoder_hidden_states": memory}
-    return [Graph("encoder", encode, inputs, ("last_hidden_state",)), Graph("decoder", decode, target | mask)]
+    encoder = Graph(ENCODER, encode, inputs, ("last_hidden_state",))
+    return [encoder, Graph(DECODER, decode, target | mask)]
 
 
 def recurrent_graphs(model: Any, inputs: Mapping[str, Axes], length: int | str) -> list[Graph]:
@@ -157,8 +159,8 @@ def recurrent_graphs(model: Any, inputs: Mapping[str, Axes], length: int | str) 
     target: dict[str, Axes] = {"input_ids": ("batch", 1), "encoder_hidden_states": memory}
     target |= {"state": (cells * rnn.num_layers, "batch", rnn.hidden_size)} | mask
     return [
-        Graph("encoder", encode, inputs, ("last_hidden_state", "state"), packs),
-        Graph("decoder", decode, target, ("logits", "next_state")),
+        Graph(ENCODER, encode, inputs, ("last_hidden_state", "state"), packs),
+        Graph(DECODER, decode, target, ("logits", "next_state")),
     ]
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ FORMAT = 2  # of state.json: 2 in several parts, 1 in one; 0 is that of checkpoi
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 FILES = {MANIFEST, STATE, MODEL, OPTIMIZER}
-PARTIAL = re.compile(r"\.step-[0-9]+(\.replaced)?\.partial")
+PARTIAL = re.compile(r"\.(step-[0-9]+(\.replaced)?|model)\.partial")
+PUBLISHING = ".model.partial"  # the folder in which processes write the parts of a model to publish
 MISMATCHES = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # other errors don't mean damage
 REPLACE = "put an unchanged copy of this checkpoint in its place, or move it away"
 
@@ -41,7 +42,8 @@ def save(
     """Write the checkpoint `folder/step-N` atomically and return its path; perhaps replace one."""
     partial = begin(folder, step, replace)
     try:
-        return commit(partial, state, write_parts(partial, model, optimizer, {}, 0, 1))
+        digests = write_parts(partial, {"model": model, "optimizer": optimizer}, {}, 0, 1)
+        return commit(partial, state, digests)
     except BaseException:
         remove_leftover(partial)
         raise
@@ -49,24 +51,35 @@ def save(
 
 def begin(folder: Path, step: int, replace: bool = False) -> Path:
     """Make the folder in which the files of a checkpoint are written, and return its path."""
-    path, partial = folder / f"step-{step}", folder / f".step-{step}.partial"
+    path = folder / f"step-{step}"
     if not atomic.is_missing(path) and not (replace and is_ours(path)):
         raise UserError(f"{path} is there already; move it away and continue with --resume")
+    return make_partial(partial_path(folder, step))
+
+
+def partial_path(folder: Path, step: int) -> Path:
+    """Return the folder in which a checkpoint is written."""
+    return folder / f".step-{step}.partial"
+
+
+def make_partial(partial: Path) -> Path:
+    """Make a folder for files that don't count yet, and return its path."""
     remove_leftover(partial)
     if not atomic.is_missing(partial):
         set_aside(partial)  # it holds other files
-    atomic.make_folders(folder)
+    atomic.make_folders(partial.parent)
     partial.mkdir()  # not flushed, since training waits for this; `commit` does that
     return partial
 
 
 def write_parts(
-    partial: Path, model: Tensors, optimizer: Tensors, spans: Spans, part: int, count: int
+    partial: Path, kinds: Mapping[str, Tensors], spans: Spans, part: int, count: int
 ) -> dict[str, str]:
-    """Write one of `count` parts of a checkpoint; return the SHA-256 of its files."""
+    """Write one of `count` parts of the model, or of the model and the optimizer state; return the SHA-256 of
+    its files."""
     digests = {}
-    for kind, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
-        name = part_names(kind.removesuffix(".safetensors"), count)[part]
+    for kind, tensors in kinds.items():
+        name = part_names(kind, count)[part]
         write_part(partial / name, tensors, {key: spans[key] for key in tensors if key in spans})
         digests[name] = file_sha256(partial / name)
     return digests
@@ -245,7 +258,7 @@ def remove(folder: Path, numbers: Iterable[int]) -> list[Path]:
     for step in numbers:
         path = folder / f"step-{step}"
         if is_ours(path):
-            os.rename(path, folder / f".step-{step}.partial")  # it is gone at once or not at all
+            os.rename(path, partial_path(folder, step))  # it is gone at once or not at all
         else:
             stay.append(path)
     remove_partial(folder)

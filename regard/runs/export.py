@@ -10,14 +10,14 @@ import torch
 from regard.convert.export import ExportRequest
 from regard.convert.formats import EXPORTS
 from regard.convert.huggingface.hub import HUB
-from regard.convert.model_card import CardFacts
+from regard.convert.model_card import CardFacts, small_card
 from regard.describe.export import as_exported
 from regard.errors import UserError
 from regard.files.atomic import new_folder
 from regard.files.tensors import write_tensors
 from regard.quantize.model import PRECISIONS, dequantize_model, is_quantized, quantized_tensors
 from regard.runs.folder import write_model_files
-from regard.runs.layout import BASE, RECIPE, WEIGHTS
+from regard.runs.layout import BASE, CARD, RECIPE, WEIGHTS
 from regard.runs.model import Model
 from regard.runs.summary import read_run
 
@@ -42,7 +42,7 @@ def export(
     if dtype not in ("auto", "float32") and to != "gguf":
         if to != "hf":
             raise UserError(f"dtype={dtype} is not for --to {to}; leave one of them out")
-        return export_small(model, Path(folder), dtype)
+        return export_small(model, Path(folder), dtype, license)
     task, tokenizer, module = model.task, model.tokenizer, model.model
     if is_quantized(module):
         module = copy.deepcopy(module)
@@ -74,14 +74,16 @@ def export(
     return EXPORTS[to](folder, request)
 
 
-def export_small(model: Model, folder: Path, dtype: str) -> str:
+def export_small(model: Model, folder: Path, dtype: str, license: str | None) -> str:
     """Write a folder like a run's, with the weights of layers in fewer bits; return how small it is."""
     if model.folder is None or not (model.folder / RECIPE).is_file():
         raise UserError(f"{model.folder}: dtype={dtype} is for models that were trained here; leave it out")
+    card = small_card(model.task.config.name, dtype, card_facts(model, folder.name, license))
     tensors = quantized_tensors(model.model, dtype)
     with new_folder(folder, "DIR") as draft:
         write_model_files(draft.path, model.model, model.task, str(model.kind), model.generation)
         write_tensors(draft.path / WEIGHTS, tensors)
+        (draft.path / CARD).write_text(card, encoding="utf-8")
         draft.publish(last=WEIGHTS)
     size, before = (sum(t.nbytes for t in ts.values()) for ts in (tensors, model.model.state_dict()))
     return f"{size / 2**20:.1f} MiB of weights, {size / before:.0%} of those in float32"

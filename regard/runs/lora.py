@@ -4,7 +4,7 @@ Shapes: B batch, T tokens, O outputs, I inputs, r rank.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -60,13 +60,31 @@ def matrices(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, tuple
     return {f"{n}.weight": (weights[f"{n}.lora_A"], weights[f"{n}.lora_B"]) for n in names}
 
 
+class Merged(Mapping[str, Tensor]):
+    """Weights of a model with W + α/r B A merged into W. The others are read when they are asked for."""
+
+    def __init__(self, model: nn.Module, weights: Mapping[str, Tensor]):
+        self.weights, self.merged = weights, dict[str, Tensor]()
+        adapters = set()
+        for name, m in model.named_modules():
+            if isinstance(m, LoRALinear):
+                adapters |= (names := {f"{name}.lora_A", f"{name}.lora_B"})
+                # in float64 on the CPU: products on a GPU may be less exact
+                A, B = (weights[matrix].cpu().double() for matrix in sorted(names))
+                W = weights[f"{name}.weight"]
+                self.merged[f"{name}.weight"] = W + (m.alpha / m.rank * B @ A).to(W)
+        self.names = [name for name in weights if name not in adapters]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.merged[name] if name in self.merged else self.weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 def merge(model: nn.Module, weights: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Return the model's weights, or the given ones, with W + α/r B A merged into W."""
-    weights = dict(model.state_dict() if weights is None else weights)
-    for name, m in model.named_modules():
-        if isinstance(m, LoRALinear):
-            # in float64 on the CPU: products on a GPU may be less exact
-            A, B = (weights.pop(f"{name}.lora_{matrix}").cpu().double() for matrix in "AB")
-            W = weights[f"{name}.weight"]
-            weights[f"{name}.weight"] = W + (m.alpha / m.rank * B @ A).to(W)
-    return weights
+    return dict(Merged(model, model.state_dict() if weights is None else weights))

@@ -104,6 +104,8 @@ class OpenAIRoutes:
         if isinstance(conversation, Conversation):
             conversation.variables = self.template_variables(request, served, body)
             conversation.tools = body.get("tools") or [] if tools is not None else []
+        if tools is not None and tools.choice == "auto" and tools.are_strict:
+            request.scope["ignored"].append("tools.function.strict")  # only a required call has a grammar
         options = generation_options(served, body, 1, await self.compile(served, body, tools))
         format = ChatFormat(served.output_tokenizer, top_logprobs is not None, tools)
         return await self.generate(request, body, served, [conversation], options, top_logprobs, format)
@@ -194,7 +196,10 @@ class OpenAIRoutes:
 
             return Response(await self.registry.run_sized(logprobs, respond), media_type="application/json")
         await begin(generation, info)
-        with_usage = (body.get("stream_options") or {}).get("include_usage") or False
+        stream_options = body.get("stream_options") or {}
+        with_usage = stream_options.get("include_usage") or False
+        if stream_options.get("continuous_usage_stats"):
+            request.scope["ignored"].append("stream_options.continuous_usage_stats")
         head |= {"object": format.chunk_object} | ({"usage": None} if with_usage else {})
         events = stream_events(format, head, first, generation, with_usage)
         return stream_response(request, self.registry, generation, events)
@@ -233,14 +238,13 @@ class OpenAIRoutes:
         dim = model.config.dim
         if body.get("dimensions") not in (None, dim):
             raise APIError(400, f"dimensions: the vectors of this model have {dim}", "dimensions")
-        inputs = as_batch(body["input"])
+        inputs = [body["input"]] if isinstance(body["input"], str) else body["input"]
 
         def embed() -> tuple[np.ndarray, int]:
-            rows = [task.tokenizer.encode(x) if isinstance(x, str) else x for x in inputs]
-            for ids in rows:
-                check_length(len(ids), task.text_limit, "input")
-                check_ids(ids, served.vocab, "input")
-            return task.vectors(served.cancellable.model, inputs).numpy().astype("<f4"), sum(map(len, rows))
+            lengths = [len(task.tokenizer.encode(text)) for text in inputs]
+            for length in lengths:
+                check_length(length, task.text_limit, "input")
+            return task.vectors(served.cancellable.model, inputs).numpy().astype("<f4"), sum(lengths)
 
         vectors, tokens = await self.registry.run_in_thread(embed)
         info = request.scope["request_info"]

@@ -90,7 +90,7 @@ class ChatRequest(GenerateFields, total=False):
 
 class EmbeddingRequest(TypedDict, total=False):
     model: str | None
-    input: Required[Prompt | list[Prompt]]
+    input: Required[str | list[str]]
     encoding_format: Literal["float", "base64"] | None
     dimensions: int | None
 

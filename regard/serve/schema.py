@@ -99,7 +99,7 @@ IGNORED: dict[str, Schema] = dict.fromkeys(
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
         *("prompt_cache_retention", "prediction", "verbosity", "stream_moderation", "moderation"),
         *("cache_prompt", "cache_salt", "priority", "request_id", "session_id", "keep_alive"),
-        *("truncation", "include", "max_tool_calls"),
+        *("truncation", "include", "max_tool_calls", "guided_decoding_backend"),
         *("spaces_between_special_tokens", "return_tokens_as_token_ids", "return_token_ids"),
     ),
     ANY,
@@ -145,7 +145,7 @@ def generate_fields(max_tokens: int, min_tokens: int = 1) -> dict[str, Schema]:
             {
                 "include_usage": BOOLEAN,
                 "include_obfuscation": BOOLEAN,
-                "continuous_usage_stats": enum(False),
+                "continuous_usage_stats": BOOLEAN,  # ignored, see `OpenAIRoutes.generate`
             }
         ),
         "logit_bias": mapping("^[0-9]{1,9}$", number(-100, 100), MAX_BIASES),
@@ -251,17 +251,14 @@ def responses_request(max_tokens: int) -> Schema:
     return obj(fields, "input")
 
 
+TEXTS_ONLY = (
+    "Token ids are not taken, since ids of another tokenizer would give wrong vectors without a word "
+    "(LangChain's OpenAIEmbeddings sends texts with check_embedding_ctx_length=False)."
+)
 EMBEDDING_REQUEST = obj(
     {
         "model": MODEL,
-        "input": {
-            "anyOf": [
-                NONEMPTY_TEXT,
-                array(NONEMPTY_TEXT, MAX_EMBEDDINGS),
-                TOKEN_IDS,
-                array(TOKEN_IDS, MAX_EMBEDDINGS),
-            ]
-        },
+        "input": {"anyOf": [NONEMPTY_TEXT, array(NONEMPTY_TEXT, MAX_EMBEDDINGS)], "description": TEXTS_ONLY},
         "encoding_format": enum("float", "base64"),
         "dimensions": integer(1, 2**31 - 1),
         **IGNORED,
@@ -295,7 +292,8 @@ def check(value: object, schema: Schema, path: str = "") -> None:
     """Raise an APIError that names the first field that does not match the schema."""
     if not matches(value, schema):
         top = path.split(".")[0].split("[")[0] or None
-        raise APIError(400, f"{path or 'the request'}: give {describe(schema)}", top)
+        more = f". {schema['description']}" if "description" in schema else ""
+        raise APIError(400, f"{path or 'the request'}: give {describe(schema)}{more}", top)
     for option in schema.get("anyOf", ()):
         if matches(value, option):
             return check(value, option, path)

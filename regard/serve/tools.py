@@ -1,6 +1,7 @@
 """Tools of a chat: given to the model's chat template, and read from what the model writes."""
 
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,20 @@ class CallFormat:
 
 HERMES = CallFormat("<tool_call>\n", "\n</tool_call>")
 LLAMA = CallFormat(arguments="parameters")
+XML = re.compile(r"<function=|<arg_key|<parameter|<invoke")  # in <tool_call>, instead of JSON
+# A call in JSON alone; in a string of Jinja, its quotes may be escaped. Descriptions of tools are longer.
+BARE = re.compile(r'\{\\?"name\\?": (?:(?!description)[^{}]){1,60}?"(arguments|parameters)\\?":')
+AROUND = re.compile(r"""[<\[][|｜]?tool.?call|functools|"tool_calls\\?":""", re.IGNORECASE)  # not alone
+
+
+def find_format(template: Template) -> CallFormat | None:
+    """How the template wants calls to be written; None if that is not known here."""
+    text = template.text
+    if "<tool_call>" in text:
+        return None if XML.search(text) else HERMES
+    if AROUND.search(text) or not (call := BARE.search(text)):
+        return None
+    return LLAMA if call[1] == "parameters" else CallFormat()
 
 
 class Tools:
@@ -33,11 +48,15 @@ class Tools:
     def __init__(self, functions: Sequence[Json], choice: str | Json, parallel: bool, template: Template):
         self.names = [function["name"] for function in functions]
         self.choice, self.parallel, self.functions = choice, parallel, functions
-        self.format = CallFormat()
-        if "<tool_call>" in template.text:
-            self.format = HERMES
-        elif template.uses("parameters"):
-            self.format = LLAMA
+        self.are_strict = any(function.get("strict") for function in functions)
+        format = find_format(template)
+        if format is None and choice == "auto":  # a required call is held to a format
+            message = (
+                "tools: this model's chat template asks for calls in a format that can't be read here; "
+                'give tool_choice "required" or the name of a function, or leave tools out'
+            )
+            raise APIError(400, message, "tools", "unknown_tool_format")
+        self.format = format or CallFormat()
 
     def grammar(self) -> Source | None:
         """What the answer has to match where a call is required."""
@@ -85,10 +104,10 @@ class Tools:
                 value, stop = json.JSONDecoder().raw_decode(part)
             except (ValueError, RecursionError):
                 break
-            call = self.read_call(value)
-            if call is None:
+            read = [self.read_call(each) for each in (value if isinstance(value, list) else [value])]
+            if not all(read):
                 break
-            calls.append(call)
+            calls += [call for call in read if call is not None]
             rest = part[stop:].lstrip().removeprefix(end).lstrip(" \n;")
             if not marker and not rest.startswith("{"):
                 break

@@ -1,7 +1,7 @@
 """What a task is: all that the trainer, `ask`, `score`, traces, the page and the server know about it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -224,7 +224,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
     def preview(self, model: ModelT, data: DataT, seed: int) -> str:
         """A few inputs and the model's answers, shown while training."""
 
-    def finish(self, folder: Path, weights: dict[str, Tensor]) -> None:
+    def finish(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Write what a finished run keeps besides the model."""
 
     # Answers

@@ -7,7 +7,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -208,7 +208,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
         answers = self.answers(model, Request(words, Sampling(top_k=5)))
         return "\n".join(f"{word}\n  → {a[0].text}" for word, a in zip(words, answers, strict=True))
 
-    def finish(self, folder: Path, weights: dict[str, Tensor]) -> None:
+    def finish(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Write the vectors in word2vec's format, and a map of the most frequent words."""
         vectors = select_vectors(weights["embed.weight"], self.words)
         vectors.save(folder / VECTORS)

@@ -1,4 +1,4 @@
-"""Write checkpoints while training goes on: each process its part, from a copy of what it has.
+"""Write checkpoints and models while training goes on: each process its part, from a copy of what it has.
 
 Threads only read and write files. What processes must agree on, they agree on between two steps.
 """
@@ -20,49 +20,46 @@ Digests = dict[str, str]  # SHA-256 by the name of a file
 
 
 class BackgroundWriter:
-    """Writes one checkpoint at a time; it counts once the first process has written its manifest."""
+    """Writes one checkpoint or model at a time; it counts once the first process has completed it."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "checkpoint")
         self.copies: Tensors = {}  # used for every checkpoint: new memory would have to be cleared first
         self.reserving: Future[None] | None = None
-        self.parts = 1
+        self.names: list[str] = []  # of the files of all parts
         self.writing: Future[Digests] | None = None  # this process's part
         self.completing: Future[list[str]] | None = None  # the rest, in the first process
 
     def start(
         self,
-        step: int,
-        weights: Tensors,
-        optimizer: Tensors,
-        complete: Callable[[Path, Digests], list[str]],
-        replace: bool,
+        partial: Path,
+        begin: Callable[[], object],
+        kinds: dict[str, Tensors],
+        complete: Callable[[Digests], list[str]],
     ) -> None:
-        """Copy what this process has, and begin to write it; then `complete` is called in the first process.
-        `replace`: there may be one of this step. All processes must call this together, after `wait`."""
+        """Copy what this process has of the tensors, and begin to write it to a folder that `begin` makes in
+        the first process; then `complete` is called there. `kinds`: the model, and perhaps the optimizer
+        state. All processes must call this together, after `wait`."""
         problem: Exception | None = None
         if distributed.RANK == 0:
             try:
-                checkpoints.begin(self.folder, step, replace)
+                begin()
             except (OSError, UserError) as e:
                 problem = e
         agree(problem, "the first process could not begin the checkpoint; it says why")
-        partial = self.folder / f".step-{step}.partial"
-        part, self.parts = find_part([*weights.values(), *optimizer.values()])
+        part, parts = find_part([t for tensors in kinds.values() for t in tensors.values()])
+        self.names = [name for kind in kinds for name in part_names(kind, parts)]
         spans: Spans = {}
         if self.reserving is not None:
             self.reserving.result()
-        weights, optimizer = self.copy_own(weights, spans), self.copy_own(optimizer, spans)
+        kinds = {kind: self.copy_own(tensors, spans) for kind, tensors in kinds.items()}
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.complete = lambda digests: complete(partial, digests)
+        self.complete = complete
         self.writing = (
             self.thread.submit(dict)
             if part is None
-            else self.thread.submit(
-                checkpoints.write_parts, partial, weights, optimizer, spans, part, self.parts
-            )
+            else self.thread.submit(checkpoints.write_parts, partial, kinds, spans, part, parts)
         )
 
     def copy_own(self, tensors: Tensors, spans: Spans) -> Tensors:
@@ -94,7 +91,7 @@ class BackgroundWriter:
         if self.writing is not None:
             error = self.writing.exception()
             agree(error, "another process could not write its part of the checkpoint; it says why")
-            digests = gather_digests(self.writing.result(), self.parts)
+            digests = gather_digests(self.writing.result(), self.names)
             self.writing = None
             if distributed.RANK == 0:
                 self.completing = self.thread.submit(self.complete, digests)
@@ -152,9 +149,8 @@ def find_part(tensors: list[Tensor]) -> tuple[int | None, int]:
     return distributed.RANK if distributed.RANK < count else None, count
 
 
-def gather_digests(own: Digests, parts: int) -> Digests:
+def gather_digests(own: Digests, names: list[str]) -> Digests:
     """Return the SHA-256 of all files. All processes must call this together."""
-    names = [*part_names("model", parts), *part_names("optimizer", parts)]
     rows = [list(bytes.fromhex(own.get(name, "00" * 32))) for name in names]
     table = distributed.all_sum(torch.tensor(rows, dtype=torch.uint8))
     return {name: bytes(row.tolist()).hex() for name, row in zip(names, table, strict=True)}

@@ -8,6 +8,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,7 @@ class Checkpointer:
         self.stay: list[Path] = []  # old checkpoints that are not removed
         self.abandoned: set[int] = set()  # steps of checkpoints after the one that the run went back to
         self.data, self.data_is_checked = data, False
-        self.background = BackgroundWriter(self.checkpoints) if distributed.WORLD > 1 else None
-        self.is_publishing = False  # whether a checkpoint that is being written becomes the run's model
+        self.background = BackgroundWriter() if distributed.WORLD > 1 else None
         self.unreported: list[str] = []  # notices of checkpoints that had to be waited for
 
     def check_data(self, seconds: float | None = None) -> None:
@@ -131,23 +131,28 @@ class Checkpointer:
             current |= new
 
     def publish(self, weights: Tensors) -> None:
-        """Make these weights the model of the run. All processes must call this together."""
-        if self.is_publishing:  # older ones
-            self.unreported = self.wait()
-        full: Tensors = {}
-        for name, t in weights.items():  # one after another: only the first process keeps all
-            gathered = distributed.gather_full(t)
-            if distributed.RANK == 0:
-                full[name] = gathered if gathered is t else gathered.cpu()
-        if distributed.RANK == 0:
-            self.write_published(full)
+        """Make these weights the model of the run; of several processes, each writes its part, in the
+        background. All processes must call this together."""
+        if self.background is None:
+            self.write_published(weights)
+            return
+        self.unreported = self.wait()
+        folder = self.checkpoints / checkpoints.PUBLISHING
+
+        def complete(_: dict[str, str]) -> list[str]:
+            self.write_published(checkpoints.open_part(folder, "model"))
+            checkpoints.remove_leftover(folder)
+            return []
+
+        begin = partial(checkpoints.make_partial, folder)
+        self.background.start(folder, begin, {"model": weights}, complete)
 
     def write_published(self, weights: Mapping[str, Tensor]) -> None:
         matrices = lora.matrices(self.model, weights)
         if self.config.adapter:
             weights = adapter_tensors(self.model, matrices)
         elif matrices:
-            weights = lora.merge(self.model, dict(weights))
+            weights = lora.Merged(self.model, weights)
         write_tensors(run_folder.published(self.folder), weights)
 
     def save(self, state: TrainState, flush_log: Callable[[], None] = lambda: None) -> list[str]:
@@ -165,17 +170,19 @@ class Checkpointer:
         first = min(self.steps_to_average(state.step), default=state.step)
         needed = {first, state.guard.good, state.guard.saved}
 
-        def complete(partial: Path, digests: dict[str, str]) -> list[str]:
+        folder = checkpoints.partial_path(self.checkpoints, state.step)
+
+        def complete(digests: dict[str, str]) -> list[str]:
             if publishes:  # from the files: the first process need not have all weights
-                self.write_published(checkpoints.open_part(partial, "model"))
+                self.write_published(checkpoints.open_part(folder, "model"))
             self.data.save()
             flush_log()
-            return self.remove_old(checkpoints.commit(partial, about, digests), first, needed)
+            return self.remove_old(checkpoints.commit(folder, about, digests), first, needed)
 
         replace = state.step in self.abandoned
         if self.background is not None:
-            self.is_publishing = publishes
-            self.background.start(state.step, weights, optimizer, complete, replace)
+            begin = partial(checkpoints.begin, self.checkpoints, state.step, replace)
+            self.background.start(folder, begin, {"model": weights, "optimizer": optimizer}, complete)
             return notices
         if publishes:
             self.write_published(weights)
@@ -214,10 +221,10 @@ class Checkpointer:
         return notices + self.background.advance()
 
     def wait(self) -> list[str]:
-        """Wait until the last checkpoint is written. All processes must call this together."""
+        """Wait until the last checkpoint or model is written. All processes must call this together."""
         if self.background is None:
             return []
-        notices, self.unreported, self.is_publishing = self.unreported, [], False
+        notices, self.unreported = self.unreported, []
         return notices + self.background.wait()
 
     def close(self) -> None:

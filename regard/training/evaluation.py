@@ -38,25 +38,27 @@ class Evaluation:
         self.remark: str | None = None  # about the last measurement
 
     def measure(self, valid: Any) -> dict[str, float] | None:
-        """Return the metrics on the validation set, or None if a signal interrupted it."""
+        """Return the metrics on the validation set, or None if a signal interrupted it. Each process runs
+        its share of the batches."""
         c = self.config
         tokens = c.tokens or (c.micro or max(1, c.batch // distributed.WORLD)) * self.task.context
-        together = c.parallel != "ddp"  # its processes must all run every batch in the same order
-        sums, count = torch.zeros(1, device=self.device, dtype=torch.float64), 0
+        sums, count, turn = torch.zeros(1, device=self.device, dtype=torch.float64), 0, 0
         self.model.eval()
         with torch.no_grad(), self.autocast:
-            for i, batch in enumerate(self.task.evaluation_batches(valid, 2 * tokens)):
+            for batch in self.task.evaluation_batches(valid, 2 * tokens):
                 if self.is_interrupted():
                     self.model.train()
                     return None
-                if together or i % distributed.WORLD == distributed.RANK:
+                if turn == distributed.RANK:
                     sums = sums + self.objective(*to_device(batch, self.device))
                     count += targets(batch)
+                turn = (turn + 1) % distributed.WORLD
+            if c.parallel != "ddp" and 0 < turn <= distributed.RANK:  # others need its weights
+                self.objective(*to_device(batch, self.device))
         self.model.train()
-        if not together:
-            width = int(distributed.all_max(len(sums))[0])  # a process without a batch has one sum only
-            sums = nn.functional.pad(sums, (0, width - len(sums)))
-            sums, count = distributed.all_sum(sums), int(distributed.all_sum(torch.tensor(count)))
+        width = int(distributed.all_max(len(sums))[0])  # a process without a batch has one sum only
+        sums = nn.functional.pad(sums, (0, width - len(sums)))
+        sums, count = distributed.all_sum(sums), int(distributed.all_sum(torch.tensor(count)))
         loss, *more = sums.tolist()
         self.remark = self.task.remark(*more)
         return {f"valid_{k}": v for k, v in self.task.metrics(loss, count, valid, *more).items()}

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from regard.data import Corpus
 from regard.data.text_stream import StreamWindows
-from regard.files.tensors import read_tensors
 from regard.runs import layout as run_folder
 from regard.runs.film import drop_later
+from regard.runs.parts import Parts
 from regard.tasks import Batch, Task, idle
 from regard.tasks.batches import Bucketed
 from regard.training import compilation, distributed, throughput
@@ -181,7 +181,7 @@ class Trainer:
         if self.live is not None:
             self.live.finish(self)
         if distributed.RANK == 0:
-            self.task.finish(self.folder, read_tensors(run_folder.published(self.folder)))
+            self.task.finish(self.folder, Parts([run_folder.published(self.folder)]))
             self.reporter.finish(self.state, self.elapsed(), finished)
         distributed.barrier()  # no process leaves before everything is written
 

@@ -1,6 +1,7 @@
 """A corpus that is prepared in parts, as by several machines, is one corpus."""
 
 import json
+import shutil
 
 import pytest
 
@@ -61,6 +62,21 @@ def test_a_part_of_other_files_is_refused(texts, tmp_path):
     (texts / "8.txt").write_text("one more")
     user_error(lambda: prepare_parts(texts, out, (3,)), out / "part-00003-of-00003", "again")
     assert not (out / "shards.json").exists()
+
+
+def test_a_part_of_other_files_of_the_same_names_is_refused(texts, tmp_path):
+    out = tmp_path / "out"
+    prepare_parts(texts, out, (1, 2))
+    index = out / "part-00001-of-00003" / "shards.json"
+    contents, earlier = (texts / "1.txt").read_text(), json.loads(index.read_text())
+    (texts / "1.txt").write_text(f"{contents}one more")
+    user_error(lambda: prepare_parts(texts, out, (3,)), out / "part-00003-of-00003", "again")
+    (texts / "1.txt").write_text(contents)
+    del earlier["sizes"]  # as earlier versions wrote it
+    index.write_text(json.dumps(earlier))
+    shutil.rmtree(out / "part-00003-of-00003")
+    prepare_parts(texts, out, (3,))
+    assert (out / "shards.json").exists()
 
 
 def test_a_part_that_changed_afterwards_is_noticed(texts, tmp_path):

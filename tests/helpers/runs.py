@@ -22,6 +22,7 @@ from torch import Tensor
 
 from helpers.disks import without_fsync
 from regard import cli
+from regard.runs import checkpoints as saved
 from regard.tasks import Write
 from regard.tasks.request import Request
 from regard.training import distributed
@@ -452,11 +453,20 @@ def main(path: str) -> None:
         for data, folder, settings in plan["runs"]:
             if (step := settings.pop("killed_at", None)) is not None:
                 patch.setattr(Trainer, "train_step", killed_at(step))
-            if (file := settings.pop("measured", None)) is not None:
-                with before(Trainer, "evaluate", partial(write_measured, Path(file))), counted_messages():
-                    tiny(data, Path(folder), **settings)
-                continue
-            tiny(data, Path(folder), **settings)
+            if (step := settings.pop("killed_writing", None)) is not None:
+                patch.setattr(saved, "write_part", killed_writing(step))
+            with contextlib.ExitStack() as stack:
+                if (file := settings.pop("measured", None)) is not None:
+                    stack.enter_context(before(Trainer, "evaluate", partial(write_measured, Path(file))))
+                    stack.enter_context(counted_messages())
+                if settings_of(settings.get("case", "write"), {})["train.optimizer"] != "muon":  # of matrices
+                    stack.enter_context(before(distributed, "gather_full", refuse_rows))
+                tiny(data, Path(folder), **settings)
+
+
+def refuse_rows(t: Tensor) -> None:
+    """No process needs all rows of what it shares with others."""
+    assert not (t.ndim and hasattr(t, "full_tensor"))
 
 
 MESSAGES = {"all-gather": 0.0, "reduce-scatter": 0.0, "all-reduce": 0.0}  # bytes that this process has sent
@@ -509,3 +519,16 @@ def killed_at(step: int) -> Callable[[Trainer], Any]:
         return true(trainer)
 
     return train_step
+
+
+def killed_writing(step: int) -> Callable[..., None]:
+    """`checkpoints.write_part`, which ends the process by SIGKILL when its part of a checkpoint's weights is
+    written, and the optimizer's state is not."""
+    true = saved.write_part
+
+    def write_part(path: Path, *args: Any) -> None:
+        if path.parent.name == f".step-{step}.partial" and path.name.startswith("optimizer"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        true(path, *args)
+
+    return write_part

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -111,8 +112,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_a_folder_in_fewer_bits(run: Path, tmp_path: Path, dtype: str) -> None:
-    line = export(regard.load(run, "cpu"), tmp_path / "small", dtype=dtype)
+    line = export(regard.load(run, "cpu"), tmp_path / "small", dtype=dtype, license="mit")
     assert "MiB" in line
+    head = yaml.safe_load((tmp_path / "small" / "README.md").read_text().split("---")[1])
+    assert (head["license"], head["library_name"]) == ("mit", "regard")
     small, same = regard.load(tmp_path / "small", "cpu"), regard.load(run, "cpu", dtype)
     size = (tmp_path / "small" / "model.safetensors").stat().st_size
     assert (

@@ -219,6 +219,9 @@ def test_it_is_the_base_with_its_adapter(files, tmp_path, capsys) -> None:
     export(model, tmp_path / "merged")
     torch.testing.assert_close(logits(load(tmp_path / "merged", "cpu")), logits(model))
     export(model, tmp_path / "peft", "peft")
+    card = (tmp_path / "peft" / "README.md").read_text()
+    assert "library_name: peft" in card
+    assert f'from_pretrained("{files["base"]}")' in card
     exported = load(files["base"], "cpu", adapter=tmp_path / "peft")
     assert logits(exported).equal(logits(model))
     user_error(lambda: export(base, tmp_path / "none", "peft"), "--adapter")

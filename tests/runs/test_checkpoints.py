@@ -122,6 +122,8 @@ def test_tidy_keeps_the_last(folder: Path) -> None:
         save(folder, step, MODEL, STATE, ABOUT)
     (folder / ".step-7.partial").mkdir()
     (folder / ".step-7.partial" / "state.json").write_text("{}")
+    (folder / ".model.partial").mkdir()
+    (folder / ".model.partial" / "model-00002-of-00004.safetensors").touch()
     no_checkpoints = [".mine.partial", "mine.txt", "step-03", "step-1x", "step-\u0663"]
     for name in no_checkpoints:
         (folder / name).write_text("not ours")
@@ -129,6 +131,7 @@ def test_tidy_keeps_the_last(folder: Path) -> None:
     assert steps(folder) == [3, 12, 20, 100]
     assert sorted(p.name for p in folder.iterdir() if p.is_file()) == no_checkpoints
     assert not (folder / ".step-7.partial").exists()
+    assert not (folder / ".model.partial").exists()
     (folder / "step-3" / "notes.txt").write_text("of a person")
     assert remove_old(folder, 2) == [folder / "step-3"]
     assert steps(folder) == [3, 20, 100]

@@ -93,6 +93,17 @@ def test_merged_it_says_the_same(kind: str) -> None:
     before = model.state_dict()
     lora.merge(model)
     assert all(t.equal(before[name]) for name, t in model.state_dict().items())  # a look, not a change
+    reads = []
+
+    class Files(dict[str, torch.Tensor]):
+        def __getitem__(self, name: str) -> torch.Tensor:
+            reads.append(name)
+            return super().__getitem__(name)
+
+    merged = lora.Merged(model, Files(before))
+    changed = {f"{name}.{part}" for name in layers(model) for part in ("weight", "lora_A", "lora_B")}
+    assert set(reads) == changed  # the others, only when they are asked for
+    assert merged.keys() == plain.state_dict().keys()
 
 
 def test_one_layer_is_the_equation() -> None:

@@ -74,10 +74,14 @@ def test_ignored_fields_are_named_in_a_header(server):
             "user": "me",
             "store": True,
             "metadata": None,
+            "guided_decoding_backend": "outlines",
             "stream": stream,
+            "stream_options": {"continuous_usage_stats": True},
         }
         status, headers, _ = server.ask("/v1/completions", body)
-        assert (status, headers[IGNORED_HEADER]) == (200, "user, store")
+        usage = ", stream_options.continuous_usage_stats"
+        ignored = f"user, store, guided_decoding_backend{usage if stream else ''}"
+        assert (status, headers[IGNORED_HEADER]) == (200, ignored)
 
 
 def test_other_names_of_the_same_option(server):

@@ -6,8 +6,10 @@ import pytest
 
 from helpers.schemas import HERMES, closed, untrained
 from helpers.serving import serve_models
+from regard.serve.endpoint import IGNORED_HEADER
+from regard.serve.errors import APIError
 from regard.serve.registry import ServerLimits
-from regard.serve.tools import Tools
+from regard.serve.tools import Tools, find_format
 from regard.text.chat_template import Template
 
 WEATHER = {
@@ -68,6 +70,45 @@ def test_models_without_tools_say_so(server):
     assert "other" in chat(server, 400, tool_choice=other)["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "<tool_call>\\n<function=f>\\n<parameter=x>1</parameter></function></tool_call>",
+        '[TOOL_CALLS][{"name": "f", "arguments": {}}]',
+        '{"tool_calls": [{"name": "f", "arguments": {}}]}',
+        "<|tool_call_start|>[f(x=1)]",
+        '{"name": "f", "description": "g", "parameters": {}}',
+    ],
+)
+def test_formats_that_cannot_be_read_are_refused(asks):
+    """Unless a call is required, which is held to a format."""
+    template = Template("{% for t in tools %}{{ t }}{% endfor %}" + asks)
+    with pytest.raises(APIError, match="tool_choice"):
+        Tools([WEATHER], "auto", True, template)
+    assert Tools([WEATHER], "required", True, template).grammar()
+
+
+@pytest.mark.parametrize(
+    ("asks", "named"),
+    [
+        (r"<tool_call>\n{\"name\": <function-name>, \"arguments\": <args>}\n</tool_call>", "<tool_call>"),
+        ('{"name": function name, "parameters": dictionary of arguments}', "parameters"),
+        (r"{\"name\": function name, \"arguments\": dictionary of arguments}", "arguments"),
+    ],
+)
+def test_formats_are_known_by_what_templates_ask_for(asks, named):
+    format = find_format(Template(asks + "{{ tools }}"))
+    assert named in (format.begin.strip(), format.arguments)
+
+
+def test_strict_functions_hold_only_required_calls(server):
+    tools = [{"type": "function", "function": WEATHER | {"strict": True}}]
+    body = {"messages": [{"role": "user", "content": "the fox"}], "max_tokens": 1, "tools": tools}
+    for choice, ignored in (("auto", "tools.function.strict"), ("none", None)):
+        _, headers, _ = server.ask("/v1/chat/completions", body | {"tool_choice": choice})
+        assert headers[IGNORED_HEADER] == ignored
+
+
 def test_conversation_with_calls_and_results(server):
     call = {
         "id": "call_1",
@@ -102,4 +143,6 @@ def test_calls_are_read_from_what_a_model_writes():
     text, calls = llama.split(' {"name": "weather", "parameters": {"city": "Rome"}}')
     assert (text, len(calls)) == ("", 1)
     assert llama.split('{"other": 1}') == ('{"other": 1}', [])
+    both = '<tool_call>[{"name": "clock", "arguments": {}}, {"name": "weather", "arguments": {}}]</tool_call>'
+    assert [call["function"]["name"] for call in hermes.split(both)[1]] == ["clock", "weather"]
     assert len(Tools([WEATHER, CLOCK], "auto", False, Template(HERMES)).split(both)[1]) == 1

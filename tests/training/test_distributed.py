@@ -36,6 +36,7 @@ from regard.files.locks import LOCK
 from regard.runs import checkpoints as checkpoint
 from regard.tasks import targets
 from regard.training import distributed
+from regard.training.evaluation import Evaluation
 from regard.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -362,6 +363,40 @@ def test_every_row_is_somebodys(monkeypatch, world, count):
     sizes = [len(share) for share in shares]
     assert max(sizes) == sizes[0] == -(-count // world)  # the first has the most
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("count", [6, 7, 1, 0])
+def test_held_out_batches_are_shared(monkeypatch, parallel, count):
+    """Each is measured once; where the weights are shared, too, all processes run as many."""
+    batches = [(torch.tensor([n]),) for n in range(count)]
+    sums, runs = [], []
+    monkeypatch.setattr(distributed, "WORLD", 3)
+    monkeypatch.setattr(distributed, "all_max", lambda *numbers: list(numbers))
+    monkeypatch.setattr(distributed, "all_sum", lambda x: x)
+    task = SimpleNamespace(
+        evaluation_batches=lambda valid, tokens: batches,
+        remark=lambda *more: None,
+        metrics=lambda loss, count, valid: {"loss": loss, "count": count},
+    )
+    for rank in range(3):
+        monkeypatch.setattr(distributed, "RANK", rank)
+        run = []
+        process = SimpleNamespace(
+            config=SimpleNamespace(tokens=1, parallel=parallel),
+            model=torch.nn.Identity(),
+            device=torch.device("cpu"),
+            autocast=contextlib.nullcontext(),
+            is_interrupted=lambda: False,
+            task=task,
+            objective=lambda numbers, run=run: run.append(int(numbers)) or numbers.double(),
+        )
+        sums.append(Evaluation.measure(process, None))
+        runs.append(run)
+    assert sum(each["valid_loss"] for each in sums) == sum(range(count))
+    assert sum(each["valid_count"] for each in sums) == count
+    longest, shortest = -(-count // 3), count // 3
+    assert {len(run) for run in runs} == ({longest} if parallel == "fsdp" else {longest, shortest})
 
 
 @pytest.mark.parametrize(

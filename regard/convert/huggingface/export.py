@@ -61,20 +61,8 @@ def export_folder(folder: str | Path, request: ExportRequest) -> str:
 
 
 def write_folder(folder: Path, request: ExportRequest) -> None:
-    model: nn.Module = request.model
-    task = str(request.task["name"])
-    head: nn.Linear | None = None
-    mean = False  # the heads of transformers read the first token; sentence-transformers has one for the mean
-    if getattr(model, "has_task_head", False):
-        with_head = cast(ModelWithHead, model)  # or any other that declares a head
-        mean, model, head = with_head.mean, with_head.model, with_head.head
-    if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
-        raise UserError(
-            f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers; use "
-            "--to onnx"
-        )
-    config: Any = model.config
-    family = FAMILIES[type(model), task](config, request)
+    family, model, head, mean = find_shape(request)
+    task, config = str(request.task["name"]), cast(Any, model.config)
     own_head = {} if mean else head_weights(head, task)
     if isinstance(model, Electra):
         own_head, model = electra.discriminator_weights(model), model.model
@@ -97,6 +85,34 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
     if mean and head is not None:
         write_modules(folder, {"pooling": "mean", "normalize": False}, config.dim, head.state_dict())
     (folder / "README.md").write_text(huggingface_card(task, content, request.card, mean), encoding="utf-8")
+
+
+def find_shape(request: ExportRequest) -> tuple[Family, nn.Module, nn.Linear | None, bool]:
+    """The family of transformers that a model belongs to, the model below its head, the head, and whether it
+    reads the mean of all tokens."""
+    model: nn.Module = request.model
+    task = str(request.task["name"])
+    head: nn.Linear | None = None
+    mean = False  # the heads of transformers read the first token; sentence-transformers has one for the mean
+    if getattr(model, "has_task_head", False):
+        with_head = cast(ModelWithHead, model)  # or any other that declares a head
+        mean, model, head = with_head.mean, with_head.model, with_head.head
+    if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
+        raise UserError(
+            f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers; use "
+            "--to onnx"
+        )
+    return FAMILIES[type(model), task](model.config, request), model, head, mean
+
+
+def model_config(request: ExportRequest) -> dict[str, Any]:
+    """What transformers reads in config.json; nothing where it has no such model."""
+    try:
+        family, model, _, mean = find_shape(request)
+        inner = model.model if isinstance(model, Electra) else model
+        return describe(family, inner, request, mean) | special_ids(request)
+    except UserError:
+        return {}
 
 
 # The family of a model

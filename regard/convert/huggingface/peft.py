@@ -17,6 +17,7 @@ from regard.convert.huggingface import gpt2, llama
 from regard.convert.huggingface.config import Config
 from regard.convert.huggingface.family import Family, their_name
 from regard.convert.huggingface.files import ADAPTER, ADAPTER_CONFIG
+from regard.convert.model_card import adapter_card
 from regard.describe.export import layout, without_head
 from regard.errors import UserError, shorten
 from regard.files.atomic import atomic_folder
@@ -106,6 +107,9 @@ def export_peft(folder: str | Path, request: ExportRequest) -> str:
         for name in (ADAPTER, ADAPTER_CONFIG, *TEXT_FILES):
             if (request.adapter / name).exists():
                 shutil.copyfile(request.adapter / name, temporary / name)
+        base = str(read_json(temporary / ADAPTER_CONFIG).get("base_model_name_or_path"))
+        text = adapter_card(str(request.task["name"]), base, request.card)
+        (temporary / "README.md").write_text(text, encoding="utf-8")
     return ""
 
 

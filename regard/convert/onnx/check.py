@@ -62,7 +62,7 @@ def random_inputs(
         elif name in MASKS:
             rows = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=rng)
             rows[0] = shape[1]
-            inputs.append(torch.arange(shape[1]) < rows)
+            inputs.append((torch.arange(shape[1]) < rows).long())
         elif name == PIXELS:
             inputs.append(torch.randint(256, shape, generator=rng, dtype=torch.uint8))
         else:

@@ -19,10 +19,11 @@ from torch.nn import functional as F
 
 from regard.audio.mel import attention_mask
 from regard.convert.export import ExportRequest, import_extra, write_tokenizers
+from regard.convert.huggingface.export import model_config
 from regard.convert.huggingface.files import CONFIG, GENERATION
 from regard.convert.huggingface.generation import generation_config
 from regard.convert.model_card import onnx_card
-from regard.convert.onnx.check import check_graphs, random_inputs
+from regard.convert.onnx.check import MASKS, check_graphs, random_inputs
 from regard.convert.onnx.recurrent import OPSET, recurrent_graph
 from regard.core.cache import masked_mean
 from regard.describe.export import ExportedModel, Graph
@@ -50,7 +51,7 @@ def export_onnx(folder: str | Path, request: ExportRequest) -> str:
     model, task = request.model, request.task
     if task["name"] == "span" and getattr(model.config, "global_qkv", False):
         raise UserError("a Longformer that finds answers has no ONNX graph; use --to hf")
-    graphs = task_graphs(model, task)
+    graphs = [with_integer_masks(graph) for graph in task_graphs(model, task)]
     with atomic_folder(Path(folder)) as temporary:
         for graph in graphs:
             write_graph(temporary / f"{graph.name}.onnx", graph, model, task)
@@ -63,7 +64,10 @@ def export_onnx(folder: str | Path, request: ExportRequest) -> str:
         names = {
             graph.name: {"inputs": list(graph.inputs), "outputs": list(graph.outputs)} for graph in graphs
         }
-        config: dict[str, Any] = {"task": task, "graphs": names, **tokens}
+        # Not of language models: transformers pads on the left, where their graphs have no mask.
+        masked = any("attention_mask" in graph.inputs for graph in graphs)
+        config = model_config(request) if masked else {}
+        config |= {"task": task, "graphs": names, **tokens}
         config |= {name: size for name in ("context", "size") if (size := getattr(model.config, name, None))}
         write_json(temporary / CONFIG, config)
         card = onnx_card(
@@ -90,9 +94,21 @@ def task_graphs(model: ExportedModel, task: dict[str, Any]) -> list[Graph]:
         graphs = [replace(graph, recurrent=True) for graph in graphs]
     if task["name"] == "embed":
         return [pool_vectors(graph, model.encode, task) for graph in graphs]
+    if task["name"] == "span":
+        return [graph if graph.recurrent else split_places(graph) for graph in graphs]
     if task["name"] in ("see", "hear"):
         return [normalize_pixels(graph, model.config, task) for graph in graphs]
     return graphs
+
+
+def with_integer_masks(graph: Graph) -> Graph:
+    """Masks go in as whole numbers, as tokenizers give them."""
+
+    def f(*inputs: Tensor) -> Any:
+        named = zip(graph.inputs, inputs, strict=True)
+        return graph.f(*(t.bool() if name in MASKS else t for name, t in named))
+
+    return replace(graph, f=f)
 
 
 def pool_vectors(graph: Graph, encode: Callable[..., Tensor], task: dict[str, Any]) -> Graph:
@@ -105,6 +121,16 @@ def pool_vectors(graph: Graph, encode: Callable[..., Tensor], task: dict[str, An
 
     inputs = dict.fromkeys(("input_ids", "attention_mask"), graph.inputs["input_ids"])
     return replace(graph, f=vectors, inputs=inputs, outputs=("vectors",))
+
+
+def split_places(graph: Graph) -> Graph:
+    """Where an answer begins and where it ends, as optimum names them."""
+
+    def places(*inputs: Tensor) -> tuple[Tensor, ...]:
+        logits: Tensor = graph.f(*inputs)  # (B, T, 2)
+        return logits.unbind(-1)
+
+    return replace(graph, f=places, outputs=("start_logits", "end_logits"))
 
 
 def normalize_pixels(graph: Graph, config: Any, task: dict[str, Any]) -> Graph:

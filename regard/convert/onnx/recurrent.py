@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.convert.export import import_extra
-from regard.describe.export import Graph
+from regard.describe.export import ENCODER, Graph
 
 OPSET = 18
 GATES = {"RNN": [0], "GRU": [1, 0, 2], "LSTM": [0, 3, 1, 2]}  # torch's in ONNX's order: z r h, and i o f c
@@ -49,7 +49,7 @@ class GraphBuilder:
 
 def recurrent_graph(model: Any, declared: Graph, task: dict[str, Any]) -> Any:
     """The graph that a model declares as recurrent."""
-    if declared.name == "encoder":
+    if declared.name == ENCODER:
         return encoder_graph(model)
     return writer_graph(model) if "state" in declared.inputs else reader_graph(model, task)
 
@@ -69,7 +69,7 @@ def encoder_graph(model: Any) -> Any:
     graph.node("Transpose", [memory], ["last_hidden_state"], perm=[1, 0, 2])
     source = ["batch", "source"]
     return graph.model(
-        {"input_ids": (types.INT64, source), "attention_mask": (types.BOOL, source)},
+        {"input_ids": (types.INT64, source), "attention_mask": (types.INT64, source)},
         {
             "last_hidden_state": (types.FLOAT, ["batch", None, D]),
             "state": (types.FLOAT, [len(states), "batch", D]),
@@ -120,7 +120,7 @@ def reader_graph(model: Any, task: dict[str, Any]) -> Any:
     else:
         graph.node("Identity", [add_linear(graph, x, "head", model.head.weight, model.head.bias)], ["logits"])
         output = {"logits": (types.FLOAT, [*(ids if model.each else ids[:1]), model.head.out_features])}
-    return graph.model({"input_ids": (types.INT64, ids), "attention_mask": (types.BOOL, ids)}, output)
+    return graph.model({"input_ids": (types.INT64, ids), "attention_mask": (types.INT64, ids)}, output)
 
 
 def add_mix(graph: GraphBuilder, mix: Any, *layers: str) -> str:

@@ -78,19 +78,19 @@ def test_encoder_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: 
     two = train_tokens("bpe", "translate"), train_tokens("wordpiece", "translate")
     ours = trained_model(kind, "translate", two[0], {}, two[1], depth=1, **sizes)
     export(ours, tmp_path / "out", "onnx")
-    encoder, decoder = (session(str(tmp_path / f"out/{name}.onnx")) for name in ("encoder", "decoder"))
+    encoder, decoder = (session(str(tmp_path / f"out/{name}_model.onnx")) for name in ("encoder", "decoder"))
     for rows, S, T in (3, 17, 5), (1, 1, 1):
         source, attention_mask = torch.randint(VOCAB, (rows, S)), padding_mask(rows, S)
         target = torch.randint(two[1].vocab, (rows, T))
         memory, *state = encoder.run(
-            None, {"input_ids": source.numpy(), "attention_mask": attention_mask.numpy()}
+            None, {"input_ids": source.numpy(), "attention_mask": attention_mask.long().numpy()}
         )
         y = ours.model(source, target, attention_mask)
         for t in range(T):
             inputs = {
                 "input_ids": target[:, : t + 1].numpy(),
                 "encoder_hidden_states": memory,
-                "encoder_attention_mask": attention_mask.numpy(),
+                "encoder_attention_mask": attention_mask.long().numpy(),
             }
             if state:
                 inputs |= {"input_ids": target[:, t : t + 1].numpy(), "state": state[0]}
@@ -98,6 +98,62 @@ def test_encoder_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: 
             assert_close(torch.from_numpy(logits[:, -1]), y[:, t], atol=1e-5, rtol=1e-5)
     results = run_readme(tmp_path / "out", monkeypatch)
     assert results["last"] == ours.ask("A text.", num_beams=1, max_new_tokens=CONTEXT)
+
+
+def test_configurations_are_those_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it has such a model, whose padding has a mask."""
+    monkeypatch.setattr("regard.convert.onnx.export.write_graph", lambda *_: None)
+    monkeypatch.setattr("regard.convert.onnx.export.check_graphs", lambda *_: "")
+    configs = {}
+    for kind, task, section in (
+        ("bert", "classify", CLASSES),
+        ("transformer", "translate", {}),
+        ("gru", "translate", {}),
+        ("gpt", "write", {}),
+    ):
+        ours = trained_model(kind, task, train_tokens("bpe", task), section, depth=1)
+        export(ours, tmp_path / kind, "onnx")
+        configs[kind] = json.loads((tmp_path / kind / "config.json").read_text())
+        assert configs[kind]["graphs"]
+    types = {kind: config.get("model_type") for kind, config in configs.items()}
+    assert types == {"bert": "bert", "transformer": "marian", "gru": None, "gpt": None}
+    assert list(configs["bert"]["id2label"].values()) == CLASSES["labels"]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_optimum_loads_the_folders(tmp_path: Path) -> None:
+    """In its classes for texts, by the names that it looks for. Masks are those of a tokenizer."""
+    optimum, transformers = pytest.importorskip("optimum.onnxruntime"), pytest.importorskip("transformers")
+    for kind, task, end in (
+        ("bert", "classify", "SequenceClassification"),
+        ("bert", "tag", "TokenClassification"),
+        ("bert", "span", "QuestionAnswering"),
+        ("bert", "fill", "MaskedLM"),
+        ("transformer", "translate", "Seq2SeqLM"),
+        ("t5", "restore", "Seq2SeqLM"),
+    ):
+        section = CLASSES if task in ("classify", "tag") else {}
+        reads = end != "Seq2SeqLM"
+        ours = trained_model(
+            kind, task, train_tokens("wordpiece" if reads else "bpe", task), section, depth=1
+        )
+        export(ours, tmp_path / task, "onnx")
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_file=str(tmp_path / task / "tokenizer.json")
+        )
+        options = {} if reads else {"use_cache": False}
+        theirs = getattr(optimum, f"ORTModelFor{end}").from_pretrained(tmp_path / task, **options)
+        inputs = tokenizer("A text.", return_tensors="pt", return_token_type_ids=reads)
+        if reads:
+            (y, *_) = theirs(**inputs).values()
+            x = ours.model(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["token_type_ids"])
+            assert_close(y, x[..., 0] if task == "span" else x, atol=1e-5, rtol=1e-5)
+        else:
+            (ids,) = theirs.generate(**inputs, max_new_tokens=8, num_beams=1, do_sample=False)
+            source = ours.model.begin(inputs["input_ids"], inputs["attention_mask"].bool())
+            logits = ours.model.logits(ours.model.decode(ids[None, :-1], source))
+            assert logits[0].argmax(-1).tolist() == ids[1:].tolist()
 
 
 @torch.no_grad()
@@ -115,7 +171,7 @@ def test_recurrent_encoders(cell: str, both_ways: bool, attention: str) -> None:
     onnx.checker.check_model(graph, full_check=True)
     source, attention_mask = torch.randint(23, (4, 17)), padding_mask(4, 17)
     outputs = session(graph.SerializeToString()).run(
-        None, {"input_ids": source.numpy(), "attention_mask": attention_mask.numpy()}
+        None, {"input_ids": source.numpy(), "attention_mask": attention_mask.long().numpy()}
     )
     state = model.begin(source, attention_mask)
     for a, b in zip(outputs, (state.source, torch.cat(state.hidden)), strict=True):
@@ -130,7 +186,7 @@ def test_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = session(str(tmp_path / "out/model.onnx"))
     ids, attention_mask = torch.randint(ours.tokenizer.vocab, (3, 13)), padding_mask(3, 13)
     inputs = {"input_ids": ids, "attention_mask": attention_mask, "token_type_ids": torch.randint(2, (3, 13))}
-    (logits,) = graph.run(None, {name: t.numpy() for name, t in inputs.items()})
+    (logits,) = graph.run(None, {name: t.long().numpy() for name, t in inputs.items()})
     assert_close(torch.from_numpy(logits), ours.model(*inputs.values()), atol=1e-5, rtol=1e-5)
     result = run_readme(tmp_path / "out", monkeypatch)["result"]
     assert CLASSES["labels"][int(result[0].argmax())] == ours.ask("A text.")
@@ -213,7 +269,8 @@ def test_a_model_that_declares_no_graphs(tmp_path: Path, monkeypatch: pytest.Mon
 # The others: torch's exporter takes seconds for each
 
 PICTURES = {"labels": ["cat", "dog"], "size": 12, "channels": 3, "mean": [0.5] * 3, "std": [0.2] * 3}
-PICTURE_SIZES = {"size": 12, "channels": 3, "patch": 4}
+SIZES = {"size": 12, "channels": 3}
+PICTURE_SIZES = SIZES | {"patch": 4}
 SOUNDS = {"labels": ["yes", "no"], "seconds": 0.24, "mels": 5, "mean": [0.5], "std": [0.2]}
 HEARD = {"size": 24, "channels": 1, "mels": 5, "patch": 4}
 OTHER_CASES: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] = [
@@ -236,7 +293,7 @@ OTHER_CASES: list[tuple[str, str, str | None, dict[str, Any], dict[str, Any]]] =
     *(("vit", "see", None, PICTURES, {**PICTURE_SIZES, "pool": p}) for p in ("first", "mean")),
     *(("vit", "hear", None, SOUNDS, {**HEARD, "pool": p}) for p in ("first", "mean")),
     *(
-        ("captioner", "caption", "wordpiece", {}, {"size": 12, "decoder": d, "encoder": e})
+        ("captioner", "caption", "wordpiece", SIZES, SIZES | {"decoder": d, "encoder": e})
         for d, e in (("lstm", "cnn"), ("transformer", "vit"))
     ),
 ]

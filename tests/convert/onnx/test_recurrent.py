@@ -68,7 +68,7 @@ def test_texts_of_unequal_length_are_classified(
         torch.randint(ours.tokenizer.vocab, (3, 13)),
         torch.arange(13) < torch.tensor([[13], [7], [1]]),
     )
-    inputs = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
+    inputs = {"input_ids": ids.numpy(), "attention_mask": mask.long().numpy()}
     (logits,) = session(tmp_path / "out/model.onnx").run(None, inputs)
     assert_close(torch.from_numpy(logits), ours.model(ids, mask), atol=1e-5, rtol=1e-5)
 
@@ -104,7 +104,7 @@ def test_an_elmos_vectors_of_unequal_texts(tmp_path: Path, task: str, section: d
     ids = torch.randint(ours.tokenizer.vocab, (3, 13))
     mask = torch.arange(13) < torch.tensor([[13], [7], [1]])
     (out,) = session(tmp_path / "out/model.onnx").run(
-        None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
+        None, {"input_ids": ids.numpy(), "attention_mask": mask.long().numpy()}
     )
     want = ours.model(ids, mask) if task != "embed" else ours.task.pool(ours.model, ids, mask)
     if task == "embed" and ours.task.config.normalize:
