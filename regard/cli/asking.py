@@ -236,7 +236,7 @@ def read_terminal() -> Iterator[str]:
 
 
 def score(options: argparse.Namespace) -> None:
-    from regard.data.reading import describe_sources, read_together
+    from regard.data.reading import describe_guesses, read_together
     from regard.draw.heat import confusion_matrix
     from regard.draw.picture import check_suffix, draw
     from regard.draw.plots import position_curves
@@ -254,8 +254,7 @@ def score(options: argparse.Namespace) -> None:
         scores = model.score(
             *options.data, against=against, by_position=by_position, details=True, **settings
         )
-    guessed = [source for source in reading.sources.values() if source.is_guess or source.left_out]
-    for note in [*describe_sources(guessed, ""), *reading.notes]:
+    for note in describe_guesses(reading):
         print(note, file=sys.stderr)
     if options.save:
         name = os.path.basename(os.path.abspath(options.model))
