@@ -253,7 +253,7 @@ def score(options: argparse.Namespace) -> None:
         check_suffix(options.save)  # before a long computation
     model, settings = load_model(options)
     against = load(options.against, dtype=options.dtype) if options.against else None
-    classes = model.task.class_names
+    classes = model.task.counted_classes
     by_position = options.by_position or bool(options.save and not classes)
     with read_together() as reading:
         scores = model.score(

@@ -246,6 +246,9 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
             result |= {name + key: value for key, value in scores.items()}
         return result
 
+    def count_scored(self, data: dict[str, list[dict[str, str]]]) -> int:
+        return sum(map(len, data.values()))
+
     # Looking on
 
     def reading(self, model: Word2Vec, input: str) -> Reading:
