@@ -96,14 +96,18 @@ def ask(options: argparse.Namespace) -> None:
         note_unread(model, "INPUT", inputs[0])
         print_stream(model.stream(inputs[0], **settings))
         return
-    lines = zip((f"INPUT {n}" for n in itertools.count(1)), inputs, strict=False) if inputs else read_stdin()
+    lines: Iterator[tuple[str, Any]] = read_stdin()
+    if inputs:
+        lines = ((f"INPUT {n}", text) for n, text in enumerate(inputs, 1))
     answered, status = False, 0
     while batch := list(itertools.islice(lines, model.task.ask_batch_size)):
         answers = iter(answer_each(model, [text for _, text in batch if isinstance(text, str)], settings))
         results = [next(answers) if isinstance(text, str) else text for _, text in batch]
         if not answered and isinstance(results[0], UserError) and len({str(r) for r in results}) == 1:
-            where = "" if inputs else f"{batch[0][0]}: "
-            raise UserError(f"{where}{results[0]}")  # all are wrong in the same way: so is what was asked
+            if (following := next(lines, None)) is None:
+                where = "" if inputs else f"{batch[0][0]}: "
+                raise UserError(f"{where}{results[0]}")  # all are wrong in the same way: so is what was asked
+            lines = itertools.chain([following], lines)
         answered = True
         for (where, text), result in zip(batch, results, strict=True):
             if isinstance(result, UserError):
@@ -148,13 +152,13 @@ def answer_each(
     return [result for half in halves for result in answer_each(model, half, settings)]
 
 
-def note_unread(model: "Model", where: str, text: str) -> int:
+def note_unread(model: "Model", where: str, text: Any, advice: str = "give less text") -> int:
     """Say that not all of a text is read, and return how many of its tokens are not."""
     if not model.task.may_be_long(text):
         return 0
     read, count = model.task.count_tokens(text)
     if read < count:
-        report(f"{where}: {read:,} of its {count:,} tokens are read, as many as fit; give less text")
+        report(f"{where}: {read:,} of its {count:,} tokens are read, as many as fit; {advice}")
     return count - read
 
 
@@ -211,6 +215,7 @@ def converse(model: "Model", settings: dict[str, Any]) -> None:
             try:
                 if model.task.converses:
                     question = model.task.conversation([*turns, text]) if text.strip() else ""
+                    note_unread(model, "the conversation", question, "/reset starts a new one")
                     turns += [text, print_stream(model.stream(question, **settings))]
                 elif model.task.shows_scores:
                     empty = model.task.empty_answer
@@ -236,7 +241,7 @@ def read_terminal() -> Iterator[str]:
 
 
 def score(options: argparse.Namespace) -> None:
-    from regard.data.reading import describe_sources, read_together
+    from regard.data.reading import describe_guesses, read_together
     from regard.draw.heat import confusion_matrix
     from regard.draw.picture import check_suffix, draw
     from regard.draw.plots import position_curves
@@ -248,14 +253,13 @@ def score(options: argparse.Namespace) -> None:
         check_suffix(options.save)  # before a long computation
     model, settings = load_model(options)
     against = load(options.against, dtype=options.dtype) if options.against else None
-    classes = model.task.class_names
+    classes = model.task.counted_classes
     by_position = options.by_position or bool(options.save and not classes)
     with read_together() as reading:
         scores = model.score(
             *options.data, against=against, by_position=by_position, details=True, **settings
         )
-    guessed = [source for source in reading.sources.values() if source.is_guess or source.left_out]
-    for note in [*describe_sources(guessed, ""), *reading.notes]:
+    for note in describe_guesses(reading):
         print(note, file=sys.stderr)
     if options.save:
         name = os.path.basename(os.path.abspath(options.model))

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from regard.cli.asking import ask, score
 from regard.cli.completion import completion
@@ -34,6 +35,13 @@ def reading_settings(options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
+def read_changes(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the options about reading files change."""
+    columns = {f"columns.{name}": column for name, column in chosen_columns(options).items()}
+    read = columns | {"sheet": options.sheet, "encoding": options.encoding}
+    return {f"data.{name}": value for name, value in read.items() if value is not None}
+
+
 def train(options: argparse.Namespace) -> None:
     from regard.runs import recipe
 
@@ -53,10 +61,7 @@ def train(options: argparse.Namespace) -> None:
     for option in ("lr", "batch", "seed", "device"):
         if (value := getattr(options, option)) is not None:
             changes[f"train.{option}"] = value
-    changes |= {f"data.columns.{name}": column for name, column in chosen_columns(options).items()}
-    for option in ("sheet", "encoding"):
-        if (value := getattr(options, option)) is not None:
-            changes[f"data.{option}"] = value
+    changes |= read_changes(options)
     if options.adapter:
         changes["train.adapter"] = True
     if options.dtype is not None:
@@ -158,9 +163,7 @@ def prepare(options: argparse.Namespace) -> None:
     from regard.runs import recipe
     from regard.tasks import Write
 
-    changes = recipe.assignments(options.set)
-    if options.encoding is not None:
-        changes["data.encoding"] = options.encoding
+    changes = recipe.assignments(options.set) | read_changes(options)
     sections = recipe.change(recipe.read("write"), changes)
     config = recipe.fill("data", sections["data"], DataConfig)
     prepare(options.data, options.out, config, Write.specials, options.valid, part=options.part)

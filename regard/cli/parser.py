@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from regard import __version__
@@ -34,7 +34,7 @@ ANSWER_OPTIONS: dict[str, dict[str, Any]] = {  # of `ask` and `score`, passed to
     "seed": INTEGER | {"help": "random seed; the same seed gives the same answers"},
 }
 COLUMN_OPTIONS = {  # of `train` and `score`: the columns of tables
-    "text": "the text that is classified, or compared",
+    "text": "the text that is learned, classified or compared",
     "other": "the second text, of pairs with a label or a score",
     "label": "the class",
     "score": "the score",
@@ -193,7 +193,7 @@ def add_prepare_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--valid", **REPEATED, metavar="FILE", help="validation data")
     about = "prepare only the K-th of N parts of the files, as on one of N machines; the last one joins them"
     p.add_argument("--part", type=part_of, metavar="K/N", help=about)
-    add_encoding_option(p)
+    add_column_options(p, ["text"])
     add_set_option(p)
 
 
@@ -223,16 +223,18 @@ def add_encoding_option(p: argparse.ArgumentParser) -> None:
     p.add_argument("--encoding", metavar="NAME", help=about)
 
 
-def add_column_options(p: argparse.ArgumentParser, taken: Sequence[str] = ()) -> None:
+def add_column_options(
+    p: argparse.ArgumentParser, fields: Iterable[str] = COLUMN_OPTIONS, taken: Sequence[str] = ()
+) -> None:
     """Add an option for each column; only --NAME-column, where --NAME has another meaning."""
     p.add_argument("--sheet", metavar="NAME", help="the sheet of Excel files (default: the first)")
     add_encoding_option(p)
     group = p.add_argument_group("columns of tables, by name or number")
-    for name, about in COLUMN_OPTIONS.items():
+    for name in fields:
         names = [name] if name not in taken else []
         names += [f"{name}-column"] if name in LONGER else []
         options = [f"--{name}" for name in names]
-        group.add_argument(*options, dest=f"column_{name}", metavar="COLUMN", help=about)
+        group.add_argument(*options, dest=f"column_{name}", metavar="COLUMN", help=COLUMN_OPTIONS[name])
 
 
 def chosen_columns(options: argparse.Namespace) -> dict[str, str]:

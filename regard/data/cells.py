@@ -2,7 +2,8 @@
 
 import ast
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
 from typing import Any, Literal
 
@@ -120,6 +121,20 @@ def is_class_column(values: Sequence[Any]) -> bool:
 def is_prose_column(values: Sequence[Any]) -> bool:
     """Whether most values are texts of several words."""
     return sum(isinstance(value, str) and len(value.split()) > 2 for value in values) > len(values) / 2
+
+
+def obvious_texts(
+    names: Sequence[str], columns: Mapping[int, Sequence[Any]], words: Collection[str]
+) -> list[int]:
+    """Return which columns are texts by the last word of their names; if none is, by having several words."""
+    texts = [index for index, values in columns.items() if all(isinstance(v, str | None) for v in values)]
+    named = [index for index in texts if last_word(names[index]) in words]
+    return named or [index for index in texts if is_prose_column(columns[index])]
+
+
+def last_word(name: str) -> str:
+    """Return what a column is about: Review Text -> text"""
+    return re.split(r"[\W_]+", name.strip().lower())[-1]
 
 
 # Messages

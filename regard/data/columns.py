@@ -71,6 +71,7 @@ class Layout:
     clean: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: (
         record
     )  # before empty cells are counted
+    skips_empty: bool = False  # rows with an empty cell are left out, however many they are
     row: str = "give one for each"  # what to do about a row with too many cells, or too few
     is_header: Callable[[list[str]], bool] | None = (
         None  # whether the first cells are names, if it may have none
@@ -94,7 +95,8 @@ Record = tuple[str, dict[str, Any]]  # where it is, and its fields
 def read_records(path: str, layout: Layout) -> Iterator[Record]:
     """Yield where each row of a table is, and its fields, of which required ones are not empty.
 
-    Rows with an empty cell are left out and counted; of more than one in twenty, they are an error.
+    Rows with an empty cell are left out and counted; of more than one in twenty, they are an error, unless
+    the layout skips them.
     """
     yield from table_records(read_table(path), layout)
 
@@ -134,7 +136,7 @@ def finish_source(
     if not rows:
         raise UserError(f"{name}: a header, but no row below it; add rows")
     missing = sum(count for count, _ in source.left_out.values())
-    if missing * FEW > rows:
+    if missing * FEW > rows and not layout.skips_empty:
         reason, (_, where) = next(iter(source.left_out.items()))
         more = f" ({missing:,} of {rows:,} rows have such cells)" if missing > 1 else ""
         raise UserError(f"{where}: {reason}{more}; fill it in or remove the row")

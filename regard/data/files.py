@@ -32,7 +32,6 @@ MAX_LINE = 10_000_000  # bytes
 MAX_EXPANSION = 100  # times the size of a compressed file: text expands about 4 times, and rarely 20
 SMALL = 2**28  # bytes that any compressed file may expand to
 PIPE_WAIT = 60.0  # seconds for the first byte of a pipe
-TEXT_SUFFIXES = {".txt", ".text", ".md", ".jsonl"}  # that versions 1 and 2 read in folders
 CONVERTED = {".html", ".htm", ".xhtml", ".srt", ".vtt", ".warc", ".wet"}  # from version 3 on
 SAVED = {"dataset_info.json", "dataset_dict.json"}  # what save_to_disk writes beside the rows
 USUAL_IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tiff", ".webp"}  # of all that Pillow reads
@@ -48,20 +47,18 @@ CONVERT = (
 # Paths
 
 
-def text_suffixes() -> Set[str]:
-    """Return the suffixes of texts in a folder."""
-    return TEXT_SUFFIXES if reading_version() < 3 else {*TEXT_SUFFIXES, *CONVERTED, ".markdown", ".rst"}
-
-
-def list_files(folder: str, suffixes: Set[str] | None = None, what: str = "text") -> list[str]:
-    """Return all files below a folder or in a .zip that have one of these suffixes (None: those of texts),
-    sorted, without hidden ones."""
-    suffixes = text_suffixes() if suffixes is None else suffixes
+def list_files(folder: str, suffixes: Set[str], what: str) -> list[str]:
+    """Return all files below a folder or in a .zip that have one of these suffixes, sorted, without hidden
+    ones."""
     paths, left_out = [], Counter[str]()
     place = split_path(folder)
     if place is not None:
         check_unpacked(place[0])
-    for path in _walk(folder) if place is None else list_archive(folder):
+    visible = list(_walk(folder) if place is None else list_archive(folder))
+    saved = {os.path.dirname(path) for path in visible if os.path.basename(path) in SAVED}
+    for path in visible:
+        if os.path.dirname(path) in saved and os.path.basename(path) in {*SAVED, "state.json"}:
+            continue
         if content_suffix(path) in suffixes:
             _check_regular(path)
             paths.append(path)
@@ -98,20 +95,17 @@ def _check_regular(path: str) -> None:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Yield all visible files below a folder, but those about a dataset that was saved."""
+    """Yield all visible files below a folder."""
     for root, folders, files in os.walk(folder, onerror=_unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        if SAVED & set(files):
-            files = [name for name in files if name not in SAVED | {"state.json"}]
         for name in (name for name in files if not name.startswith(".")):
             yield os.path.join(root, name)
 
 
-def expand_folders(paths: Iterable[str], suffixes: Set[str] | None = None) -> Iterator[str]:
-    """Yield the paths, with each folder and .zip replaced by the files in it."""
+def expand_folders(paths: Iterable[str], suffixes: Set[str]) -> Iterator[str]:
+    """Yield the paths, with each folder and .zip replaced by the tables in it."""
     for path in map(str, paths):
-        what = "text" if suffixes is None else "table"
-        yield from list_files(path, suffixes, what) if is_folder(path) else [path]
+        yield from list_files(path, suffixes, "table") if is_folder(path) else [path]
 
 
 def content_suffix(path: str) -> str:
@@ -383,15 +377,3 @@ def load_hub_dataset(path: str, stream: bool | None = None) -> tuple[Any, list[s
         raise UserError(
             f"{path}: cannot be loaded ({first_line(error)}); write it as hf:OWNER/NAME/CONFIG:SPLIT"
         ) from None
-
-
-def read_hub_columns(path: str, columns: list[str]) -> Iterator[list[Any]]:
-    """Yield these columns of each row of a dataset on the hub; an empty text where a value is missing."""
-    dataset, names = load_hub_dataset(path)
-    for column in columns:
-        if column not in names:
-            raise UserError(
-                f'{path}: no column "{column}", only {", ".join(names)}; write the texts to a .jsonl'
-            )
-    for row in dataset:
-        yield [row[column] or "" for column in columns]

@@ -3,7 +3,7 @@
 import os
 import struct
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from regard.data.archives import find_source, is_file, is_folder, list_entries
-from regard.data.columns import Field, Layout, read_records
+from regard.data.columns import Field, Guess, Layout, read_records
 from regard.data.files import (
     content_suffix,
     list_files,
@@ -33,38 +33,36 @@ IMAGE = Field(
 )
 
 
-def guess_files(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
-    """Take the only column with bytes or paths of images for the image, and of two the other for what is
-    learned."""
-    columns = [index for index, name in enumerate(names) if "." not in name]
-    images = [index for index in columns if rows and all(is_image_cell(cells[index]) for _, cells in rows)]
-    if len(images) != 1 or "image" in known:
-        return {}
-    other = next((index for index in columns if index != images[0]), None)
-    return {"image": images[0]} | ({"label": other} if len(columns) == 2 and other is not None else {})
+def guess_files(file: str, learned: str, suffixes: Callable[[], Set[str]]) -> Guess:
+    """Return what takes the only column with bytes or paths of files for the field `file`, and of two columns
+    the other for what is learned."""
 
+    def is_file_cell(cell: Any) -> bool:
+        if isinstance(cell, dict):
+            return "bytes" in cell
+        is_path = isinstance(cell, str) and Path(cell.lower()).suffix in suffixes()
+        return is_path or isinstance(cell, bytes) or is_pillow_image(cell)
 
-def is_image_cell(cell: Any) -> bool:
-    if isinstance(cell, dict):
-        return "bytes" in cell
-    is_path = isinstance(cell, str) and Path(cell.lower()).suffix in readable_suffixes()
-    return is_path or isinstance(cell, bytes) or is_pillow_image(cell)
+    def guess(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
+        columns = [index for index, name in enumerate(names) if "." not in name]
+        files = [index for index in columns if rows and all(is_file_cell(cells[index]) for _, cells in rows)]
+        if len(files) != 1 or file in known:
+            return {}
+        other = [index for index in columns if index != files[0]]
+        return {file: files[0]} | ({learned: other[0]} if len(other) == 1 else {})
 
-
-def guess_captions(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
-    guesses = guess_files(names, rows, known)
-    return {{"label": "caption"}.get(field, field): index for field, index in guesses.items()}
+    return guess
 
 
 CLASSES = Layout(
     (IMAGE, Field("label", ("class", "category", "labels", "target"), "label")),
     "image and label",
-    guess_files,
+    guess_files("image", "label", readable_suffixes),
 )
 CAPTIONS = Layout(
     (IMAGE, Field("caption", ("captions", "text", "description", "sentences", "raw"), "texts")),
     "image and caption",
-    guess_captions,
+    guess_files("image", "caption", readable_suffixes),
 )
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})  # that version 1 reads
 

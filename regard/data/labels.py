@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from regard.data.cells import is_class_column, is_number, is_prose_column, quote_name, quote_names
+from regard.data.cells import is_class_column, is_number, obvious_texts, quote_name, quote_names
 from regard.data.columns import NUMBERS, Field, Layout, normalize, read_records
 from regard.data.files import display_name, expand_folders
 from regard.data.splitting import first_held_out, number_groups
@@ -35,13 +35,8 @@ def guess_columns(names: list[str], rows: list[Row], known: dict[str, int]) -> d
     columns = {index: [cells[index] for _, cells in rows] for index in candidates}
     texts = [index for index in candidates if not all(map(is_number, map(str, columns[index])))]
     if "text" not in known and {"label", "score"} & known.keys():
-        free = [
-            index
-            for index in texts
-            if index not in known.values() and all(isinstance(v, str | None) for v in columns[index])
-        ]
-        named = [index for index in free if last_word(names[index]) in ("text", *TEXTS)]
-        if len(obvious := named or [index for index in free if is_prose_column(columns[index])]) == 1:
+        free = {index: columns[index] for index in texts if index not in known.values()}
+        if len(obvious := obvious_texts(names, free, ("text", *TEXTS))) == 1:
             return {"text": obvious[0]}
     if len(candidates) != 2:
         return {}
@@ -52,11 +47,6 @@ def guess_columns(names: list[str], rows: list[Row], known: dict[str, int]) -> d
     if len(classes) != 1 or len(texts) != 1 or known.get("label", classes[0]) != classes[0]:
         return {}
     return {"text": texts[0], "label": classes[0]}
-
-
-def last_word(name: str) -> str:
-    """Return what a column is about: Review Text -> text"""
-    return re.split(r"[\W_]+", normalize(name))[-1]
 
 
 LAYOUT = Layout(

@@ -13,8 +13,10 @@ from regard.data.recoding import check_encoding
 # known, of images only PNG, JPEG and WebP are read, folders named train and val are like any others, and rows
 # are held out one by one, also where they share a source. In versions 1 and 2, the first line of a .tsv of
 # pairs is a header only if its names are known, web pages and subtitles are plain text, and folders are read
-# without them. A run goes on with the version that it began with.
-VERSION = 3
+# without them. In versions 1 to 3, running text has tables only of binary formats, .jsonl and datasets on the
+# hub only under the key "text", and cells of tables lose the blanks around them; folders of it are read
+# without tables but .jsonl. A run goes on with the version that it began with.
+VERSION = 4
 EXAMPLES, LONGEST = 2, 60  # that are shown of what was read, and their characters
 LEFT_OUT = ": left out "  # in a note about files
 EXAMPLE = "  example: "  # what a line with one begins with
@@ -177,11 +179,7 @@ def describe_sources(
     guess = ""
     if any(source.is_guess for source in tables):
         guess = f" (choose others with {' '.join(f'--{field}' for field in tables[0].columns)})"
-    left_out: dict[str, tuple[int, str]] = {}
-    for source in read:
-        for reason, (count, where) in source.left_out.items():
-            before, first = left_out.get(reason, (0, where))
-            left_out[reason] = before + count, first
+    left_out = count_left_out(read)
     has_note = any(LEFT_OUT in note for note in more)
     reasons = [f"{count:,} with {reason}, {where} first" for reason, (count, where) in left_out.items()]
     units = {source.unit for source in read}
@@ -193,6 +191,22 @@ def describe_sources(
         *more,
         *(f"{EXAMPLE}{' | '.join(f'{k}: {v}' for k, v in example.items())}" for example in read[0].examples),
     ]
+
+
+def count_left_out(sources: Iterable[Source]) -> dict[str, tuple[int, str]]:
+    """Return the rows by reason, and where the first is."""
+    left_out: dict[str, tuple[int, str]] = {}
+    for source in sources:
+        for reason, (count, where) in source.left_out.items():
+            before, first = left_out.get(reason, (0, where))
+            left_out[reason] = before + count, first
+    return left_out
+
+
+def describe_guesses(reading: Reading) -> list[str]:
+    """Describe what was read by guess or left out, and notes; nothing, if all was as it was asked for."""
+    guessed = [source for source in reading.sources.values() if source.is_guess or source.left_out]
+    return [*describe_sources(guessed, ""), *reading.notes]
 
 
 def shorten_value(value: object) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from regard.data.archives import file_size
-from regard.data.documents import reiterable_chunks, text_size
+from regard.data.documents import choose_texts, list_documents, reiterable_chunks, text_size
 from regard.data.encoding import (
     DataConfig,
     EncodedBatch,
@@ -26,8 +26,7 @@ from regard.data.encoding import (
     texts_to_learn_from,
     tokenizer_for,
 )
-from regard.data.files import content_suffix, expand_folders, text_suffixes
-from regard.data.reading import read_together
+from regard.data.reading import describe_guesses, read_together
 from regard.data.remote import fetch, is_remote, list_remote, remote_size
 from regard.data.shard import Shard
 from regard.data.splitting import use_splits
@@ -238,7 +237,7 @@ def prepare(
         raise UserError(
             f"{out}: cannot be written ({os_reason(error)}); free space or choose another folder"
         ) from None
-    for note in reading.notes:
+    for note in describe_guesses(reading):
         print(note, file=sys.stderr)
     train, valid_tokens = about["train"]["tokens"], about["valid"]["tokens"]
     print(f"prepared {train:,} tokens for training and {valid_tokens:,} held out", file=sys.stderr)
@@ -257,10 +256,7 @@ def divide_files(
     number, count = part
     files: list[str] = []
     for path in paths:  # of a remote folder, only what is read is copied
-        texts = (
-            [f for f in list_remote(path) if content_suffix(f) in text_suffixes()] if is_remote(path) else ()
-        )
-        files += texts or expand_folders([path])
+        files += (choose_texts(list_remote(path)) if is_remote(path) else []) or list_documents([path])
     if len(files) < count:
         raise UserError(
             f"--part {number}/{count}: there are {len(files)} files; split them, or take fewer parts"

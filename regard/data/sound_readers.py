@@ -9,7 +9,7 @@ from pathlib import Path
 from regard.data.archives import find_source, is_folder
 from regard.data.columns import Field, Layout
 from regard.data.files import list_files
-from regard.data.image_readers import read_files
+from regard.data.image_readers import guess_files, read_files
 from regard.data.labels import split_by_class
 from regard.data.reading import record_source
 from regard.data.splitting import RECORDING, first_held_out
@@ -26,6 +26,7 @@ LAYOUT = Layout(
         Field("voice", ("speaker", "speaker_id", "client_id"), required=False, may_be_empty=True),
     ),
     "audio and label",
+    guess_files("audio", "label", lambda: SUFFIXES),
 )
 
 

@@ -98,7 +98,7 @@ def enter_folder(path: str, has_classes: bool, has_media: bool) -> str:
     while len(entries := list_entries(inner)) == 1 and entries[0][1]:
         inner = os.path.join(inner, entries[0][0])
     files = [name for name, is_dir in entries if not is_dir]
-    tables = [name for name in files if content_suffix(name) in SUFFIXES and not _is_about(name)]
+    tables = [name for name in files if content_suffix(name) in SUFFIXES and not is_about(name)]
     has_named = has_classes and any(RECORDING.fullmatch(name) for name in files)
     if not tables or has_named or (has_classes and len(entries) - len(files) > 1):
         return enter_archive(path, has_classes)
@@ -109,8 +109,9 @@ def enter_folder(path: str, has_classes: bool, has_media: bool) -> str:
     return os.path.join(inner, tables[0])
 
 
-def _is_about(name: str) -> bool:
-    return Path(name.lower()).stem in ABOUT
+def is_about(path: str) -> bool:
+    """Whether a file describes the data beside it."""
+    return Path(path.lower()).stem in ABOUT
 
 
 def use_splits(

@@ -260,7 +260,11 @@ def table_of_json(path: str, value: Any) -> Table:
 
 
 def _read_hub(path: str) -> Table:
-    dataset, header = load_hub_dataset(path)
+    return hub_table(path, *load_hub_dataset(path))
+
+
+def hub_table(path: str, dataset: Any, header: list[str]) -> Table:
+    """Return the table of a dataset on the hub, with the names of these columns."""
     features = getattr(dataset, "features", None) or {}
     names = {name: class_names_of(features.get(name)) for name in header}
     rows = ((f"{path} row {n}", [row.get(name) for name in header]) for n, row in enumerate(dataset, 1))

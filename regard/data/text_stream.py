@@ -17,12 +17,20 @@ from itertools import chain, islice
 
 import numpy as np
 
-from regard.data.documents import Chunk, read_file_chunks
+from regard.data.documents import Chunk, find_text, list_documents, read_file_chunks
 from regard.data.encoding import DataConfig, dtype_for, tokenizer_for
-from regard.data.files import expand_folders, load_hub_dataset, normalize_newlines
-from regard.data.reading import record_note, record_source
+from regard.data.files import load_hub_dataset, normalize_newlines
+from regard.data.reading import (
+    Source,
+    count_left_out,
+    read_together,
+    record_note,
+    record_reading,
+    record_source,
+)
 from regard.data.shuffling import random_keys, shuffle_index
 from regard.data.streams import Stream
+from regard.data.tables import hub_table
 from regard.errors import UserError
 from regard.text.tokenizer import AT_ONCE, Tokenizer
 
@@ -67,7 +75,7 @@ def list_units(paths: Sequence[str]) -> list[Unit]:
         if path.startswith("hf:"):
             units += _hub_units(path)
         else:
-            units += [partial(_file_documents, file) for file in expand_folders([path])]
+            units += [partial(_file_documents, file) for file in list_documents([path])]
     return units
 
 
@@ -77,15 +85,17 @@ def _file_documents(file: str, first: int) -> Iterator[Chunk]:
 
 def _hub_units(path: str) -> list[Unit]:
     dataset, names = load_hub_dataset(path, stream=True)
-    if "text" not in names:
-        raise UserError(f'{path}: no column "text", only {", ".join(names)}; write the texts to a .jsonl')
+    column = find_text(hub_table(path, dataset, names), record_source(path))
     count = int(getattr(dataset, "num_shards", 1))
 
     def read(shard: int, first: int) -> Iterator[Chunk]:
         rows = dataset.shard(num_shards=count, index=shard) if count > 1 else dataset
         for row in rows.skip(first) if first else rows:
-            if not isinstance(text := row["text"] or "", str):
-                raise UserError(f'{path}: the column "text" has other values than texts; choose another')
+            if not isinstance(text := column.value([row.get(name) for name in names]) or "", str):
+                raise UserError(
+                    f'{path}: the column "{column.name}" has other values than texts; choose another with '
+                    "--text NAME"
+                )
             yield True, normalize_newlines(text)
 
     return [partial(read, shard) for shard in range(count)]
@@ -285,19 +295,9 @@ def open_stream(
     hold_out: bool,
 ) -> tuple[TextStream, Stream | None, Tokenizer]:
     """Open a stream; return what is held out of it, and the tokenizer, made from the first documents."""
-    units = list_units(paths)
-    sample: list[tuple[int, int, str]] = []
     counted = int(HELD_OUT / max(config.holdout, LEAST)) if hold_out else 0  # characters
-    characters, enough = 0, max(counted, SAMPLE if tokenizer is None else 1)
-    source = record_source(f"{paths[0]}, the beginning", "text")
-    for unit, number, text in chain.from_iterable(
-        ((unit, number, text) for number, (_, text) in enumerate(read(0))) for unit, read in enumerate(units)
-    ):
-        sample.append((unit, number, text))
-        source.add({"text": text})
-        characters += len(text)
-        if characters > enough:
-            break
+    units, sample = read_beginning(paths, max(counted, SAMPLE if tokenizer is None else 1))
+    characters = sum(len(text) for _, _, text in sample)
     if not characters:
         raise UserError(f"{paths[0]}: no text in the stream; give another one")
     held, size, share = 0, 0, int(config.holdout * min(characters, counted))
@@ -312,6 +312,30 @@ def open_stream(
     digest = hashlib.sha256("\0".join(text for _, _, text in sample[: held + 1]).encode()).hexdigest()
     stream = TextStream(units, first, tokenizer, config.parts or 1, config.buffer, digest)
     return stream, _encode_held_out([text for out, text in texts if out], tokenizer), tokenizer
+
+
+def read_beginning(paths: Sequence[str], size: int) -> tuple[list[Unit], list[tuple[int, int, str]]]:
+    """Return the units of a stream and its first documents, with the numbers of their units and their own."""
+    sample: list[tuple[int, int, str]] = []
+    source = Source(f"{paths[0]}, the beginning", "text")
+    with read_together() as reading:
+        units = list_units(paths)
+        for unit, number, text in chain.from_iterable(
+            ((unit, number, text) for number, (_, text) in enumerate(read(0)))
+            for unit, read in enumerate(units)
+        ):
+            sample.append((unit, number, text))
+            source.add({"text": text})
+            size -= len(text)
+            if size < 0:
+                break
+    tables = [each for each in reading.sources.values() if each.columns]
+    if tables:
+        source.columns, source.is_guess = tables[0].columns, any(each.is_guess for each in tables)
+    source.left_out = count_left_out(tables)
+    reading.sources = {source.name: source}
+    record_reading(reading)
+    return units, sample
 
 
 def _encode_held_out(texts: Sequence[str], tokenizer: Tokenizer) -> Stream | None:

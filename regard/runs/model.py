@@ -159,7 +159,8 @@ class Model:
 
         Where answers are compared with references, options are those of `ask`. Of a model that writes,
         `by_position` adds `loss_by_position`: the mean loss after one token of context, after two, ...
-        `details` adds `rows` or `tokens`, how many were scored; of one that chooses a class also `classes`,
-        the figures of each, and `confusion`: how many rows of each class (a list) were taken for which.
+        `details` adds `rows` or `tokens`, how many were scored; of one that chooses classes, or a tag for
+        each word, also `classes`, the figures of each, and `confusion`: how many of each class (a list) were
+        taken for which.
         """
         return score_model(self, [name_data(path) for path in paths], against, by_position, details, options)

@@ -50,14 +50,17 @@ def score_model(
     if by_position:
         return evaluate_positions(model, data)
     if (scores := task.score(model.model, data)) is not None:
-        return scores
+        return ({"rows": task.count_scored(data)} if details else {}) | scores
     scores = evaluate(model, data)
     if not task.has_references:
-        return ({task.scored_unit: len(data)} if details else {}) | scores
+        return ({task.scored_unit: task.count_scored(data)} if details else {}) | scores
     answers = answer_all(model, data.sources, options)
     scores = ({"rows": len(answers)} if details else {}) | scores | task.score_answers(answers, data.targets)
-    if details and task.class_names:
-        scores |= count_confusions(task.class_names, answers, data.targets)
+    if details and task.counted_classes:
+        sides = (
+            [name for text in side for name in task.classes_of(text)] for side in (answers, data.targets)
+        )
+        scores |= count_confusions(task.counted_classes, *sides)
     if against is not None:
         scores |= compare_answers(task, answers, answer_all(against, data.sources, options), data.targets)
     return scores

@@ -101,7 +101,7 @@ def table_kind(paths: Sequence[str]) -> str:
         return "triplets"
     path = str(paths[0])
     if is_folder(path):
-        path = str(list_files(path, TABLE_SUFFIXES)[0])
+        path = str(list_files(path, TABLE_SUFFIXES, "table")[0])
     if path == "-" or not is_table(path):  # standard input can be read only once
         return "scores" if "score" in columns else "pairs"
     table = read_table(path)

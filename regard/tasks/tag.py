@@ -72,8 +72,8 @@ def format_tags(words: Sequence[str], tags: Sequence[str]) -> str:
 
 
 def parse_tags(text: str) -> list[str]:
-    """The tags of what `format_tags` wrote: a word may have slashes, its tag has none."""
-    return [word.rpartition("/")[2] for word in text.split(" ") if word]
+    """The tags of what `format_tags` wrote: a word may have slashes or spaces, its tag has none."""
+    return [word.rpartition("/")[2] for word in text.split(" ") if "/" in word]
 
 
 class Examples:
@@ -291,6 +291,13 @@ class Tag(Task[TagConfig, Examples, ModelWithHead]):
         if not self.of_entities:
             return {}
         return scoring.entity_f1(*([parse_tags(text) for text in side] for side in (answers, references)))
+
+    @property
+    def counted_classes(self) -> Sequence[str]:
+        return self.config.labels or ()
+
+    def classes_of(self, answer: str) -> list[str]:
+        return parse_tags(answer)
 
     # Looking on
 

@@ -291,9 +291,22 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
         """Scores that are not sums over batches, instead of all others."""
         return None
 
+    def count_scored(self, data: Any) -> int:
+        """How many rows, or tokens, of the data are scored."""
+        return len(data)
+
     def score_answers(self, answers: Sequence[str], references: Sequence[Any]) -> dict[str, Any]:
         """Scores of answers beside references, where a task `has_references`."""
         raise NotImplementedError
+
+    @property
+    def counted_classes(self) -> Sequence[str]:
+        """Of which `score` counts how often each is taken for which."""
+        return self.class_names
+
+    def classes_of(self, answer: str) -> list[str]:
+        """The classes in an answer or a reference."""
+        return [answer]
 
     def rate_answer(self, answer: str, reference: Any) -> float:
         """How good an answer is, to compare it with another one, where a task does not write."""

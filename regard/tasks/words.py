@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import Corpus, DataConfig, Stream, Windows, in_order, load_corpus
-from regard.data.archives import is_folder
 from regard.data.documents import read_chunks
 from regard.data.encoding import encode_texts, split_parts, split_texts
 from regard.data.files import (
     content_suffix,
     decode_utf8,
     empty_file,
-    list_files,
+    expand_folders,
     read_lines,
 )
 from regard.data.shards import is_prepared
@@ -126,7 +125,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
 
     def held_out(self, paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
         """Tables of pairs with how similar people find them, or of analogies: the rows of each file."""
-        files = [f for path in paths for f in (list_files(path, {".csv"}) if is_folder(path) else [path])]
+        files = list(expand_folders(paths, {".csv"}))
         return {file: read_table(file) for file in files}
 
     def samples(self, data: Stream, seed: int, rows: int, tokens: int | None) -> Windows:
@@ -246,6 +245,9 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
             name = "" if len(data) == 1 else stem + "_"
             result |= {name + key: value for key, value in scores.items()}
         return result
+
+    def count_scored(self, data: dict[str, list[dict[str, str]]]) -> int:
+        return sum(map(len, data.values()))
 
     # Looking on
 

@@ -163,6 +163,9 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
         ids = self.read_in(input)
         return len(fit_context(ids, self.context)), len(ids)
 
+    def may_be_long(self, input: str | Sequence[Message]) -> bool:
+        return super().may_be_long(input if isinstance(input, str) else str(input))
+
     # Looking on
 
     def reading(self, model: WriteModel, input: str) -> Reading:

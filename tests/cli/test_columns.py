@@ -161,3 +161,20 @@ def test_the_option_that_is_advised_is_one_of_train_and_of_score(tmp_path, capsy
         assert chosen_columns(options) == {"words": "a", "tags": "b"}
     options = build_parser().parse_args(["train", "tag", "a.csv", "--words", "a"])
     assert chosen_columns(options) == {"words": "a"}
+
+
+def test_running_text_says_which_column_it_reads(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ": 40 rows: text = q1 (choose others with --text)" in stdout_of(
+        capsys, "train", "write", table, "--dry-run"
+    )
+    for option in ((), ("--text", "q2")):
+        out = tmp_path / f"shards{len(option)}"
+        assert call("prepare", table, "--out", out, *option) == 0
+        assert ("text = q1 (choose others with --text)" in capsys.readouterr().err) == (not option)
+        index = json.loads((out / "shards.json").read_text())
+        assert index["train"]["documents"] + index["valid"]["documents"] == 40
+        assert index["train"]["bytes"] + index["valid"]["bytes"] == sum(
+            len(row[bool(option)]) for row in ROWS
+        )

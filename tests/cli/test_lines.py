@@ -9,8 +9,14 @@ from helpers.commands import call, check_refused, set_stdin
 from helpers.looking import reader, seer
 from helpers.runs import write_pictures
 from regard.runs.model import Model
+from regard.text.chat_template import Template
 
 pytestmark = pytest.mark.usefixtures("quick")
+
+
+def template():
+    text = "{% for m in messages %}{{ m.content }} the {% endfor %}quick"
+    return Template(text, {}, "chat_template.jinja")
 
 
 @pytest.fixture
@@ -88,6 +94,19 @@ def test_what_is_wrong_with_every_line_is_said_once(capsys, tmp_path, monkeypatc
     check_refused(capsys, tmp_path, ["ask", "RUN", "The [MASK]", "fox", "--temperature", -1], "temperature")
 
 
+def test_a_batch_that_is_wrong_does_not_end_the_lines_after_it(capsys, monkeypatch, use):
+    model = use(reader("fill", "bert"))
+    monkeypatch.setattr(type(model.task), "ask_batch_size", 3)
+    set_stdin(monkeypatch, "no blank\n" * 6 + "The [MASK]\n" + "no blank\n")
+    status, out, err = ask(capsys, "--json")
+    assert status == 1
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [n for n, row in enumerate(rows) if "error" not in row] == [6]
+    assert len(rows) == 8
+    places = [line.split(": ")[1] for line in err.splitlines()]
+    assert places == [f"standard input:{n}" for n in (1, 2, 3, 4, 5, 6, 8)]
+
+
 def test_a_conversation_goes_on_after_a_bad_line(capsys, monkeypatch, use):
     use(reader("words", "words"))
     lines = iter(["fox", "zzyzx", "dog"])
@@ -97,6 +116,23 @@ def test_a_conversation_goes_on_after_a_bad_line(capsys, monkeypatch, use):
     assert status == 0
     assert len(out.splitlines()) == 3  # two answers, and the end of the line of Ctrl-D
     assert "zzyzx" in err
+
+
+@pytest.mark.parametrize("case", [("chat", "transformer"), ("converse", "gpt")])
+def test_a_conversation_says_what_is_cut(capsys, monkeypatch, use, case):
+    """Until it is begun anew."""
+    model = use(reader(*case))
+    if case[0] == "converse":
+        model.task.template, model.task.converses = template(), True
+    lines = iter(["fox", "the fox " * 30, "/reset", "dog"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines, None) or (_ for _ in ()).throw(EOFError))
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    status, _, err = ask(capsys, "--max-new-tokens", 2)
+    assert status == 0
+    (note,) = [line for line in err.splitlines() if line.startswith("regard: ")]
+    assert "the conversation: " in note
+    assert " tokens are read" in note
+    assert "/reset" in note
 
 
 @pytest.mark.parametrize(

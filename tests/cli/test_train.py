@@ -1,6 +1,7 @@
 """`regard train` and `regard prepare`."""
 
 import json
+import shlex
 import signal
 
 import pytest
@@ -74,6 +75,10 @@ def test_a_signal(tmp_path, text, how, status):
     (last,) = checkpoints(out)
     assert int(last[5:]) >= 3
     assert checkpoint.is_intact(out / "checkpoints" / last)
+    stop, _, advice = output.strip().splitlines()[-1].partition("; go on with: regard ")
+    assert stop == f"stopped at step {last[5:]}"
+    assert call(*shlex.split(advice), "--steps", int(last[5:]) + 1) == 0
+    assert last[:5] + str(int(last[5:]) + 1) in checkpoints(out)
 
 
 def test_train_on_pairs(capsys, tmp_path, pairs):

@@ -1,10 +1,12 @@
 """Documents from files of every format, and the errors for invalid ones."""
 
+import csv
 import errno
 import gzip
 import io
 import json
 import os
+import shutil
 import sys
 import types
 
@@ -13,9 +15,10 @@ import pytest
 
 from helpers.corpora import COMPRESS, standard_input
 from helpers.errors import user_error
+from helpers.formats import FORMATS
 from regard.data import files
 from regard.data.documents import read_documents, reiterable_chunks, text_size
-from regard.data.reading import read_together
+from regard.data.reading import describe_sources, read_together
 
 
 def read(*paths):
@@ -84,7 +87,7 @@ def test_empty(tmp_path, name, content):
 
 
 def test_empty_in_a_folder_and_empty_folder(tmp_path):
-    (tmp_path / "other.csv").write_text("x")
+    (tmp_path / "other.png").write_text("x")
     user_error(lambda: read(tmp_path), tmp_path, ".txt")
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b""))
@@ -150,8 +153,7 @@ def test_damaged(tmp_path, suffix):
         ("1" * 5000, "JSON"),
         ("[1]", '"text"'),
         ('"text"', '"text"'),
-        ('{"txt": "a"}', '"text"'),
-        ('{"text": null}', '"text"'),
+        ('{"text": 5}', '"text"'),
         ('{"text": "\\ud800"}', "surrogate"),
     ],
 )
@@ -188,18 +190,143 @@ def test_hub(monkeypatch):
         asked.append((name, config, split))
         if name == "no/such":
             raise FileNotFoundError("Dataset not found\nmany lines")
-        rows = Rows([{"text": "a"}, {"text": ""}, {"text": None}, {"text": "b"}])
-        if name == "o/columns":
-            rows.column_names = ("id", "body")
+        column = {"o/columns": "body", "o/none": "turns"}.get(name, "text")
+        rows = Rows([{column: "a"}, {column: ""}, {column: None}, {column: "b"}])
+        if column == "turns":
+            rows = Rows([{column: ["a"]}])
+        rows.column_names = ("id", column)
         return rows
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     assert read("hf:o/n", "hf:o/n/c:test", "hf:n:valid[:5]") == ["a", "b"] * 3
     assert asked == [("o/n", None, "train"), ("o/n", "c", "test"), ("n", None, "valid[:5]")]
     user_error(lambda: read("hf:no/such"), "hf:no/such", "Dataset not found")
-    user_error(lambda: read("hf:o/columns"), "hf:o/columns", "body")
+    with read_together() as reading:
+        assert read("hf:o/columns") == ["a", "b"]
+    assert reading.sources["hf:o/columns"].columns == {"text": "body"}
+    user_error(lambda: read("hf:o/none"), "hf:o/none", '"id", "turns"', "--text")
     monkeypatch.setitem(sys.modules, "datasets", None)
     user_error(lambda: read("hf:o/n"), "hf:o/n", "pip install 'regard[datasets]'")
+
+
+LONG = ["One text of many words.", "\tAnother one, of more.\n", "And a third one of them."]
+COLUMNS = {
+    "known": {"id": [1, 2, 3], "Article": LONG},
+    "obvious": {"review": LONG, "stars": [5, 4, 1]},
+    "alone": {"id": [1, 2, 3], "quote": ["Ach", "\tO\n", "Oh"]},
+    "inside": {"item": [{"n": 1, "body": text} for text in LONG]},
+    "two": {"title": LONG, "abstract": LONG},
+}
+
+
+def rows_of(name):
+    columns = COLUMNS[name]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        (name, suffix)
+        for name in COLUMNS
+        for suffix in (".csv", ".tsv", ".json", ".jsonl")
+        if (name, suffix) not in {("inside", ".csv"), ("inside", ".tsv")}  # cells are no objects
+    ],
+)
+def test_the_column_of_a_table_is_found_or_asked_for(tmp_path, name, suffix):
+    """As for every recipe; texts are exact."""
+    path, rows = tmp_path / f"a{suffix}", rows_of(name)
+    if suffix in (".csv", ".tsv"):
+        quoted = [
+            [str(cell) for cell in row.values()] for row in [dict(zip(rows[0], rows[0], strict=True)), *rows]
+        ]
+        with path.open("w", newline="") as file:
+            if suffix == ".csv":
+                csv.writer(file).writerows(quoted)
+            else:
+                file.writelines("\t".join(" ".join(c.split()) for c in row) + "\n" for row in quoted)
+    else:
+        path.write_text(json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows)))
+    if name == "two":
+        user_error(lambda: read(path), path, '"title", "abstract"', "--text NAME")
+        with read_together(columns={"text": "2"}) as reading:
+            assert len(read(path)) == (4 if suffix in (".csv", ".tsv") else 3)  # names like texts are none
+        return
+    column = {"known": "Article", "obvious": "review", "alone": "quote", "inside": "item.body"}[name]
+    expected = [row["item"]["body"] if name == "inside" else row[column] for row in rows]
+    with read_together() as reading:
+        texts = read(path)
+    assert texts == ([" ".join(text.split()) for text in expected] if suffix == ".tsv" else expected)
+    (source,) = reading.sources.values()
+    assert source.columns == {"text": column}
+    assert source.is_guess
+    assert "choose others with --text" in describe_sources([source], "")[0]
+
+
+def test_earlier_versions_go_on_reading_what_they_read(tmp_path):
+    """Tables that are text as they are, cells without the blanks around them, and folders without tables."""
+    table = "id,text\n1, One text of many words.\n2,Another one.\n"
+    (tmp_path / "a.csv").write_text(table)
+    (tmp_path / "a.json").write_text('[{"text": " a"}]')
+    (tmp_path / "a.jsonl").write_text('{"text": " a"}\n')
+    (tmp_path / "b.txt").write_text("text")
+    for version in (1, 2, 3):
+        with read_together(version=version):
+            assert read(tmp_path / "a.csv") == [table]
+            assert read(tmp_path / "a.json") == ['[{"text": " a"}]']
+            assert read(tmp_path) == [" a", "text"]
+        with read_together(version=version, columns={"text": "text"}):
+            assert read(tmp_path / "a.csv") == ["One text of many words.", "Another one."]
+            assert read(tmp_path / "a.jsonl") == ["a"]
+    assert read(tmp_path / "a.csv") == [" One text of many words.", "Another one."]
+    assert read(tmp_path) == [" One text of many words.", "Another one.", " a", " a", "text"]
+
+
+@pytest.mark.parametrize("is_zip", [False, True])
+def test_folders_of_tables_are_read(tmp_path, is_zip):
+    """Also as hubs have them, with a description, and as save_to_disk writes them."""
+    folder, rows = tmp_path / "data", [{"label": n % 2, "text": text} for n, text in enumerate(LONG)]
+    folder.mkdir()
+    for name in ("csv", "parquet", "feather", "arrow stream", "xlsx", "json"):
+        file, write = FORMATS[name]
+        write(folder / f"{name[:2]}{file}", rows)
+    (folder / "README.md").write_text("# About it")
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "picture.png").write_text("")
+    path = folder
+    if is_zip:
+        path = shutil.make_archive(str(tmp_path / "data"), "zip", folder)
+    with read_together() as reading:
+        assert read(path) == LONG * 6
+    assert "README.md: left out" in next(note for note in reading.notes if "README" in note)
+    assert {tuple(source.columns) for source in reading.sources.values()} == {("text",)}
+
+
+def test_a_table_beside_texts_is_read_if_its_column_is_known(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "about.csv").write_text("file,author\na.txt,Ada\nb.txt,Eve\n")
+    with read_together() as reading:
+        assert read(tmp_path) == ["text"]
+    (note,) = reading.notes
+    assert all(words in note for words in ("left out 1 of 1 tables", "about.csv", "--text"))
+    with read_together(columns={"text": "author"}) as reading:
+        assert read(tmp_path) == ["text", "Ada", "Eve"]
+    assert not reading.notes
+    with read_together(columns={"text": "author"}) as reading:
+        assert read(tmp_path / "a.txt") == ["text"]
+    assert "--text is not used" in next(iter(reading.notes))
+
+
+def test_blank_documents_are_counted_and_json_lines_are_known_in_a_pipe(tmp_path, monkeypatch):
+    lines = ['{"text": "a"}', '{"text": null}', '{"text": " "}', '{"body": "b"}', '{"text": "c"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    standard_input(monkeypatch, "\n".join(lines).encode())
+    for path in (tmp_path / "a.jsonl", "-"):
+        with read_together() as reading:
+            assert read(path) == ["a", "c"]
+        (source,) = reading.sources.values()
+        assert [count for count, _ in source.left_out.values()] == [3]
+        assert (source.rows, source.unit) == (2, "row")
 
 
 def test_what_can_be_read_once_is_held(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from helpers.formats import (
     FORMATS,
     READ,
     Rows,
+    flat,
     frame,
     with_class_numbers,
     write_arrow_stream,
@@ -47,6 +48,15 @@ ROWS: dict[str, Rows] = {
         {"words": ["In", "Rome"], "tags": ["O", "B-LOC"]},
     ],
     "write": [{"text": text} for text in ("One, two.\nThree.", "é | four", "five")],
+    "chat": [
+        {"messages": [{"role": "user", "content": 'Hi, "you"'}, {"role": "assistant", "content": "é; ja"}]},
+        {
+            "messages": [
+                {"role": ("user", "assistant")[n % 2], "content": text}
+                for n, text in enumerate(("What?\nWho?", "The fox.", "Where, then?", "Here | there"))
+            ]
+        },
+    ],
     "embed": [{"anchor": f"a {n}", "positive": f"p, {n}", "negative": f"n {n}"} for n in range(3)],
     "see": [{"image": "one.png", "label": "owl"}, {"image": "two words.png", "label": "fox"}],
     "caption": [
@@ -55,6 +65,7 @@ ROWS: dict[str, Rows] = {
     ],
     "hear": [{"audio": "one.wav", "label": "yes"}, {"audio": "two words.wav", "label": "no"}],
 }
+ROWS |= dict.fromkeys(("fill", "restore", "words"), ROWS["write"])
 SCORED = [{"text": f"a {n}", "other": f"b, {n}", "score": n / 4} for n in range(3)]
 FLAT = {"caption": [row | {"caption": row["caption"][0]} for row in ROWS["caption"]]}
 
@@ -119,8 +130,19 @@ def zipped(name: str, recipe: str) -> Case:
 ZIPPED = [
     *(("csv", recipe) for recipe in ("classify", "span", "translate", "tag")),
     *(("parquet", "classify"), ("xlsx", "classify"), ("json", "translate")),
+    *(("jsonl", "chat"), ("parquet", "chat"), ("csv", "write"), ("parquet", "write"), ("xlsx", "write")),
 ]
 PAIRS = ROWS["translate"]
+ALPACA = [{"instruction": f"Say {n}, é", "output": f'"{n}"; so'} for n in range(3)]
+ASKED = [
+    {
+        "messages": [
+            {"role": "user", "content": row["instruction"]},
+            {"role": "assistant", "content": row["output"]},
+        ]
+    }
+    for row in ALPACA
+]
 TRANSLATION = [
     {"id": n, "translation": {"en": row["source"], "de": row["target"]}} for n, row in enumerate(PAIRS)
 ]
@@ -185,9 +207,28 @@ CASES = [
         for recipe in ("see", "caption", "hear")
         for name in ("csv", "tsv", "jsonl", "parquet", "xlsx")
     ),
+    *(plain(name, "write") for name in TABLES if name not in ("tsv", "csv with an index")),
     *(
-        plain(name, "write", text="text" if name not in ("jsonl", "parquet", "feather", "xlsx") else "")
-        for name in ("csv", "csv with ;", "jsonl", "json", "parquet", "feather", "xlsx")
+        plain(name, recipe)
+        for recipe in ("fill", "restore", "words")
+        for name in ("csv", "jsonl", "json", "parquet", "xlsx")
+    ),
+    *(
+        plain(name, "chat")
+        for name in (
+            *("jsonl", "json lines in .json", "json", "json under data", "json.gz"),
+            *("parquet", "parquet of pandas", "feather", "arrow stream"),
+        )
+    ),
+    *(
+        written(
+            f"Alpaca in {name}",
+            "chat",
+            FORMATS[name][0],
+            lambda p, write=FORMATS[name][1]: write(p, ALPACA),
+            rows=ASKED,
+        )
+        for name in ("csv", "csv with ;", "tsv", "jsonl", "parquet", "xlsx")
     ),
     *(zipped(name, recipe) for name, recipe in ZIPPED),
     # other names
@@ -318,6 +359,51 @@ CASES = [
         "a.tsv",
         lambda p: write_tsv(p, [{"id": 7, **row} for row in PAIRS]),
         columns={"source": "2", "target": "3"},
+    ),
+    # without names, in their order or by numbers
+    *(
+        written(
+            "columns without names",
+            recipe,
+            "a.csv",
+            lambda p, recipe=recipe, names=names: frame(flat(ROWS[recipe]))[names].to_csv(
+                p, header=False, index=False
+            ),
+            columns={name: str(n) for n, name in enumerate(names, 1)} if recipe in ("span", "tag") else {},
+            rows=rows,
+        )
+        for recipe, names, rows in (
+            ("see", ["image", "label"], []),
+            ("caption", ["image", "caption"], []),
+            ("hear", ["audio", "label"], []),
+            ("span", ["question", "context", "answer", "start"], []),
+            ("tag", ["words", "tags"], []),
+            ("write", ["text"], []),
+            (
+                "embed",
+                ["anchor", "positive"],
+                [{k: r[k] for k in ("anchor", "positive")} for r in ROWS["embed"]],
+            ),
+        )
+    ),
+    written(
+        "triplets by numbers",
+        "embed",
+        "a.csv",
+        lambda p: frame(ROWS["embed"]).to_csv(p, header=False),
+        columns={"source": "2", "target": "3", "negative": "4"},
+    ),
+    *(
+        written(
+            "a text by its number",
+            recipe,
+            "a.csv",
+            lambda p: frame([{"a": "x y z", **row, "b": "x y z"} for row in ROWS["write"]]).to_csv(
+                p, header=False, index=False
+            ),
+            columns={"text": "2"},
+        )
+        for recipe in ("write", "words")
     ),
     # questions
     written("SQuAD 1.1", "span", "a.json", lambda p: write_json(p, SQUAD)),

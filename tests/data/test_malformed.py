@@ -16,6 +16,10 @@ from regard.data.reading import describe_sources, read_together
 # Wrong files
 
 LABELLED = "text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40))
+TMX = (
+    b'<tmx><body><tu><tuv xml:lang="de"><seg>Ein Haus am See</seg></tuv>'
+    b'<tuv xml:lang="en"><seg>A house by a lake</seg></tuv></tu></body></tmx>'
+)
 MALFORMED = [
     ("classify", "a.csv", b"", {}, ["a.csv: empty"]),
     ("classify", "a.csv", b"text,label\n", {}, ["a.csv", "no row"]),
@@ -95,6 +99,9 @@ MALFORMED = [
     ),
     ("span", "a.csv", b"question,context,answer\nq,a b,c\n", {}, ["a.csv:2", '"c" is not in the context']),
     ("see", "a.csv", b"image,label\nnone.png,owl\n", {}, ["a.csv:2: no image 'none.png'"]),
+    ("write", "a.csv", b"text,n\none, and, two\n", {}, ["a.csv:2: 3 columns", "quotes", ".txt"]),
+    ("write", "a.json", b'{"a": 1}', {}, ["a.json: no list of rows"]),
+    ("write", "a.tmx", TMX, {}, ['"de", "en"', "--text NAME"]),
     ("write", "a.docx", b"PK\x03\x04\0", {}, ["a.docx: ", "no text", ".txt"]),
     ("write", "a.rtf", b"{\\rtf1 Hi}", {}, ["a.rtf: ", "no text", ".txt"]),
     ("classify", "a.xls", b"\xd0\xcf", {}, ["a.xls: not a table", "save it as .xlsx"]),
@@ -198,16 +205,6 @@ def test_a_folder_says_which_files_are_no_tables(tmp_path: Path) -> None:
     (note,) = reading.notes
     assert "1 of 2 files" in note
     assert "no table" in note
-
-
-def test_a_table_that_is_read_as_text_is_said(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(LABELLED)
-    with read_together() as reading:
-        assert READ["write"](str(tmp_path / "a.csv")) == [{"text": LABELLED}]
-    assert "--text" in next(iter(reading.notes))
-    with read_together(columns={"text": "text"}) as reading:
-        assert len(READ["write"](str(tmp_path / "a.csv"))) == 40
-    assert not reading.notes
 
 
 def test_answers_are_shown_as_texts(tmp_path: Path) -> None:

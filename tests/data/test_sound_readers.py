@@ -33,7 +33,7 @@ def test_tables(tmp_path):
     assert labels_and_voices(table) == [("no", None), ("yes", "ada")]
     table.write_text("audio\tlabel\na.wav\tyes\nc.wav\tno\n")
     user_error(lambda: labels_and_voices(table), "all.tsv:3", "c.wav")
-    table.write_text("image\tlabel\na.wav\tyes\n")
+    table.write_text("image\tlabel\na.png\tyes\n")
     user_error(lambda: labels_and_voices(table), "audio and label", "--audio")
     user_error(lambda: labels_and_voices(tmp_path / "all" / "a.wav"), "a.wav", ".tsv")
     user_error(lambda: labels_and_voices(tmp_path / "none.tsv"), "none.tsv")

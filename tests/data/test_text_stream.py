@@ -177,8 +177,8 @@ def test_what_is_refused(tmp_path: Path, path: str, facts: list[str]) -> None:
 class Rows:
     """As much of a dataset that is streamed as is used."""
 
-    def __init__(self, shards: list[list[str]], column: str = "text") -> None:
-        self.shards, self.column_names, self.first = shards, [column], 0
+    def __init__(self, shards: list[list[str]], *columns: str) -> None:
+        self.shards, self.column_names, self.first = shards, columns or ("text",), 0
 
     @property
     def num_shards(self) -> int:
@@ -186,15 +186,15 @@ class Rows:
 
     def shard(self, num_shards: int, index: int) -> "Rows":
         assert num_shards == len(self.shards)
-        return Rows([self.shards[index]])
+        return Rows([self.shards[index]], *self.column_names)
 
     def skip(self, count: int) -> "Rows":
-        rows = Rows(self.shards)
+        rows = Rows(self.shards, *self.column_names)
         rows.first = count
         return rows
 
     def __iter__(self) -> Any:
-        rows = [{"text": text} for shard in self.shards for text in shard]
+        rows = [dict.fromkeys(self.column_names, text) for shard in self.shards for text in shard]
         return iter(rows[self.first :])
 
 
@@ -216,8 +216,22 @@ def test_the_hub_is_streamed_as_files_are(tmp_path: Path, monkeypatch: pytest.Mo
     assert (again.batch(again.rows(120)) == files.batch(files.rows(120))).all()
 
 
-def test_a_dataset_without_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub = SimpleNamespace(load_dataset=lambda *_, **__: Rows([["a"]], "content"))
+def test_the_column_of_a_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name, or chosen, or obvious; as it is said. Before version 4, only that of the name."""
+    shards, columns = [[document(n) for n in range(50)]], ["title"]
+    stub = SimpleNamespace(load_dataset=lambda *_, **__: Rows(shards, *columns))
     monkeypatch.setitem(sys.modules, "datasets", stub)
-    with pytest.raises(UserError, match='hf:name: no column "text", only content'):
+    for columns, chosen in ((["title"], None), (["Body", "title"], None), (["a", "b"], {"text": "b"})):
+        with read_together(columns=chosen) as reading:
+            open_windows(["hf:name"])
+        (source,) = reading.sources.values()
+        assert source.columns == {"text": chosen["text"] if chosen else columns[0]}
+        assert source.is_guess == (chosen is None)
+    with pytest.raises(UserError, match='"a", "b"; needed are text; choose them with --text NAME'):
         open_windows(["hf:name"])
+    with read_together(columns={"text": "c"}), pytest.raises(UserError, match='no column "c" \\(--text\\)'):
+        open_windows(["hf:name"])
+    columns = ["a", "text"]
+    with read_together(columns={"text": "a"}, version=3) as reading:
+        open_windows(["hf:name"])
+    assert next(iter(reading.sources.values())).columns == {"text": "text"}

@@ -4,15 +4,18 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from regard.data import image_readers, labels, sound_readers, spans, tags
+from regard.data.conversations import read_conversations
 from regard.data.documents import read_documents
 from regard.data.pairs import read_pairs
-from regard.tasks import similarity
+from regard.tasks import TASKS, DataRequest, similarity
 
 Rows = list[dict[str, Any]]
 
@@ -127,6 +130,24 @@ def read_similar(path: str) -> Rows:
     return [dict(zip(names, row, strict=False)) for row in rows]
 
 
+def read_chats(path: str) -> Rows:
+    chats = (turns for _, turns in read_conversations([path]))
+    return [{"messages": [{"role": turn.role, "content": turn.text} for turn in turns]} for turns in chats]
+
+
+def read_learned(recipe: str, path: str) -> Rows:
+    """The texts between the end tokens of what a task learns from."""
+    task, config = TASKS[recipe]
+    more = {"next": False} if recipe == "fill" else {}
+    data = task.data_config(holdout=0.0, tokenizer="char")
+    corpus = task.read(DataRequest([path], [], data, config(name=recipe, **more), 50))
+    assert corpus.tokenizer is not None
+    ids = corpus.train.read(0, len(corpus.train))
+    ends = (ids == corpus.tokenizer.end).nonzero()[0]
+    parts = np.split(ids, ends)
+    return [{"text": corpus.tokenizer.decode(part[n > 0 :])} for n, part in enumerate(parts)]
+
+
 READ: dict[str, Callable[[str], Rows]] = {
     "classify": read_labels,
     "translate": lambda path: [{"source": a, "target": b} for a, b in read_pairs([path])],
@@ -136,5 +157,9 @@ READ: dict[str, Callable[[str], Rows]] = {
     "see": lambda path: [row for _, row in image_readers.read_files(path, image_readers.CLASSES)],
     "caption": lambda path: [row for _, row in image_readers.read_files(path, image_readers.CAPTIONS)],
     "write": lambda path: [{"text": text} for text in read_documents([path])],
+    "chat": read_chats,
+    "fill": partial(read_learned, "fill"),
+    "restore": partial(read_learned, "restore"),
+    "words": partial(read_learned, "words"),
     "hear": lambda path: [row for _, row in image_readers.read_files(path, sound_readers.LAYOUT)],
 }

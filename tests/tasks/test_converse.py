@@ -211,6 +211,12 @@ def test_a_language_model_learns_to_chat(files) -> None:
     assert scores["conversations"] == 30
     assert scores["perplexity"] < before
     assert isinstance(model.ask("dogs 3?", max_new_tokens=9), str)
+    data = model.task.held_out([str(files["chat.jsonl"])])
+    messages = data.examples[0][:-1]
+    answer = " ".join(model.ask(messages, max_new_tokens=40, seed=3).split())
+    shown = model.task.preview(model.model, data, 3).splitlines()
+    assert shown[:2] == ["then?", f"  → {answer}"]
+    assert shown[::2] == ["then?"] * len(data.examples)
     assert model.task.prompt([{"role": "user", "content": "x"}]) == model.tokenizer.encode(
         "User:\nx\n\nAssistant:\n"
     )

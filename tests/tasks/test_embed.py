@@ -229,7 +229,8 @@ def test_scores(tmp_path: Path) -> None:
     task = task_of()
     model = Model(model_of(task).eval(), task, {})
     u, v = (model.embed([pair[side] for pair in PAIRS]) for side in (0, 1))
-    scores = model.score(write(tmp_path / "a.tsv", PAIRS))
+    scores = model.score(write(tmp_path / "a.tsv", PAIRS), details=True)
+    assert scores["rows"] == 7
     assert scores["recall_at_1"] == pytest.approx(
         float(((u @ v.T).argmax(1) == torch.arange(7)).float().mean())
     )

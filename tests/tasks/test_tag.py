@@ -131,8 +131,8 @@ def test_words_of_a_line(text, words):
 
 
 def test_what_is_written_is_read():
-    words, tags = ["a/b", "/", "a\u00a0b", "c"], ["O", "B-PER", "I-PER", "X"]
-    assert format_tags(words, tags) == "a/b/O //B-PER a\u00a0b/I-PER c/X"
+    words, tags = ["a/b", "/", "a\u00a0b", "c d"], ["O", "B-PER", "I-PER", "X"]
+    assert format_tags(words, tags) == "a/b/O //B-PER a\u00a0b/I-PER c d/X"
     assert parse_tags(format_tags(words, tags)) == tags
     assert parse_tags("") == []
 
@@ -264,6 +264,13 @@ def test_it_learns_is_kept_and_scored(tmp_path, kind, tokens):
     assert {k: scores[k] for k in ("precision", "recall", "f1")} == scoring.entity_f1(predicted, true)
     assert scores["accuracy"] == pytest.approx(scoring.accuracy([*chain(*predicted)], [*chain(*true)]))
     assert scores["f1"] > (0.95 if kind == "bert" else 0.8)
+    more = loaded.score(data, details=True)
+    assert scores.items() <= more.items()
+    counts = {name: [*chain(*true)].count(name) for name in loaded.task.config.labels}
+    assert {name: row["rows"] for name, row in more["classes"].items()} == counts
+    right = sum(row[i] for i, row in enumerate(more["confusion"]))
+    assert right / sum(counts.values()) == pytest.approx(scores["accuracy"])
+    assert more["rows"] == len(SENTENCES)
     user_error(lambda: loaded.ask(text, num_return_sequences=2), "num_return_sequences=2")
     new = conll(tmp_path / "new.conll", [(["Kim", "runs"], ["B-ORG", "O"])])
     user_error(lambda: loaded.score(new), "sentence 1", "B-ORG")

@@ -388,6 +388,7 @@ def test_similarities_and_analogies_are_known_by_their_columns(
     assert score_answers(tagged) == pytest.approx({"spearman": 1, "covered": 1})
     assert score_answers(analogies) == pytest.approx({"accuracy": 1 / 2, "covered": 2 / 3})
     (tmp_path / "likeness.csv.gz").unlink()
+    assert task.count_scored(task.held_out([str(tmp_path)])) == 5 + 2 + 3
     assert set(score_answers(tmp_path)) == {
         f"{name}_{what}"
         for name, what in [

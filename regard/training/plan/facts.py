@@ -14,7 +14,7 @@ from regard.convert import efficientnet
 from regard.data.archives import file_size, is_file, is_folder
 from regard.data.columns import read_records
 from regard.data.conversations import read_chat_pairs, read_conversations
-from regard.data.documents import read_chunks, text_size
+from regard.data.documents import list_documents, read_chunks, text_size
 from regard.data.files import COMPRESSED, expand_folders, missing_file
 from regard.data.image_readers import (
     CAPTIONS,
@@ -160,7 +160,7 @@ def read_text_facts(paths: Sequence[str]) -> Facts:
         texts.add(text)
         if texts.characters >= (COUNTED if size is None and not reading_stream() else SAMPLE):
             is_endless = reading_stream() and any(path.startswith("hf:") for path in paths)
-            expected = ENDLESS if is_endless else size or count_bytes(expand_folders(paths))
+            expected = ENDLESS if is_endless else size or count_bytes(list_documents(paths))
             scale = max(1.0, expected / texts.characters)
             break
     return Facts(rows=int(documents * scale), source=texts.side(scale), share=1 / scale)
