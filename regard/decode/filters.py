@@ -17,13 +17,13 @@ DIGITS = (21, 11), (10, 11), (0, 10)  # the parts of a float32: by how much they
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k likeliest tokens, and those as likely as the last of them. Fan et al. 2018."""
+    """Keep the k most likely tokens, and tokens as likely as the last of them. Fan et al. 2018."""
     last = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
     return logits.masked_fill(logits < last, -math.inf)
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the fewest tokens with probability p in total, of equals the first ones, Holtzman et al. 2020."""
+    """Keep the fewest tokens with probability p in total, the first of equals, Holtzman et al. 2020."""
     ascending, order = (x.flip(-1) for x in logits.sort(dim=-1, descending=True, stable=True))
     out = ascending.softmax(-1).cumsum(-1) <= 1 - p
     out[:, -1] = False
@@ -31,7 +31,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def min_p(logits: Tensor, p: float | Tensor) -> Tensor:
-    """Keep the tokens at least p times as likely as the likeliest, Nguyen et al. 2024."""
+    """Keep the tokens at least p times as likely as the most likely one, Nguyen et al. 2024."""
     probs = logits.softmax(-1)
     return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), -math.inf)
 

@@ -164,6 +164,8 @@ def _generate_plainly(model: Writer, job: Job, cached: bool) -> Iterator[list[in
             uniform = draw_uniform([generators[row] for row in live])
             rules = [job.rules[row] for row in live]
             tokens = choose(logits, [texts[row] for row in live], sampling, uniform, rules)
+            if -1 in tokens:
+                raise UserError(NOT_FINITE)
             raise_errors(rules)
             going = [b for b, token in enumerate(tokens) if token not in ends]
             new: list[int | None] = [None] * len(texts)

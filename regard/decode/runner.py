@@ -288,13 +288,11 @@ class Runner:
         for text in texts:
             text.steps += 1
             text.cached += 1
-        finite = logits.amax(-1).isfinite().tolist()
         logprobs = logits.log_softmax(-1)
         tokens = [-1] * len(texts)
         groups: dict[Sampling, list[int]] = {}
         for i, text in enumerate(texts):
-            if finite[i]:
-                groups.setdefault(text.sampling, []).append(i)
+            groups.setdefault(text.sampling, []).append(i)
         for sampling, places in groups.items():
             uniform = np.stack(
                 [texts[i].uniform(texts[i].steps - 1)[(texts[i].steps - 1) % DRAWS] for i in places]

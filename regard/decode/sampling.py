@@ -305,7 +305,10 @@ def choose(
     uniform: np.ndarray,
     rules: Sequence[RowRules | None] = (),
 ) -> list[int]:
-    """The next token of each row, given its text so far, numbers from `draw_uniform` and its own rules."""
+    """The next token of each row, given its text so far, numbers from `draw_uniform` and its own rules.
+
+    It is -1 where the logits are not finite.
+    """
     own = logits = logits.float()
     finite = logits.amax(-1).isfinite()
     logits = process_logits(logits, texts, s)
@@ -328,8 +331,7 @@ def choose(
     tokens: list[int] = torch.where(
         finite, ids, -1
     ).tolist()  # the only synchronisation with the device in a step
-    if -1 in tokens:
-        raise UserError(NOT_FINITE)
     if any(rules):
-        return [t if rule is None else rule.accept(t) for t, rule in zip(tokens, rules, strict=True)]
+        rows_rules = zip(tokens, rules, strict=True)
+        return [t if rule is None or t < 0 else rule.accept(t) for t, rule in rows_rules]
     return tokens

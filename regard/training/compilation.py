@@ -41,7 +41,7 @@ def use_graphs(model: nn.Module, task: Task, c: TrainConfig, flops: float, devic
         and not c.micro
         and not c.recompute  # which asks for the state of random numbers
         and (task.static_shapes or task.few_shapes)
-        and task.reads != "audio"  # tried on a GPU, its steps could not be replayed
+        and task.reads != "audio"  # tried on a GPU, its steps could not be replayed; to be tried again
         and not math.isnan(flops)
         and not any(isinstance(m, nn.RNNBase) for m in model.modules())
         and sum(p.numel() for p in model.parameters()) <= GRAPHED

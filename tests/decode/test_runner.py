@@ -271,10 +271,11 @@ def test_infinite_logits_are_reported() -> None:
     with torch.no_grad():
         model.norm.weight.fill_(float("nan"))
     for sampling in (GREEDY, OPTIONS["sampled"], OPTIONS["by text"]):
-        runner, (text,) = Runner(model, slots=1), make_texts([[9]], sampling)
-        runner.add(text)
-        outputs = runner.step() + runner.step()
-        assert outputs[0].token == -1
+        for rules in (None, row_rules(Sampling(logit_bias=[(9, 1.0)]), 1, ENDS, 40)):
+            runner, (text,) = Runner(model, slots=1), make_texts([[9]], sampling)
+            runner.add(replace(text, rules=rules))
+            outputs = runner.step() + runner.step()
+            assert outputs[0].token == -1
 
 
 def test_unknown_parts_are_refused() -> None:
