@@ -18,7 +18,6 @@ from helpers.formats import (
     flat,
     frame,
     with_class_numbers,
-    write_arrow_stream,
     write_json,
     write_parquet,
     write_tsv,
@@ -499,14 +498,28 @@ def test_every_format_has_the_same_rows(tmp_path: Path, case: Case) -> None:
         assert f": {len(rows):,} " in lines[0]
 
 
-def test_a_folder_that_datasets_has_saved(tmp_path: Path) -> None:
-    """As save_to_disk writes it: rows in the stream format of Arrow, and two files about them."""
-    write_arrow_stream(tmp_path / "data-00000-of-00001.arrow", ROWS["classify"])
-    for name in ("dataset_info.json", "state.json"):
-        write_json(tmp_path / name, {"features": {"text": {"dtype": "string"}}})
-    with read_together() as reading:
-        assert READ["classify"](str(tmp_path)) == ROWS["classify"]
-    assert not reading.notes
+@pytest.mark.parametrize("recipe", ["classify", "write", "tag", "translate", "chat"])
+def test_what_the_package_datasets_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+) -> None:
+    """A folder of its own, in shards, and other formats; and what it loads, at once or as a stream."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rows = datasets.Dataset.from_list(ROWS[recipe])
+    if recipe == "classify":
+        rows = rows.class_encode_column("label")  # numbers, which have names
+    rows.save_to_disk("saved", num_shards=2)
+    rows.to_parquet("owner/name/train.parquet")
+    rows.to_parquet("a.parquet")
+    rows.to_json("a.jsonl")
+    paths = ["saved", "a.parquet", "hf:owner/name", *["a.jsonl"] * (recipe != "classify")]
+    for path in paths:
+        with read_together() as reading:
+            assert READ[recipe](path) == ROWS[recipe], path
+        assert not reading.notes
+    with read_together(stream=True):
+        assert READ[recipe]("hf:owner/name") == ROWS[recipe]
 
 
 def test_options_are_the_fields_of_recipes() -> None:
