@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.browsing import VIEWS, axe_violations, shown
+from helpers.browsing import VIEWS, axe_violations, close, shown
 from helpers.slow import slow_after
 
 WIDE = {"viewport": {"width": 1440, "height": 900}}
@@ -65,6 +65,26 @@ def test_depths_beside_a_panel(tab):
     it.press("Escape")
     it.page.wait_for_selector("main section.look .layer.head")
     assert it.page.evaluate(STATE)["depth"] == "head"
+
+
+def test_the_scene_is_drawn_again_when_anything_that_it_shows_changes(tab):
+    it = tab("gpt", "#view=next&depth=product&layer=1&head=1&at=3,0&token=3", **WIDE)
+    scores = shown("gpt").trace["blocks.1.attn.scores"][1, 3]
+    for key in (1, 2):  # in the same row
+        it.page.focus("#scene #product")
+        it.press("ArrowRight")
+        it.page.wait_for_function("(at) => location.hash.includes(encodeURIComponent(at))", arg=f"3,{key}")
+        it.settle()
+        assert close(it.text("#scene .total b"), float(scores[key]))
+    colour = "() => document.querySelector('#scene .pixels').toDataURL()"
+    light = it.page.evaluate(colour)
+    it.page.evaluate("() => { document.querySelector('#scene .stage').dataset.before = 1; }")
+    it.turn("#view=next&depth=product&layer=1&head=1&at=3,2&token=3&temperature=0.5")
+    assert it.page.query_selector("#scene .stage[data-before]")  # nothing of it has changed
+    it.page.emulate_media(color_scheme="dark")
+    it.page.wait_for_selector("#scene .stage:not([data-before])")
+    assert it.page.evaluate(colour) != light
+    it.page.emulate_media(color_scheme="light")
 
 
 def test_keys_that_a_panel_does_not_use_are_the_scenes(tab):

@@ -165,7 +165,7 @@ async function placeScene(name, isWanted) {
   const root = byId("scene");
   root.hidden = name === "look";
   if (root.hidden) root.replaceChildren();
-  else await (await import("./beside.js")).showBeside(root, app, traced ?? "", isWanted);
+  else await (await import("./beside.js")).showBeside(root, app, isWanted);
 }
 
 /**
@@ -247,13 +247,13 @@ function showCheckpoints() {
 /** How the model is changed at the moment, and the ways back. */
 function changesNote() {
   const count = readChanges(app.state).length;
-  if (!source.live || (!count && !canUndo())) return [];
+  if (!source.live || (!count && !canUndo(app.state))) return [];
   const words = count === 1 ? "1 change" : `${count} changes`;
   const button = (/** @type {string} */ id, /** @type {string} */ text, /** @type {() => void} */ onclick) =>
     h("button", { type: "button", id, onclick }, text);
   return [h("span", { class: "changed-note", role: "status" },
     count ? button("changes-note", words, () => go({ view: "whatif" })) : "",
-    canUndo() ? button("undo", "Undo", () => undoChange(app)) : "",
+    canUndo(app.state) ? button("undo", "Undo", () => undoChange(app)) : "",
     count ? button("unchange", "Remove all", () => setChanges(app, [])) : "")];
 }
 

@@ -160,8 +160,17 @@ export function readChanges(state) {
   }
 }
 
-/** @type {(string | undefined)[]} the changes before each change */
+/** Each change of the changes, of a model. @type {{ model?: string, before?: string, after?: string }[]} */
 const past = [];
+
+/**
+ * The latest one that led to what the address holds now; -1: none, as in another model, or after going back.
+ * @param {State} state
+ */
+const latest = ({ model, changes }) => {
+  const fits = past.map((one) => one.model === model && one.after === changes);
+  return fits.lastIndexOf(true);
+};
 
 /**
  * Change what the model computes, in all views.
@@ -170,13 +179,16 @@ const past = [];
  * @param {StateChanges} [more] of the address
  */
 export function setChanges({ state, go }, changes, more) {
-  past.push(state.changes);
-  go({ changes: changes.length ? JSON.stringify(changes) : null, ...more }, { replace: !more });
+  const after = changes.length ? JSON.stringify(changes) : undefined;
+  past.push({ model: state.model, before: state.changes, after });
+  go({ changes: after, ...more }, { replace: !more });
 }
 
-export const canUndo = () => past.length > 0;
+/** @type {(state: State) => boolean} */
+export const canUndo = (state) => latest(state) >= 0;
 
 /** @param {App} app */
-export function undoChange({ go }) {
-  if (past.length) go({ changes: past.pop() ?? null }, { replace: true });
+export function undoChange({ state, go }) {
+  const at = latest(state);
+  if (at >= 0) go({ changes: past.splice(at)[0].before }, { replace: true });
 }
