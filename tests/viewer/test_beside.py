@@ -95,6 +95,71 @@ def test_keys_that_a_panel_does_not_use_are_the_scenes(tab):
     check(it, "gpt", 1, 2)
 
 
+IN_PANELS = {  # what shows the third token, or patch; and what the next one is chosen with
+    "gpt": [
+        ("view=walk&step=blocks.1.attn.q", ".readout:has-text('token brown')", "#matrix"),
+        ("view=walk&step=blocks.1.attn.weights", ".readout:has-text('query brown')", "#matrix"),
+        ("view=attention", ".readout:has-text('query brown')", "#matrix"),
+        ("view=compare&with=lazy", ".readout:has-text('query brown')", "#matrix"),
+        ("view=space&map=blocks.1.output", ".near h3:has-text('brown')", None),
+        ("view=space", ".near h3:has-text('brown')", None),
+        ("view=whatif&what=hide", "h3:has-text('after “brown”')", "#row"),
+        ("view=whatif&what=hide", "#change-token:has(option:checked:has-text('brown'))", None),
+        ("view=next", "h2:has-text('brown')", "#row"),
+    ],
+    "transformer": [("view=alignment", ".readout:has-text('answer springt')", "#matrix")],
+    "captioner": [("view=picture", "#word-2[aria-pressed=true]", None)],
+    "vit": [("view=picture", ".readout:has-text('patch 1 ')", None)],
+}
+
+
+@pytest.mark.parametrize("kind", slow_after(2, IN_PANELS))
+def test_the_selected_token_is_selected_in_every_panel(tab, kind):
+    """A click in the scene chooses it there, and what is chosen there is chosen in the scene."""
+    it = tab(kind, **WIDE)
+    chips = "#scene #keys-" if kind == "vit" else "#scene #queries-"
+    for view, follows, where in IN_PANELS[kind]:
+        it.turn(f"#{view}")
+        it.page.wait_for_selector(f"{chips}2")
+        it.settle()
+        it.page.hover(f"{chips}2")
+        it.page.click(f"{chips}2")
+        it.page.wait_for_selector(f"main {follows}")
+        if where:
+            it.settle()
+            it.page.focus(f"main {where}")
+            it.press("ArrowDown")
+            it.page.wait_for_selector(f"{chips}3[aria-pressed=true]")
+            assert it.page.evaluate(STATE)["token"] == "3", view
+
+
+def test_a_panel_goes_on_with_the_head_that_it_opened_on(tab):
+    """Also when a cell has been chosen in it: an address with a cell alone names the last layer."""
+    where = shown("gpt").manifest["opening"]
+    it = tab("gpt", "#view=attention", **WIDE)
+    it.page.focus("#matrix")
+    it.press("ArrowDown")
+    it.page.click("#strip-text-3")
+    it.page.wait_for_selector("#strip-text-3[aria-pressed=true]")
+    it.settle()
+    assert f"layer {where['layer']}, head {where['head']}" in it.text("main h2")
+    it = tab("transformer", "#view=alignment")
+    where = shown("transformer").manifest["opening"]
+    assert f"Layer {where['layer']}, head {where['head']}" in it.text("main h2")
+    it.page.select_option("#head", "")
+    it.wait("main h2", "mean of")
+
+
+def test_the_selected_head_is_marked_on_the_map_and_chosen_in_the_atlas(tab):
+    it = tab("gpt", "#view=map&layer=1&head=2&token=1", **WIDE)
+    assert it.page.get_attribute(".box.here", "id") == "box-blocks.1.attn.norm"
+    it.turn("#view=attention&form=atlas&layer=1&head=2&token=1")
+    it.page.focus("#atlas")
+    it.press("ArrowLeft")
+    it.page.wait_for_selector("#scene #head-1[aria-pressed=true]")
+    check(it, "gpt", 1, 1)
+
+
 def test_a_panel_opens_on_the_same_head_as_the_scene(tab):
     where = shown("gpt").manifest["opening"]
     it = tab("gpt", "#view=attention", **WIDE)

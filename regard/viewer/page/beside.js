@@ -10,6 +10,7 @@ const WIDE = matchMedia("(min-width: 1400px) and (min-height: 560px)");
  * @typedef {{ scene: App, manifest: Manifest, dark: boolean, state: State, read: Set<string> }} Drawn */
 /** @type {Drawn | null} */
 let drawn = null;
+let turn = 0;
 
 /** @type {(before: Drawn, app: App) => boolean} */
 const isSame = (before, { manifest, state }) => before.manifest === manifest && before.dark === isDark()
@@ -22,6 +23,7 @@ const isSame = (before, { manifest, state }) => before.manifest === manifest && 
  */
 export async function showBeside(root, app, isWanted) {
   root.hidden = false;
+  const mine = ++turn;
   if (drawn && root.children.length && isSame(drawn, app)) return;
   const focused = root.contains(document.activeElement) ? document.activeElement?.id : "";
   const inside = document.createElement("div");
@@ -36,7 +38,7 @@ export async function showBeside(root, app, isWanted) {
     root.hidden = true;
     return;
   }
-  if (!isWanted()) return;
+  if (!isWanted() || mine !== turn) return;
   drawn = now;
   root.replaceChildren(...inside.children);
   shrink(root);

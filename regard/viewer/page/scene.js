@@ -123,6 +123,7 @@ function drawStage(scene, depth, name, focused) {
   /** @type {((query: number) => void) | void} */
   let light;
   const say = (/** @type {number} */ query) => {
+    sentence.style.minHeight = `${sentence.offsetHeight}px`; // a shorter one does not move what is pointed at
     sentence.replaceChildren(...depth.sentence(query).filter((child) => child !== null).map((child) =>
       (child instanceof Node ? child : String(child))));
     lightStrip(scene.keys.side, scene.weightsOf(query));
@@ -130,6 +131,7 @@ function drawStage(scene, depth, name, focused) {
   new ResizeObserver(() => { // once it is left, the picture stays as it is: it moves away in a zoom
     if (!stage.isConnected || (stage.clientWidth === width && stage.clientHeight === height)) return;
     const isFirst = width === 0;
+    if (width !== stage.clientWidth) sentence.style.minHeight = "";
     [width, height] = [stage.clientWidth, stage.clientHeight];
     const active = isFirst ? focused : layer.querySelector(":focus")?.id;
     layer.replaceChildren();
