@@ -77,12 +77,13 @@ def test_the_scene_is_drawn_again_when_anything_that_it_shows_changes(tab):
         it.settle()
         assert close(it.text("#scene .total b"), float(scores[key]))
     colour = "() => document.querySelector('#scene .pixels').toDataURL()"
+    it.page.wait_for_selector("#scene .pixels")
     light = it.page.evaluate(colour)
     it.page.evaluate("() => { document.querySelector('#scene .stage').dataset.before = 1; }")
     it.turn("#view=next&depth=product&layer=1&head=1&at=3,2&token=3&temperature=0.5")
     assert it.page.query_selector("#scene .stage[data-before]")  # nothing of it has changed
     it.page.emulate_media(color_scheme="dark")
-    it.page.wait_for_selector("#scene .stage:not([data-before])")
+    it.page.wait_for_selector("#scene .stage:not([data-before]) .pixels")
     assert it.page.evaluate(colour) != light
     it.page.emulate_media(color_scheme="light")
 
@@ -122,13 +123,11 @@ def test_the_selected_token_is_selected_in_every_panel(tab, kind):
         it.turn(f"#{view}")
         it.page.wait_for_selector(f"{chips}2")
         it.settle()
-        it.page.hover(f"{chips}2")
-        it.page.click(f"{chips}2")
+        it.page.dispatch_event(f"{chips}2", "click")
         it.page.wait_for_selector(f"main {follows}")
         if where:
             it.settle()
-            it.page.focus(f"main {where}")
-            it.press("ArrowDown")
+            it.page.press(f"main {where}", "ArrowDown")
             it.page.wait_for_selector(f"{chips}3[aria-pressed=true]")
             assert it.page.evaluate(STATE)["token"] == "3", view
 
@@ -183,12 +182,16 @@ def test_bar_and_panels_fit_the_window(tab, width):
         assert not it.page.eval_on_selector("#views", "nav => nav.scrollWidth > nav.clientWidth")
 
 
-def test_a_small_scene_leads_back_to_it(tab):
+def test_a_small_scene_selects_and_leads_back(tab):
     it = tab("gpt", "#view=next", viewport={"width": 390, "height": 844})
     it.page.wait_for_selector("#scene .stage[inert] .chip", state="attached")
+    chip = it.page.locator("#scene #queries-2").bounding_box()
+    it.page.mouse.click(chip["x"] + chip["width"] / 2, chip["y"] + chip["height"] / 2)
+    it.page.wait_for_selector("#scene #queries-2[aria-pressed=true]", state="attached")
+    it.wait("main h2", "brown")
     stage = it.page.locator("#scene .stage").bounding_box()
     assert stage["height"] < 120
-    it.page.mouse.click(stage["x"] + 40, stage["y"] + 40)
+    it.page.mouse.click(stage["x"] + 40, stage["y"] + 5)
     it.page.wait_for_selector("main section.look")
     it.visit("next")
     it.page.focus("#whole")

@@ -34,6 +34,11 @@ SHARE = """() => {
   return box.width * box.height / (innerWidth * innerHeight);
 }"""
 
+WHEEL = """([deltaY, ctrlKey]) => {
+  const stage = document.querySelector(".stage");
+  stage.dispatchEvent(new WheelEvent("wheel", { deltaY, ctrlKey, cancelable: true }));
+  return stage.firstElementChild.style.transform;
+}"""
 FRAMES = """() => {  // where frames of rows and columns lie in their matrices, from 0 to 1
   const boxes = (all) => [...document.querySelectorAll(all)].map((one) => one.getBoundingClientRect());
   const inside = (a, b) => a.left >= b.left - 3 && a.right <= b.right + 3 && a.top >= b.top - 3
@@ -187,6 +192,21 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
         it.press("Escape")
         it.page.wait_for_selector(f".layer.{outer}:only-child")
     assert "depth" not in state(it)
+
+
+def test_the_wheel_zooms_and_the_picture_follows(tab):
+    """With Ctrl, which is how browsers tell of two fingers on a touch pad."""
+    it = tab("gpt", reduced_motion="no-preference")
+    it.page.wait_for_selector(".queries .chip")
+    assert "scale" not in it.page.evaluate(WHEEL, [-80, False])
+    assert "scale(1." in it.page.evaluate(WHEEL, [-80, True])
+    it.page.wait_for_function("() => !document.querySelector('.stage .layer').style.transform")
+    assert "depth" not in state(it)  # it fell back
+    it.page.evaluate(WHEEL, [-200, True])
+    it.page.wait_for_selector(".layer.block:only-child .card-box")
+    it.page.wait_for_timeout(700)  # one depth at a time
+    it.page.evaluate(WHEEL, [200, True])
+    it.page.wait_for_selector(".layer.model:only-child .chip")
 
 
 def test_what_is_left_moves_away_as_it_was(tab):

@@ -76,15 +76,21 @@ function completed(app, read) {
 }
 
 /**
- * Where it is small, a click anywhere on it leads back to it.
+ * Where it is small, a click on a token selects it, and one anywhere else leads back to the scene.
  * @param {HTMLElement} root
  */
 function shrink(root) {
   const stage = /** @type {HTMLElement} */ (root.querySelector(".stage"));
   const fit = () => { stage.inert = !WIDE.matches; };
   WIDE.onchange = fit;
-  root.onclick = ({ target }) => {
-    if (stage.inert && target === root) drawn?.scene.go({ view: "look" });
+  root.onclick = ({ target, clientX, clientY }) => {
+    if (!stage.inert || target !== root) return;
+    const token = /** @type {HTMLElement[]} */ ([...stage.querySelectorAll(".chip, .patch")]).find((one) => {
+      const { left, right, top, bottom } = one.getBoundingClientRect();
+      return clientX >= left && clientX <= right && clientY >= top && clientY <= bottom;
+    });
+    if (token) token.click();
+    else drawn?.scene.go({ view: "look" });
   };
   fit();
 }
