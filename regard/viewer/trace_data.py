@@ -127,8 +127,8 @@ class TraceData:
     ) -> np.ndarray:
         """A tensor or a part of it as float32; boolean and uint8 tensors as uint8.
 
-        `max_side` pools the last two dimensions to at most so many numbers each. `as_bytes` gives shares of
-        the largest number, from 0 to 255.
+        `max_side` pools the last two dimensions to at most so many numbers each, those farthest from zero.
+        `as_bytes` gives shares of the largest number, from 0 to 255.
         """
         tensor = self.tensor(name)
         if head is not None and tensor.ndim > 2:
@@ -312,13 +312,20 @@ class TraceData:
 
 
 def max_pool(x: np.ndarray, max_side: int | None) -> np.ndarray:
-    """Reduce the last two dimensions to at most `max_side` each: the largest of neighbouring numbers."""
+    """Reduce the last two dimensions to at most `max_side` each: of neighbouring numbers, the one that is
+    farthest from zero; minus infinity, a masked score, only where all of them are."""
     for axis in (-2, -1):
         n = x.shape[axis]
         if max_side is not None and n > max_side:
             ends = np.arange(max_side + 1) * n // max_side
             best = x.take(ends[:-1], axis)
             for i in range(1, -(-n // max_side)):
-                best = np.maximum(best, x.take(np.minimum(ends[:-1] + i, ends[1:] - 1), axis))
+                other = x.take(np.minimum(ends[:-1] + i, ends[1:] - 1), axis)
+                best = np.where(pool_size(other) > pool_size(best), other, best)
             x = best
     return x
+
+
+def pool_size(x: np.ndarray) -> np.ndarray:
+    """How far from zero; what is masked (minus infinity) is not, what is no number is most."""
+    return np.where(x == -np.inf, -1, np.nan_to_num(np.abs(x), nan=np.inf, posinf=np.inf))

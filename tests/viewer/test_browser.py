@@ -249,7 +249,7 @@ def test_another_input(tab):
 
 
 def test_another_picture(tab, tmp_path):
-    it = tab("vit", "#view=picture")
+    it = tab("vit", "#view=picture&layer=2")
     pixels = noise(6).flip(1)
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "a.png")
     before = it.table()

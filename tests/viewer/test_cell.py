@@ -29,6 +29,23 @@ def test_in_fewer_digits(tab, kind, dtype, within):
     assert all(f"within 1/{within} of what was added up" in total for total in totals)
 
 
+def test_products_are_ticked_by_the_same_rule_as_sums(tab):
+    """Within 1e-5 of what was added up; what is no number is never right."""
+    it = Session(*MODELS["gpt"]())
+    name = "blocks.1.attn.scores"
+    scores = it.trace[name][0, 3]
+    size = (it.trace["blocks.1.attn.q"][0, 3] * it.trace["blocks.1.attn.k"][0, 1]).abs().sum()
+    scores[0], scores[1] = float("nan"), scores[1] + 5e-5 * size
+    with serve_session(it) as server:
+        opened = tab(server.url)
+        for column, fits in enumerate(("false", "false", "true")):
+            product = f"#view=look&depth=product&layer=1&head=0&at=3,{column}"
+            for state in (product, f"#cell={name}:0,3,{column}"):
+                page = opened.turn(state).page
+                page.wait_for_selector(".tick")
+                assert page.get_attribute(".tick", "data-fits") == fits, state
+
+
 def test_a_wrong_number_is_not_ticked(tab):
     """Also not for a model of low precision: an error of a twentieth is shown."""
     model, input = MODELS["gpt2"]()

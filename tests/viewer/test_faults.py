@@ -4,6 +4,7 @@ import io
 import itertools
 import urllib.parse
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -15,6 +16,7 @@ from regard.files.locks import lock_folder
 from regard.runs.layout import LOG
 from regard.runs.load import load
 from regard.viewer.session import Session
+from regard.viewer.trace_data import max_pool
 
 CONTRAST = """() => {
   const channels = (text) => {
@@ -208,8 +210,15 @@ def test_several_models_have_a_switch(tab):
         it = tab(server.url)
         names = it.page.eval_on_selector_all("#models option", "all => all.map(o => o.textContent)")
         assert names == list(models)
+        it.turn("#layer=1&head=0")
+        it.page.click("#silence-head")
+        it.page.wait_for_selector("#undo")
         it.page.select_option("#models", "1")
         it.wait("#model", "Bert")
+        settled(it)
+        assert it.page.query_selector("#undo") is None  # a change of the other model
+        it.press("u")
+        assert "changes" not in it.page.url
         it.visit("next")
         it.page.wait_for_selector("section.next .bars")
         assert "model=1" in it.page.url
@@ -238,6 +247,22 @@ def test_the_future_is_masked_in_long_texts_too(tab):
       return [why(0, 0), why(0, 1), why(1, 0), why(1, 1)];
     }"""
     assert it.page.evaluate(script) == [None, "masked: it comes later (future)", None, None]
+
+
+def test_peaks_below_zero_stay_and_masked_numbers_hide_none(tab):
+    """Pooled by the page, where it was saved with its numbers, as by the server."""
+    it = tab("gpt")
+    rows = [[1, -3, "-Infinity", "-Infinity"], [2, 0.5, "-Infinity", -0.25], ["NaN", 9, -1, 1]]
+    script = """async (rows) => {
+      const { takePart } = await import("/page/tensor_part.js");
+      const tensor = { shape: [3, 4], data: Float32Array.from(rows.flat(), Number) };
+      return Array.from(takePart("x", tensor, { most: 2 }).data, String);
+    }"""
+    x = np.array(rows, np.float32)
+    want = [[-3, -np.inf], [np.nan, -1]]
+    assert np.array_equal(max_pool(x, 2), want, equal_nan=True)
+    assert [float(one) for one in it.page.evaluate(script, rows)[:2]] == want[0]
+    assert it.page.evaluate(script, rows)[2] == "NaN"
 
 
 def test_labels_are_never_blank(tab):

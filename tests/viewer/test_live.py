@@ -195,6 +195,13 @@ def test_a_cell_is_changed_where_one_looks(tab):
     it.wait("#changes-note", "1 change")
     rows = it.table()
     assert [float(cell) for cell in rows[2][:3]] == [0, 1, 0]
+    it.visit("next")
+    it.page.wait_for_selector("section.next .bars")
+    it.page.click("#unchange")
+    it.page.wait_for_selector("#changes-note", state="detached")
+    it.page.go_back()  # to before it was taken back
+    it.wait("#changes-note", "1 change")
+    it.page.wait_for_selector("#matrix")
     it.press("u")
     it.page.wait_for_selector("#changes-note", state="detached")
     it.page.click("#hide-key")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from helpers import looking
 from helpers.browsing import WORDS, Session, axe_violations, close, number, shown
 from helpers.looking import noise, reader, seer
 from helpers.serving import serve_session
@@ -31,6 +32,25 @@ ABOVE = """() => {  // pixels between the head of a block and its tokens
 SHARE = """() => {
   const box = document.querySelector(".stage").getBoundingClientRect();
   return box.width * box.height / (innerWidth * innerHeight);
+}"""
+
+WHEEL = """([deltaY, ctrlKey]) => {
+  const stage = document.querySelector(".stage");
+  stage.dispatchEvent(new WheelEvent("wheel", { deltaY, ctrlKey, cancelable: true }));
+  return stage.firstElementChild.style.transform;
+}"""
+FRAMES = """() => {  // where frames of rows and columns lie in their matrices, from 0 to 1
+  const boxes = (all) => [...document.querySelectorAll(all)].map((one) => one.getBoundingClientRect());
+  const inside = (a, b) => a.left >= b.left - 3 && a.right <= b.right + 3 && a.top >= b.top - 3
+    && a.bottom <= b.bottom + 3;
+  const images = boxes(".layer.head canvas.pixels");
+  return boxes(".layer.head .frame").map((frame) => {
+    const image = images.find((one) => inside(frame, one));
+    if (!image) return ["outside", -1];
+    return Math.abs(frame.width - image.width) < 1
+      ? ["row", (frame.top + frame.height / 2 - image.top) / image.height]
+      : ["column", (frame.left + frame.width / 2 - image.left) / image.width];
+  });
 }"""
 
 
@@ -174,6 +194,21 @@ def test_zoom_from_the_model_to_one_number_and_back(tab, kind):
     assert "depth" not in state(it)
 
 
+def test_the_wheel_zooms_and_the_picture_follows(tab):
+    """With Ctrl, which is how browsers tell of two fingers on a touch pad."""
+    it = tab("gpt", reduced_motion="no-preference")
+    it.page.wait_for_selector(".queries .chip")
+    assert "scale" not in it.page.evaluate(WHEEL, [-80, False])
+    assert "scale(1." in it.page.evaluate(WHEEL, [-80, True])
+    it.page.wait_for_function("() => !document.querySelector('.stage .layer').style.transform")
+    assert "depth" not in state(it)  # it fell back
+    it.page.evaluate(WHEEL, [-200, True])
+    it.page.wait_for_selector(".layer.block:only-child .card-box")
+    it.page.wait_for_timeout(700)  # one depth at a time
+    it.page.evaluate(WHEEL, [200, True])
+    it.page.wait_for_selector(".layer.model:only-child .chip")
+
+
 def test_what_is_left_moves_away_as_it_was(tab):
     """In a zoom: it is not drawn again for the place that it has no more."""
     it = tab("gpt", reduced_motion="no-preference")
@@ -184,6 +219,27 @@ def test_what_is_left_moves_away_as_it_was(tab):
     it.page.wait_for_selector(".layer.block + .layer.model")
     it.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert it.page.evaluate(MODEL) == before
+
+
+def test_frames_of_long_inputs_lie_on_their_tokens(tab, monkeypatch):
+    """Matrices are drawn with at most 512 rows; above 1,024 tokens, weights are read row by row."""
+    monkeypatch.setattr(looking, "CONTEXT", 2400)
+    model = reader("write", "gpt", depth=1, heads=2, dim=8, context=1200)
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
+    with serve_session(Session(model, WORDS)) as server:
+        it = tab(server.url, viewport={"width": 1440, "height": 900})
+        for count, token in ((600, 590), (1100, 900)):
+            text = " ".join(words[i * i % 9] for i in range(count))
+            it.turn(f"#view=look&depth=head&head=1&token={token}&input={text}")
+            it.page.wait_for_selector(".layer.head #open-weights")
+            weights = Session(model, text).trace["blocks.0.attn.weights"][1, token]
+            rows = [at for kind, at in it.page.evaluate(FRAMES) if kind == "row"]
+            columns = [at for kind, at in it.page.evaluate(FRAMES) if kind == "column"]
+            best = (int(weights.argmax()) + 0.5) / count
+            # queries, scores, weights and outputs; keys and values
+            assert sorted(rows) == pytest.approx(sorted([(token + 0.5) / count] * 4 + [best] * 2), abs=2e-3)
+            assert columns == pytest.approx([best] * 2, abs=2e-3)
+            assert f"{count} × 4" in it.text(".matrix-title")
 
 
 def test_a_product_plays_term_by_term(tab):

@@ -243,7 +243,7 @@ def test_before_and_after_are_torchs(tab, kind):
 
 
 def test_keys_alone_change_and_take_back(tab):
-    it = tab("transformer", "#view=whatif")
+    it = tab("transformer", "#view=whatif&part=cross&layer=0&head=0")
     assert "Nothing is changed yet" in it.text("section.whatif")
     it.page.focus("#change-part")
     it.press("Tab", "ArrowDown", "Tab", "Enter")
@@ -274,7 +274,7 @@ def test_keys_alone_change_and_take_back(tab):
 
 
 def test_weights_as_they_are_typed(tab):
-    it = tab("gpt", "#view=whatif&what=weights")
+    it = tab("gpt", "#view=whatif&what=weights&layer=0&head=0")
     it.page.select_option("#change-query", "4")
     it.page.select_option("#change-to", "own")
     it.page.fill("#change-weights", "1 0 0 0 3")

@@ -3,7 +3,7 @@
 import { clampIndex, formatNumber, formatWeight, h, label, range, stepMenu, toggleButton } from "./dom.js";
 import { Heatmap } from "./heatmap.js";
 import {
-  MOST, heading, headOrMean, headOrMeanMenus, headWeights, parsePlace, selectHead,
+  MOST, cellChanges, heading, headOrMeanMenus, headWeights, parsePlace, rowChanges, selectHead, tokenRow,
 } from "./selection.js";
 import { drawTree, pathTo } from "./tree.js";
 
@@ -19,6 +19,11 @@ const BEAMS = [1, 2, 4, 8];
  * @property {number[]} weightRows their rows among the weights
  */
 
+/** The changes of the address that show the answer up to a token, which the query before it wrote.
+ * @type {(app: App, word: number) => StateChanges} */
+const wordChanges = (app, word) =>
+  ({ ...rowChanges(app, "target", word), row: null, word, node: null, at: null });
+
 /** @type {View} */
 export const alignment = {
   key(key, app) {
@@ -26,14 +31,13 @@ export const alignment = {
     if (!by) return false;
     const count = app.manifest.tokens.written.length;
     const word = Number(app.state.word ?? (by > 0 ? -1 : count)) + by;
-    app.go({ word: Math.min(count - 1, Math.max(0, word)), node: null, at: null }, { replace: true });
+    app.go(wordChanges(app, Math.min(count - 1, Math.max(0, word))), { replace: true });
     return true;
   },
 
   async show(root, app) {
     const { go, source, state } = app;
-    const { layers, layer, attention } = selectHead(app, ["cross"]);
-    const head = headOrMean(state, attention);
+    const { layers, layer, attention, oneHead: head } = selectHead(app, ["cross"]);
     const offered = offeredBeams(app);
     const beams = offered.find((count) => count === Number(state.beams)) ?? 1;
     const tree = await source.tree(beams);
@@ -43,7 +47,7 @@ export const alignment = {
     const heads = weights.shape[0];
     const headName = head === null ? (heads > 1 ? `mean of ${heads} heads` : "attention") : `head ${head}`;
     const title = `Layer ${layer}, ${headName}`;
-    const map = alignmentMap(app, selection, weights, head, title);
+    const map = alignmentMap(app, selection, weights, head, title, beams > 1 ? null : attention.rows);
     const search = drawTree(tree, selection.node, (n, i) =>
       go({ node: `${n},${i}`, word: tree.chosen[n] === i ? n : null, at: null }, { replace: true }));
     app.current = {
@@ -91,8 +95,10 @@ function select({ manifest, state }, tree, beams, tall) {
  * @param {Tensor} weights
  * @param {number | null} head
  * @param {string} title
+ * @param {string | null} side of the queries, if they are those of the trace
  */
-function alignmentMap({ manifest, state, go }, { rows, word, node, weightRows }, weights, head, title) {
+function alignmentMap(app, { rows, word, node, weightRows }, weights, head, title, side) {
+  const { manifest, state, go } = app;
   const { S, data: all } = headWeights(weights, head);
   const data = new Float32Array(weightRows.length * S);
   weightRows.forEach((from, to) => data.set(all.subarray(from * S, (from + 1) * S), to * S));
@@ -100,9 +106,11 @@ function alignmentMap({ manifest, state, go }, { rows, word, node, weightRows },
   const later = (/** @type {number} */ r) => (word !== null && r > word ? "not written yet" : null);
   const blank = data.map((_, i) => Number(word !== null && i >= (word + 1) * S));
   let at = parsePlace(state.at, shape);
-  if (!at && node && rows.length === weightRows.length) {
-    const row = data.subarray(node[0] * S, (node[0] + 1) * S);
-    at = [node[0], row.reduce((best, x, i) => (x > row[best] ? i : best), 0)];
+  const chosen = node && rows.length === weightRows.length ? node[0]
+    : tokenRow(app, side, rows.length, weightRows.length);
+  if (!at && chosen !== null) {
+    const row = data.subarray(chosen * S, (chosen + 1) * S);
+    at = [chosen, row.reduce((best, x, i) => (x > row[best] ? i : best), 0)];
   }
   return new Heatmap({
     rows, columns: manifest.tokens.source, data, shape, title, at, square: true,
@@ -110,7 +118,7 @@ function alignmentMap({ manifest, state, go }, { rows, word, node, weightRows },
     limits: [0, data.reduce((a, b) => Math.max(a, b), 0)],
     why: word === null ? null : Object.assign(later, { blank }),
     format: formatWeight,
-    move: (r, c) => go({ at: `${r},${c}` }, { quiet: true }),
+    move: (r, c) => go(cellChanges(app, [r, c], side, rows.length, weightRows.length), { quiet: true }),
   });
 }
 
@@ -123,8 +131,9 @@ function beamMenu({ go }, offered, beams) {
 }
 
 /** @type {(app: App, selection: Selection) => HTMLElement} */
-function slider({ go }, { rows, word, offPath }) {
-  const move = (/** @type {string | null} */ to) => go({ word: to, node: null, at: null }, { replace: true });
+function slider(app, { rows, word, offPath }) {
+  const move = (/** @type {string | null} */ to) => app.go(to === null ? { word: to, node: null, at: null }
+    : wordChanges(app, Number(to)), { replace: true });
   const slide = h("input", {
     type: "range", id: "word", min: 0, max: rows.length - 1, step: 1, "aria-label": "Decoding step",
     disabled: offPath, oninput: () => move(slide.value),

@@ -7,7 +7,7 @@ import { LiveInput } from "./input.js";
 import { listenToKeys } from "./keys.js";
 import { pointAt } from "./scene.js";
 import {
-  canUndo, readChanges, selectHead, selectedToken, setChanges, undoChange,
+  canUndo, readChanges, selectedSide, selectedToken, setChanges, undoChange,
 } from "./selection.js";
 import { openSource, StatusError } from "./source.js";
 import { showStrip } from "./strip.js";
@@ -63,7 +63,23 @@ function go(changes, { quiet = false, replace = quiet } = {}) {
   const address = writeAddress(state);
   const write = replace ? "replaceState" : "pushState";
   if (!framed && address !== location.hash) history[write](null, "", address);
-  if (!quiet) show();
+  if (quiet) follow();
+  else show();
+}
+
+/** What stands around a view that has drawn a change itself follows. */
+async function follow() {
+  const name = document.body.dataset.view ?? "look";
+  if (name === "look" || byId("main").hasAttribute("aria-busy")) return; // it comes with the view
+  const mine = turn;
+  showSelection();
+  await placeScene(name, () => mine === turn);
+}
+
+/** The strip of the tokens. */
+function showSelection() {
+  const side = selectedSide(app);
+  showStrip(byId("strip"), app, side, selectedToken(app, side));
 }
 
 /** @param {string | undefined} text */
@@ -124,8 +140,7 @@ async function show() {
     if (mine !== turn) return;
     const moved = app.view !== view;
     document.body.classList.toggle("present", Boolean(app.state.present));
-    const side = hasAttention(app) ? selectHead(app).attention.rows : app.manifest.outputs?.rows ?? null;
-    showStrip(byId("strip"), app, side, selectedToken(app, side));
+    showSelection();
     const isFirst = !app.view;
     app.view = view;
     await inMotion(moved && !isFirst, () => {
@@ -165,7 +180,7 @@ async function placeScene(name, isWanted) {
   const root = byId("scene");
   root.hidden = name === "look";
   if (root.hidden) root.replaceChildren();
-  else await (await import("./beside.js")).showBeside(root, app, traced ?? "", isWanted);
+  else await (await import("./beside.js")).showBeside(root, app, isWanted);
 }
 
 /**
@@ -247,13 +262,13 @@ function showCheckpoints() {
 /** How the model is changed at the moment, and the ways back. */
 function changesNote() {
   const count = readChanges(app.state).length;
-  if (!source.live || (!count && !canUndo())) return [];
+  if (!source.live || (!count && !canUndo(app.state))) return [];
   const words = count === 1 ? "1 change" : `${count} changes`;
   const button = (/** @type {string} */ id, /** @type {string} */ text, /** @type {() => void} */ onclick) =>
     h("button", { type: "button", id, onclick }, text);
   return [h("span", { class: "changed-note", role: "status" },
     count ? button("changes-note", words, () => go({ view: "whatif" })) : "",
-    canUndo() ? button("undo", "Undo", () => undoChange(app)) : "",
+    canUndo(app.state) ? button("undo", "Undo", () => undoChange(app)) : "",
     count ? button("unchange", "Remove all", () => setChanges(app, [])) : "")];
 }
 

@@ -3,7 +3,7 @@
 import { Canvas } from "./canvas.js";
 import { imageCanvas, palette, themeColour } from "./colour.js";
 import { arrowKeys, formatNumber, h, range, tableTwin, tabs } from "./dom.js";
-import { PART_TITLES, heading, selectHead } from "./selection.js";
+import { PART_TITLES, heading, selectHead, tokenRow } from "./selection.js";
 
 const SMALL = 96; // numbers of a head each way
 const [LEFT, TOP, GAP] = [52, 22, 8];
@@ -74,6 +74,8 @@ class Atlas {
     this.layers = layers;
     this.images = images;
     this.kind = kind;
+    const [{ rows }, { T }] = [layers[0], images[0]];
+    this.row = tokenRow(app, rows, app.manifest.tokens[rows].length, T); // of the selected token
     this.heads = Math.max(...layers.map((layer) => layer.heads));
     const values = layers.flatMap(({ kinds }) => kinds.map((each) => (kind ? each[kind] ?? 0 : 1)));
     this.peak = Math.max(...values);
@@ -96,7 +98,14 @@ class Atlas {
         this.at = place;
         open();
       },
-      keys: { ...arrowKeys((down, right) => this.look(this.at[0] + down, this.at[1] + right)), Enter: open },
+      keys: {
+        ...arrowKeys((down, right) => {
+          this.look(this.at[0] + down, this.at[1] + right);
+          const [l, head] = this.at;
+          app.go({ part: selectHead(app).part, layer: layers[l].layer, head }, { quiet: true });
+        }),
+        Enter: open,
+      },
     });
     this.view.readout.textContent = this.describe(this.at);
   }
@@ -135,6 +144,12 @@ class Atlas {
     const [x, y] = [LEFT + i * (cellWidth + GAP), TOP + l * (cellHeight + GAP)];
     const { canvas, T, S } = this.images[l];
     pen.drawImage(canvas, 0, i * T, S, T, x, y, cellWidth, cellHeight);
+    if (this.row !== null) {
+      const height = Math.max(4, cellHeight / T);
+      pen.strokeStyle = themeColour("--mark");
+      pen.lineWidth = 1.5;
+      pen.strokeRect(x, y + ((this.row + 0.5) * cellHeight) / T - height / 2, cellWidth, height);
+    }
     if (this.kind) {
       pen.globalAlpha = (this.layers[l].kinds[i][this.kind] ?? 0) / (this.peak || 1);
       pen.strokeStyle = themeColour("--mark");

@@ -7,7 +7,7 @@ import { formatWeight, h, numberMenu, stepMenu, tabs } from "./dom.js";
 import { editButtons } from "./edits.js";
 import { Heatmap } from "./heatmap.js";
 import {
-  PART_TITLES, attentionParts, heading, layerMenu, parsePlace, selectHead, selectedToken,
+  PART_TITLES, attentionParts, cellChanges, heading, layerMenu, parsePlace, selectHead, tokenRow,
 } from "./selection.js";
 
 /** @type {[string, string][]} */
@@ -70,6 +70,9 @@ async function showMap(root, app, options, choice) {
   const { part, layer, attention: selected, head } = selectHead(app);
   const name = `${selected.name}.weights`;
   const edits = choice.words ? { root: null, update: () => {} } : editButtons(app, selected, head);
+  const side = choice.words ? null : selected.rows;
+  /** @type {(r: number, c: number) => StateChanges} */
+  const choose = (r, c) => cellChanges(app, [r, c], side, options.rows.length, options.shape[0]);
   const map = new Heatmap({
     ...options,
     square: true,
@@ -77,11 +80,11 @@ async function showMap(root, app, options, choice) {
     at: parsePlace(state.at, options.shape) ?? (choice.words ? null : tokenPlace(app, options)),
     format: formatWeight,
     move: (r, c) => {
-      go({ at: `${r},${c}` }, { quiet: true });
+      go(choose(r, c), { quiet: true });
       edits.update();
     },
     open: (r, c) => (isPlain(choice)
-      ? go({ at: `${r},${c}`, cell: `${name}:${head},${r},${c}` }, { replace: true }) : null),
+      ? go({ ...choose(r, c), cell: `${name}:${head},${r},${c}` }, { replace: true }) : null),
   });
   const tensor = isPlain(choice) ? { tensor: /** @type {[string, number]} */ ([name, head]) } : {};
   app.current = { name: `attention-${part}-${layer}-${head}`, ...tensor, ...map.output };
@@ -97,10 +100,10 @@ async function showMap(root, app, options, choice) {
  * @returns {Place | null}
  */
 function tokenPlace(app, { shape: [T, S], rows, data }) {
-  const token = selectedToken(app, selectHead(app).attention.rows);
-  if (token === null || T !== rows.length) return null;
-  const weights = data.subarray(token * S, (token + 1) * S);
-  return [token, weights.indexOf(Math.max(...weights))];
+  const row = tokenRow(app, selectHead(app).attention.rows, rows.length, T);
+  if (row === null) return null;
+  const weights = data.subarray(row * S, (row + 1) * S);
+  return [row, weights.indexOf(Math.max(...weights))];
 }
 
 /**

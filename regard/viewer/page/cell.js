@@ -4,14 +4,12 @@ import { formatNumber, h, last, messageOf } from "./dom.js";
 import { drawFormula } from "./formula.js";
 import { Cell, tokenName, totalOf } from "./operands.js";
 import { operationOf } from "./operations.js";
+import { drawTick, fitsModel } from "./tick.js";
 
 /** @typedef {import("./operands.js").Steps} Steps */
 /** @typedef {import("./operands.js").Terms} Terms */
 
 const SHOWN = 40; // terms; the rest is added up
-// How far the model may be from the float64 of this page, as a share of what was added up.
-/** @type {Record<string, number>} */
-const TOLERANCE = { float32: 1e-5, bfloat16: 2 ** -8, float16: 2 ** -11 };
 /** @type {Record<string, string>} */
 const PRECISION = {
   bfloat16: "in bfloat16, which keeps 8 binary digits: right within 1/256 of what was added up",
@@ -99,19 +97,17 @@ async function sumParts(app, cell, sum, value, onSum) {
     parts.push(h("p", { class: "pale" }, `Each is divided by their sum, ${formatNumber(shown.divisor)}.`));
   }
   if ("note" in shown && shown.note) parts.push(h("p", { class: "pale" }, shown.note));
-  const { dtype } = app.manifest.model;
-  const tolerance = TOLERANCE[dtype] ?? TOLERANCE.float32;
-  const fits = Math.abs(result - value) <= tolerance * (magnitude(shown) + Math.abs(value)) + 1e-7;
+  const fits = fitsModel(app.manifest, result, value, magnitude(shown));
   const isSum = "terms" in shown && !shown.divisor;
   if (!fits && app.manifest.base) { // What if has put another number here
     return [...parts, h("p", { class: "total" }, `= ${formatNumber(result)} `,
       h("span", { class: "tick", "data-fits": "changed" }, `changed to ${formatNumber(value)}`))];
   }
-  const precision = PRECISION[dtype] ? `, ${PRECISION[dtype]}` : "";
+  const precision = PRECISION[app.manifest.model.dtype];
   parts.push(h("p", { class: "total" }, isSum ? `Sum of ${shown.terms.length} = ` : "= ",
-    h("b", {}, formatNumber(result)), " ",
-    h("span", { class: `tick ${fits ? "right" : "wrong"}`, "data-fits": String(fits) }, fits ? "✓" : "✗"),
-    h("span", { class: "pale" }, ` the model computed ${formatNumber(value)}${precision}`)));
+    h("b", {}, formatNumber(result)), " ", drawTick(fits),
+    h("span", { class: "pale" }, ` the model computed ${formatNumber(value)}${
+      precision ? `, ${precision}` : ""}`)));
   return parts;
 }
 

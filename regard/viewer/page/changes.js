@@ -2,7 +2,7 @@
 
 import { fileKind, h, label, numberMenu, numberTokens, pythonString, tabs, toBase64 } from "./dom.js";
 import { textField } from "./input.js";
-import { PART_TITLES, attentionParts } from "./selection.js";
+import { PART_TITLES, attentionParts, selectHead, selectedToken } from "./selection.js";
 
 /** @type {[Change["kind"], string][]} */
 const KINDS = [
@@ -41,16 +41,18 @@ const optionList = (values, chosen) => values.map(([value, words]) =>
  * @param {string} id
  * @param {Options} values
  * @param {() => void} [changed]
+ * @param {string | number | null} [usual] what is chosen at first
  */
-function draftMenu(words, id, values, changed) {
+function draftMenu(words, id, values, changed, usual = null) {
+  const chosen = () => draft[id] ?? (usual === null ? undefined : String(usual));
   const menu = h("select", { id, onchange: () => {
     draft[id] = menu.value;
     changed?.();
-  } }, optionList(values, draft[id]));
+  } }, optionList(values, chosen()));
   return {
     root: h("span", { class: "choice" }, h("label", { for: id }, words), menu),
     value: () => menu.value,
-    fill: (/** @type {Options} */ options) => menu.replaceChildren(...optionList(options, draft[id])),
+    fill: (/** @type {Options} */ options) => menu.replaceChildren(...optionList(options, chosen())),
   };
 }
 
@@ -71,9 +73,9 @@ export function changeForm(app, patchable, add) {
   if (!kinds.length) return h("p", {}, "This model has nothing that can be changed here.");
   const kind = kinds.find(([name]) => name === state.what)?.[0] ?? kinds[0][0];
   const forms = {
-    silence: () => attentionForm(manifest, "silence"),
-    weights: () => attentionForm(manifest, "weights"),
-    hide: () => hideForm(tokens),
+    silence: () => attentionForm(app, "silence"),
+    weights: () => attentionForm(app, "weights"),
+    hide: () => hideForm(tokens, selectedToken(app, manifest.tokens.text ? "text" : "source")),
     take: () => takeForm(app, patchable),
   };
   const { fields, read } = forms[kind]();
@@ -88,13 +90,15 @@ export function changeForm(app, patchable, add) {
       h("button", { type: "submit", id: "add" }, "Change it")));
 }
 
-/** @type {(manifest: Manifest, kind: "silence" | "weights") => ChangeForm} */
-function attentionForm(manifest, kind) {
+/** Begins with what is selected. @type {(app: App, kind: "silence" | "weights") => ChangeForm} */
+function attentionForm(app, kind) {
+  const { manifest } = app;
   const attentions = namedAttentions(manifest);
+  const { attention: chosen, head: chosenHead } = selectHead(app);
   const parts = attentions.map(({ name, words }) => /** @type {[string, string]} */ ([name, words]));
-  const part = draftMenu("in", "change-part", parts, () => fill());
-  const head = draftMenu("head", "change-head", []);
-  const query = draftMenu("query", "change-query", []);
+  const part = draftMenu("in", "change-part", parts, () => fill(), chosen.name);
+  const head = draftMenu("head", "change-head", [], undefined, chosenHead);
+  const query = draftMenu("query", "change-query", [], undefined, selectedToken(app, chosen.rows));
   const to = draftMenu("looks", "change-to", [], () => showOwn());
   const own = h("input", {
     type: "text", id: "change-weights", "aria-label": "Weights, one for each key",
@@ -128,9 +132,9 @@ function attentionForm(manifest, kind) {
   };
 }
 
-/** @type {(tokens: string[]) => ChangeForm} */
-function hideForm(tokens) {
-  const token = draftMenu("token", "change-token", numberTokens(tokens));
+/** @type {(tokens: string[], usual: number | null) => ChangeForm} */
+function hideForm(tokens, usual) {
+  const token = draftMenu("token", "change-token", numberTokens(tokens), undefined, usual);
   return { fields: token.root, read: () => ({ kind: "hide", token: Number(token.value()) }) };
 }
 

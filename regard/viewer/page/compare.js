@@ -8,8 +8,8 @@ import { Heatmap } from "./heatmap.js";
 import { textField } from "./input.js";
 import { inputLiteral, loadLines } from "./python.js";
 import {
-  PART_TITLES, allAttentions, attentionParts, heading, layerMenu, maskReasons, parsePlace, selectHead,
-  sideTokens,
+  PART_TITLES, allAttentions, attentionParts, cellChanges, heading, layerMenu, maskReasons, parsePlace,
+  rowChanges, selectHead, selectedToken, sideTokens, tokenRow,
 } from "./selection.js";
 import { drawVersus } from "./versus.js";
 
@@ -179,6 +179,10 @@ async function showMaps(root, app, other, names) {
 function drawMaps(root, app, other, names, title, [a, b], why) {
   const { manifest, state, go } = app;
   const { attention } = selectHead(app);
+  const full = manifest.tokens[attention.rows].length;
+  const row = tokenRow(app, attention.rows, full, a.shape[0]);
+  const own = row === null ? [] : Array.from(a.data.subarray(row * a.shape[1], (row + 1) * a.shape[1]));
+  const start = row === null ? undefined : `${row},${own.indexOf(Math.max(...own))}`;
   const alike = a.shape.every((n, i) => n === b.shape[i]); // the same cells are masked
   const peak = Math.max(...[a, b].map(({ data }) => largest(data)));
   /** @type {Heatmap[]} */
@@ -188,9 +192,11 @@ function drawMaps(root, app, other, names, title, [a, b], why) {
   const draw = (id, words, [rows, columns], tensor, more) => {
     const map = new Heatmap({
       id, rows, columns, ...tensor, title: `${words}: ${title}`, names: ["query", "key"], square: true,
-      numbers: false, at: parsePlace(state.at, tensor.shape), why: alike ? why : null, format: formatWeight,
+      numbers: false, at: parsePlace(state.at ?? start, tensor.shape), why: alike ? why : null,
+      format: formatWeight,
       move: (r, c) => {
-        go({ at: `${r},${c}` }, { quiet: true });
+        const side = id === "matrix-b" && !alike ? null : attention.rows;
+        go(cellChanges(app, [r, c], side, full, a.shape[0]), { quiet: true });
         for (const each of maps) each.look(r, c, true);
       },
       ...more,
@@ -237,10 +243,12 @@ async function showPredictions(root, app, other) {
   if (!source.live) return;
   const rows = [manifest, other].map(({ outputs, tokens }) => (outputs?.rows ? tokens[outputs.rows] : null));
   const alike = rows[0]?.length === rows[1]?.length;
-  const otherRow = alike ? state.row : state.row2;
+  const side = manifest.outputs.rows;
+  const row = state.row ?? selectedToken(app, side)?.toString();
+  const otherRow = alike ? row : state.row2;
   /** @type {Record<string, string>} */
   const query = { other: other.id };
-  if (/^\d+$/.test(state.row ?? "")) query.row = state.row ?? "";
+  if (/^\d+$/.test(row ?? "")) query.row = row ?? "";
   if (/^\d+$/.test(otherRow ?? "")) query.other_row = otherRow ?? "";
   /** @type {Comparison} */
   let both;
@@ -253,7 +261,7 @@ async function showPredictions(root, app, other) {
   const word = manifest.outputs.kind === "next" ? "after" : "token";
   /** @type {(i: number, id: string, words: string) => HTMLElement} */
   const menu = (i, id, words) => stepMenu(words, id, numberTokens(rows[i] ?? []), both.rows[i],
-    (to) => go({ [id]: to }, { replace: true }));
+    (to) => go(i ? { row2: to } : rowChanges(app, side, to), { replace: true }));
   if (rows[0]) {
     root.append(h("div", { class: "controls" }, menu(0, "row", alike ? word : `${word}, here`),
       alike ? null : menu(1, "row2", `${word}, there`)));

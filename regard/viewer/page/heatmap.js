@@ -227,9 +227,10 @@ export class Heatmap {
 
   /** @type {(r: number, c: number) => string} */
   describe(r, c) {
-    const { names, rows, columns, data, format = formatNumber, note = format } = this.options;
+    const { names, rows, columns, data, signed, format = formatNumber, note = format } = this.options;
     const x = data[r * this.wide + c];
-    const value = x === undefined ? "" : `${this.exact ? "" : "at most "}${note(x, r, c)}`;
+    const pooled = signed ? "farthest from zero: " : "at most ";
+    const value = x === undefined ? "" : `${this.exact ? "" : pooled}${note(x, r, c)}`;
     const [row, column] = [groupLabel(rows, r, this.tall), groupLabel(columns, c, this.wide)];
     return `${names[0]} ${row}, ${names[1]} ${column}, ${this.why?.(r, c) ?? value}`;
   }
@@ -291,7 +292,8 @@ export class Heatmap {
     const [tall, wide] = [Math.ceil(rows.length / this.tall), Math.ceil(columns.length / this.wide)];
     return h("p", { class: "scale" }, low, image ? null : colourBar(signed), high,
       why ? h("span", { class: "masked" }, "masked") : null,
-      this.exact ? null : h("span", { class: "pale" }, `each the largest of ${tall} × ${wide} neighbours`));
+      this.exact ? null : h("span", { class: "pale" },
+        `each the ${signed ? "one farthest from zero" : "largest"} of ${tall} × ${wide} neighbours`));
   }
 }
 

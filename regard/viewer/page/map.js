@@ -1,7 +1,7 @@
 /* The model as a diagram, drawn from the trace itself; a box opens its first step. */
 
 import { h, onKeys, s, svgRoot, tableTwin } from "./dom.js";
-import { heading } from "./selection.js";
+import { allAttentions, heading, selectHead } from "./selection.js";
 
 const [WIDTH, HEIGHT, GAP, PAD] = [236, 38, 28, 18]; // of boxes
 const BETWEEN = 110; // two columns
@@ -79,8 +79,11 @@ function frames(boxes, x) {
 function drawBox(app, box, x, y) {
   const open = () => app.go({ view: "walk", step: box.name, cell: null, at: null });
   const inside = box.group ? `, ${box.group}` : "";
+  const selected = allAttentions(app.manifest).length ? selectHead(app).attention.name : null;
+  const isHere = selected !== null && box.name.startsWith(`${selected}.`);
   return s("g", {
-    class: "box", tabindex: "0", role: "link", id: `box-${box.name}`,
+    class: isHere ? "box here" : "box", "aria-current": isHere ? "true" : null,
+    tabindex: "0", role: "link", id: `box-${box.name}`,
     "aria-label": `${box.title}${inside}, ${shapeWords(box.shape)}: walk through it`,
     onclick: open, onkeydown: onKeys({ Enter: open, " ": open }),
   },

@@ -7,7 +7,7 @@ import {
 } from "./dom.js";
 import { drawLens } from "./lens.js";
 import { usualToken } from "./scene_data.js";
-import { heading, selectedToken } from "./selection.js";
+import { heading, rowChanges, selectedToken } from "./selection.js";
 import { softmax } from "./softmax.js";
 
 const SHOWN = 40;
@@ -74,9 +74,9 @@ export function selectRow(app) {
 export const next = {
   key(key, app) {
     const by = { n: 1, p: -1 }[key];
-    const { tokens, at } = selectRow(app);
+    const { outputs, tokens, at } = selectRow(app);
     if (!by || !tokens) return false;
-    if (tokens[at + by] !== undefined) app.go({ row: at + by }, { replace: true });
+    if (tokens[at + by] !== undefined) app.go(rowChanges(app, outputs.rows, at + by), { replace: true });
     return true;
   },
 
@@ -142,7 +142,7 @@ function controls(app, tab) {
   const bar = h("div", { class: "controls" });
   if (tokens) {
     bar.append(stepMenu(outputs.kind === "next" ? "after" : "token", "row", numberTokens(tokens), at,
-      (row) => go({ row }, { replace: true })));
+      (row) => go(rowChanges(app, outputs.rows, row), { replace: true })));
   }
   const choices = wordTabs(outputs);
   if (choices.length > 1) {

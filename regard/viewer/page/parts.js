@@ -7,12 +7,10 @@ import {
 import { sideOf } from "./scene_data.js";
 import { chipWords } from "./scene_layout.js";
 import { attentionParts } from "./selection.js";
+import { drawTick, fitsModel } from "./tick.js";
 
 const SHOWN = 20; // bars; the rest is added up
 const WORDS = 12;
-const TOLERANCE = 1e-4; // of the sum, relative to what was added up
-/** @type {Record<string, number>} what reduced precision makes of it */
-const COARSE = { bfloat16: 2 ** -6, float16: 2 ** -9 };
 
 /** @typedef {{ words: string, id: string, value: number, go: StateChanges | null }} Bar */
 
@@ -105,9 +103,8 @@ function barGrid(app, bars) {
 function totalLine({ manifest }, { parts, logit }) {
   const total = parts.reduce((sum, { value }) => sum + value, 0);
   const size = parts.reduce((sum, { value }) => sum + Math.abs(value), 0);
-  const fits = Math.abs(total - logit) <= (COARSE[manifest.model.dtype] ?? TOLERANCE) * size;
   return h("p", { class: "total" }, `Sum of ${parts.length} parts = `, h("b", {}, formatNumber(total)), " ",
-    h("span", { class: `tick ${fits ? "right" : "wrong"}`, "data-fits": String(fits) }, fits ? "✓" : "✗"),
+    drawTick(fitsModel(manifest, total, logit, size)),
     h("span", { class: "pale" }, ` the model's logit is ${formatNumber(logit)}`));
 }
 

@@ -4,7 +4,9 @@ import { imageCanvas, penOf } from "./colour.js";
 import {
   arrowKeys, clampIndex, formatNumber, h, label, onKeys, range, readoutLine, tableTwin, tabs,
 } from "./dom.js";
-import { heading, headOrMean, headOrMeanMenus, headWeights, selectHead, selectedToken } from "./selection.js";
+import {
+  heading, headOrMeanMenus, headWeights, selectHead, selectedSide, selectedToken,
+} from "./selection.js";
 
 const SIDE = 384; // pixels of a picture, about
 const MARK = "#e69f00";
@@ -72,15 +74,15 @@ export const picture = {
  */
 async function showCaption(root, app, pixels, grid) {
   const { manifest, state, go, source } = app;
-  const { layers, attention } = selectHead(app, ["cross"]);
-  const head = headOrMean(state, attention);
+  const { layers, attention, oneHead: head } = selectHead(app, ["cross"]);
   const { S, data } = headWeights(await source.tensor(`${attention.name}.weights`), head);
   const words = manifest.tokens.written;
   const word = clampIndex(state.word ?? selectedToken(app, "target") ?? 0, words.length);
   const weightsOf = (/** @type {number} */ i) => data.subarray(i * S, (i + 1) * S);
   const strip = h("div", { class: "strip" }, words.map((token, i) => h("button", {
     type: "button", id: `word-${i}`, "aria-pressed": String(i === word),
-    onclick: () => go({ word: i }, { replace: true }),
+    onclick: () => go(selectedSide(app) === "target" ? { token: i, word: null } : { word: i },
+      { replace: true }),
   }, drawPicture(pixels, weightsOf(i), grid), label(token))));
   const large = drawPicture(pixels, weightsOf(word), grid);
   const csv = () => regionTable(weightsOf(word), grid);
@@ -98,16 +100,18 @@ async function showCaption(root, app, pixels, grid) {
  */
 async function showPatches(root, app, pixels, grid) {
   const { manifest, state, go } = app;
-  const { layers, attention } = selectHead(app, ["self"]);
-  const head = headOrMean(state, attention);
-  const from = FROM.find(([name]) => name === state.from)?.[0] ?? "class";
+  const { layers, attention, oneHead: head } = selectHead(app, ["self"]);
   const [rows, columns] = grid;
   const count = rows * columns;
-  const patch = clampIndex(state.patch, count, Math.floor(count / 2));
+  const first = manifest.tokens[attention.rows].length - count;
+  const token = selectedToken(app, attention.rows);
+  const own = token !== null && token >= first ? token - first : null;
+  const from = FROM.find(([name]) => name === state.from)?.[0] ?? (own === null ? "class" : "patch");
+  const patch = clampIndex(state.patch, count, own ?? Math.floor(count / 2));
   const weights = await patchWeights(app, attention.name, head, from, count, patch);
   const mark = from === "patch" ? patch : null;
   const choose = (/** @type {number} */ n) => {
-    if (n >= 0 && n < count) go({ from: "patch", patch: n }, { replace: true });
+    if (n >= 0 && n < count) go({ from: "patch", patch: null, token: first + n }, { replace: true });
   };
   const left = drawPicture(pixels, null, grid, mark);
   makeChoosable(left, grid, patch, choose);

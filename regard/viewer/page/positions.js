@@ -5,7 +5,7 @@ import {
 } from "./dom.js";
 import { Heatmap } from "./heatmap.js";
 import { chartText, lineChart } from "./linechart.js";
-import { heading, parsePlace } from "./selection.js";
+import { cellChanges, heading, parsePlace } from "./selection.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]; // Okabe and Ito
 const WAVES = 6;
@@ -101,7 +101,7 @@ function showHeatmap(root, bar, app, { info, title, table, column, tensor }, for
     square: !isTable,
     names: isBias(info) ? ["query at", "key at"] : ["position", isTable ? column : "position"],
     at: parsePlace(state.at, [tall, wide]),
-    move: (r, c) => go({ at: `${r},${c}` }, { quiet: true }),
+    move: (r, c) => go(cellChanges(app, [r, c], null, tall), { quiet: true }),
   });
   app.current = { name: `positions-${info.part}-${form}`, ...map.output };
   root.append(map.root);

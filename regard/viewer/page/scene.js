@@ -6,6 +6,7 @@ import {
 } from "./describe.js";
 import { completeState, readScene } from "./scene_data.js";
 import { drawModel } from "./scene_model.js";
+import { zoomByWheel } from "./scene_wheel.js";
 import { lightStrip } from "./strip.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
@@ -94,7 +95,7 @@ export async function drawScene(root, app, beside) {
   lastScene = scene;
   const above = (/** @type {Child[]} */ ...more) =>
     h("div", { class: "above" }, crumbs(app, scene, name), h("span", { class: "row" }, depth.menu, more));
-  const picture = drawStage(scene, depth, name, focused);
+  const picture = drawStage(scene, depth, name, focused, (by) => moveDepth(app, by));
   if (beside) {
     const onclick = () => app.go({ view: "look" });
     root.append(above(h("button", { type: "button", id: "whole", onclick }, "Whole scene")), ...picture);
@@ -111,11 +112,13 @@ export async function drawScene(root, app, beside) {
 
 /**
  * The picture, which is drawn when its size is known, and the sentence above it.
- * @type {(scene: Scene, depth: Depth, name: string, focused: string) => HTMLElement[]}
+ * @type {(scene: Scene, depth: Depth, name: string, focused: string,
+ *   move: (by: number) => void) => HTMLElement[]}
  */
-function drawStage(scene, depth, name, focused) {
+function drawStage(scene, depth, name, focused, move) {
   const layer = h("div", { class: `layer ${name}` });
   const stage = h("div", { class: "stage" }, layer);
+  zoomByWheel(stage, layer, move);
   const sentence = h("p", { class: "sentence", id: "sentence", "aria-live": "polite" });
   const before = drawn;
   drawn = { depth: name, layer };
@@ -123,6 +126,7 @@ function drawStage(scene, depth, name, focused) {
   /** @type {((query: number) => void) | void} */
   let light;
   const say = (/** @type {number} */ query) => {
+    sentence.style.minHeight = `${sentence.offsetHeight}px`; // a shorter one does not move what is pointed at
     sentence.replaceChildren(...depth.sentence(query).filter((child) => child !== null).map((child) =>
       (child instanceof Node ? child : String(child))));
     lightStrip(scene.keys.side, scene.weightsOf(query));
@@ -130,6 +134,7 @@ function drawStage(scene, depth, name, focused) {
   new ResizeObserver(() => { // once it is left, the picture stays as it is: it moves away in a zoom
     if (!stage.isConnected || (stage.clientWidth === width && stage.clientHeight === height)) return;
     const isFirst = width === 0;
+    if (width !== stage.clientWidth) sentence.style.minHeight = "";
     [width, height] = [stage.clientWidth, stage.clientHeight];
     const active = isFirst ? focused : layer.querySelector(":focus")?.id;
     layer.replaceChildren();
@@ -280,9 +285,9 @@ function zoom(stage, layer, before, name) {
   const small = `translate(${cx - w * scale}px, ${cy - h2 * scale}px) scale(${scale})`;
   const large = `translate(${w - cx / scale}px, ${h2 - cy / scale}px) scale(${1 / scale})`;
   const [inner, outer] = inward ? [layer, ghost] : [ghost, layer];
-  const rest = { transform: "none", opacity: 1 };
-  const inside = [{ transform: small, opacity: 0 }, { opacity: 1, offset: 0.7 }, rest];
-  const outside = [rest, { opacity: 0.3, offset: 0.6 }, { transform: large, opacity: 0 }];
+  const rest = (/** @type {HTMLElement} */ one) => ({ transform: one.style.transform || "none", opacity: 1 });
+  const inside = [{ transform: small, opacity: 0 }, { opacity: 1, offset: 0.7 }, rest(inner)];
+  const outside = [rest(outer), { opacity: 0.3, offset: 0.6 }, { transform: large, opacity: 0 }];
   const how = /** @type {KeyframeAnimationOptions} */ ({
     duration: 1000 * SECONDS, easing: "cubic-bezier(.35,0,.15,1)", fill: "both",
     direction: inward ? "normal" : "reverse",

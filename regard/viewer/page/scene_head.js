@@ -8,7 +8,7 @@ import { describeLook, describeRole } from "./describe.js";
 import { largestWeights, tensorOrNull } from "./scene_data.js";
 import { place } from "./scene_layout.js";
 import { drawPicture, lightKeys } from "./scene_parts.js";
-import { asMatrix, drawMatrix, labelWidth } from "./scene_paint.js";
+import { asMatrix, drawMatrix, labelWidth, matrixShape } from "./scene_paint.js";
 import { maskReasons } from "./selection.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
@@ -26,11 +26,11 @@ export async function headDepth(app, scene) {
   const attention = /** @type {AttentionInfo} */ (scene.attention);
   const [tensors, why] = await Promise.all([Promise.all(NAMES.map(async (kind) => {
     const name = `${attention.name}.${kind}`;
-    const heads = app.manifest.tensors[name]?.shape[0] ?? 1;
-    const head = Math.floor((scene.head * heads) / attention.heads); // keys may be shared by several heads
+    const { shape } = app.manifest.tensors[name] ?? { shape: [1] };
+    const head = Math.floor((scene.head * shape[0]) / attention.heads); // keys may be shared by several heads
     const tensor = await tensorOrNull(app, name, { head, most: SIDE });
-    return tensor && asMatrix(tensor);
-  })), maskReasons(app, attention)]);
+    return tensor && { tensor: asMatrix(tensor), full: matrixShape(shape) };
+  })), maskReasons(app, attention, SIDE)]);
   const choice = readChoice(app, attention, scene.head);
   const asItIs = isPlain(choice) && choice.scale === "head";
   const display = asItIs ? null : await readDisplay(app, attention, choice);
@@ -71,54 +71,54 @@ function arrange(app, scene, choice, display) {
   const { image, shades, limits } = colourOptions(choice, display);
   const exact = T === rows.length && S === columns.length;
   const token = placeOf(app, choice, scene.queries.side, scene.token);
-  const weightsOf = (/** @type {number} */ query) =>
-    (exact && query < T ? data.subarray(query * S, (query + 1) * S) : null);
+  const weightsOf = exact ? (/** @type {number} */ query) =>
+    (query < T ? data.subarray(query * S, (query + 1) * S) : null) : scene.weightsOf;
   const keys = { ...scene.keys, tokens: columns };
   const queries = { ...scene.queries, tokens: rows };
   const { heads, mean } = choice;
   const note = heads.length > 1 ? `heads ${heads.join(", ")}${mean ? ": their mean" : ""}` : undefined;
   return {
     matrix: {
-      tensor: { shape: [T, S], data: shades ?? data }, limits: shades ? [0, 1] : limits, image,
+      tensor: { shape: [T, S], data: shades ?? data }, full: [rows.length, columns.length],
+      limits: shades ? [0, 1] : limits, image,
       blank: why?.blank ?? null, ...(note ? { note } : {}),
       rows: queries.grid ? undefined : rows, columns: keys.grid ? undefined : columns,
-      row: exact ? token : null, column: exact ? largestWeights(weightsOf(token), 1)[0]?.[0] ?? null : null,
+      row: token, column: largestWeights(weightsOf(token), 1)[0]?.[0] ?? null,
     },
     shown: { ...scene, keys, queries, token, weightsOf },
   };
 }
 
-/** @typedef {[tensors: (Tensor | null)[], blank: Numbers | null, weights: Partial<Matrix>]} Numerals */
+/** @typedef {{ tensor: Tensor, full: number[] }} Part */
+/** @typedef {[parts: (Part | null)[], blank: Numbers | null, weights: Partial<Matrix>]} Numerals */
 
 /** @type {(root: HTMLElement, app: App, scene: Scene, numbers: Numerals, width: number, height: number) =>
  *   ((query: number) => void)} */
 function draw(root, app, scene, [[q, k, v, scores, weights, out], blank, changed], width, height) {
   const { keys, queries, token } = scene;
   const best = largestWeights(scene.weightsOf(token), 1)[0]?.[0] ?? null;
-  const exact = (/** @type {Tensor | null} */ t) => t && t.shape[0] === queries.tokens.length
-    && t.shape[1] === keys.tokens.length;
   const narrow = width < NARROW;
   const places = narrow ? stack(width, height, scene) : spread(width, height, scene);
   const rowsOf = { rows: queries.grid || narrow ? undefined : queries.tokens, row: token };
   const keyRows = { rows: keys.grid || narrow ? undefined : keys.tokens, row: best };
-  const square = exact(weights) ? { row: token, column: best, blank, numbers: true } : {};
-  const labels = {
+  const square = {
+    row: token, column: best, blank, numbers: true,
     rows: queries.grid ? undefined : queries.tokens, columns: keys.grid ? undefined : keys.tokens,
   };
   const isProduct = app.manifest.sums[`${scene.attention?.name}.scores`]?.does === "dot";
   /** @type {[string, import("./scene_paint.js").Matrix | null][]} */
   const all = [
-    ["q", q && { title: narrow ? "Q" : "Q: what each token asks for", tensor: q, ...rowsOf }],
-    ["k", k && { title: narrow ? "K" : "K: what each has to offer", tensor: k, ...keyRows }],
-    ["v", v && { title: narrow ? "V" : "V: what each hands on", tensor: v, ...keyRows }],
+    ["q", q && { title: narrow ? "Q" : "Q: what each asks for", ...q, ...rowsOf }],
+    ["k", k && { title: narrow ? "K" : "K: what each offers", ...k, ...keyRows }],
+    ["v", v && { title: narrow ? "V" : "V: what each hands on", ...v, ...keyRows }],
     ["scores", scores && {
-      title: isProduct ? "Q · Kᵀ" : "scores", note: "who fits whom", tensor: scores, ...square, ...labels,
+      title: isProduct ? "Q · Kᵀ" : "scores", note: "who fits whom", ...scores, ...square,
     }],
     ["weights", weights && {
-      title: "softmax", note: "who looks (row) at whom (column)", tensor: weights, signed: false,
-      ...square, ...labels, ...(changed.image ? { numbers: false } : {}), ...changed,
+      title: "softmax", note: "who looks (row) at whom (column)", ...weights, signed: false,
+      ...square, ...(changed.image ? { numbers: false } : {}), ...changed,
     }],
-    ["heads", out && { title: "× V: what comes out", tensor: out, row: token }],
+    ["heads", out && { title: "× V: what comes out", ...out, row: token }],
   ];
   root.append(s("svg", { width, height: places.height, "aria-hidden": "true" }, ...places.arrows.map((d) =>
     s("path", { class: "arrow", d }))));

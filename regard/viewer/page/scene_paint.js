@@ -4,16 +4,19 @@ import { isDark, opaque, paintMatrix, penOf } from "./colour.js";
 import { h, label, s } from "./dom.js";
 import { shapeWords } from "./describe.js";
 import { place } from "./scene_layout.js";
+import { poolIndex } from "./tensor_part.js";
 
 /** @typedef {import("./scene_layout.js").Box} Box */
 
 const SAMPLE = 4096; // numbers that tell what is usual
 const OUTLIER = 4; // times as large as 99 % of the numbers
+const FRAME = 6; // pixels, at least
 
 /**
  * @typedef {object} Matrix
  * @property {string} title
  * @property {Tensor} tensor (rows, columns)
+ * @property {number[]} [full] its shape, if these are the largest of neighbouring numbers
  * @property {string} [note] instead of its shape
  * @property {string[]} [rows] labels
  * @property {string[]} [columns] labels
@@ -22,8 +25,8 @@ const OUTLIER = 4; // times as large as 99 % of the numbers
  * @property {HTMLCanvasElement} [image] painted already
  * @property {Numbers | null} [blank] not 0 where a cell is masked
  * @property {boolean} [numbers] in the cells, where there is room
- * @property {number | null} [row] to frame
- * @property {number | null} [column] to frame
+ * @property {number | null} [row] of the full shape, to frame
+ * @property {number | null} [column] of the full shape, to frame
  */
 
 /** @type {(matrix: Tensor) => Tensor} */
@@ -33,9 +36,11 @@ export const transpose = ({ shape: [rows, columns], data }) => {
   return { shape: [columns, rows], data: turned };
 };
 
+/** @param {number[]} shape */
+export const matrixShape = (shape) => (shape.length > 1 ? shape.slice(-2) : [1, shape[0]]);
+
 /** @type {(tensor: Tensor) => Tensor} */
-export const asMatrix = ({ shape, data }) =>
-  ({ shape: shape.length > 1 ? shape.slice(-2) : [1, shape[0]], data });
+export const asMatrix = ({ shape, data }) => ({ shape: matrixShape(shape), data });
 
 /** @param {Numbers} data */
 function largest(data) {
@@ -69,7 +74,8 @@ export function paint({ tensor, signed = true, blank = null, limits, image }) {
   const peak = signed ? signedPeak(tensor.data) : largest(tensor.data);
   const masked = isDark() ? opaque(38, 43, 50) : opaque(228, 231, 235);
   const canvas = image
-    ?? paintMatrix(tensor, limits ?? [signed ? -peak : 0, peak], signed, blank, masked);
+    ?? paintMatrix(tensor, limits ?? [signed ? -peak : 0, peak], signed,
+      blank?.length === tensor.data.length ? blank : null, masked); // a saved file may have pooled one only
   canvas.className = "pixels";
   canvas.setAttribute("aria-hidden", "true");
   return canvas;
@@ -86,9 +92,9 @@ const caption = (kind, word, on) =>
  * @returns {HTMLElement[]}
  */
 export function drawMatrix(matrix, { x, y, width, height }) {
-  const { title, tensor, note, rows, columns, row = null, column = null } = matrix;
+  const { title, tensor, full = tensor.shape, note, rows, columns, row = null, column = null } = matrix;
   const [tall, wide] = tensor.shape;
-  const words = note ?? shapeWords(tensor.shape);
+  const words = note ?? shapeWords(full);
   const parts = [
     place(h("span", { class: "caption matrix-title" }, h("b", {}, title), ` ${words}`),
       { x, y: y - 24, width: width + 16 }),
@@ -96,23 +102,33 @@ export function drawMatrix(matrix, { x, y, width, height }) {
   if (matrix.numbers && width / wide >= 44 && height / tall >= 18) {
     parts.push(place(cellNumbers(matrix, width, height), { x, y, width, height }));
   }
-  if (row !== null) {
-    const frame = { x, y: y + (row * height) / tall, width, height: height / tall };
-    parts.push(place(h("i", { class: "frame" }), frame));
+  if (row !== null && row < full[0]) {
+    const [from, size] = frameSpan(row, full[0], tall, height);
+    parts.push(place(h("i", { class: "frame" }), { x, y: y + from, width, height: size }));
   }
-  if (column !== null) {
-    const frame = { x: x + (column * width) / wide, y, width: width / wide, height };
-    parts.push(place(h("i", { class: "frame" }), frame));
+  if (column !== null && column < full[1]) {
+    const [from, size] = frameSpan(column, full[1], wide, width);
+    parts.push(place(h("i", { class: "frame" }), { x: x + from, y, width: size, height }));
   }
-  if (rows && height / tall >= 13) {
-    rows.forEach((word, i) => parts.push(place(caption("end", word, i === row),
-      { x: x - 106, width: 100, y: y + ((i + 0.5) * height) / tall - 9 })));
+  if (rows && height / full[0] >= 13) {
+    rows.slice(0, full[0]).forEach((word, i) => parts.push(place(caption("end", word, i === row),
+      { x: x - 106, width: 100, y: y + ((i + 0.5) * height) / full[0] - 9 })));
   }
-  if (columns && width / wide >= 13) {
-    columns.forEach((word, i) => parts.push(place(caption("turned", word, i === column),
+  if (columns && width / full[1] >= 13) {
+    columns.slice(0, full[1]).forEach((word, i) => parts.push(place(caption("turned", word, i === column),
       { x: x + ((i + 0.5) * width) / wide - 9, y: y + height + 6 })));
   }
   return parts;
+}
+
+/**
+ * Where the frame of one of `many` rows lies, of which there are `few` in so many pixels.
+ * @type {(i: number, many: number, few: number, pixels: number) => [from: number, size: number]}
+ */
+function frameSpan(i, many, few, pixels) {
+  const each = pixels / few;
+  const size = Math.max(each, FRAME);
+  return [(poolIndex(i, many, few) + 0.5) * each - size / 2, size];
 }
 
 /** A number as short as a cell. @param {number} x */

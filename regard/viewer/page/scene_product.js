@@ -6,6 +6,7 @@ import { largestWeights, tensorOrNull } from "./scene_data.js";
 import { place } from "./scene_layout.js";
 import { asMatrix, drawMatrix, labelWidth, transpose } from "./scene_paint.js";
 import { parsePlace } from "./selection.js";
+import { drawTick, fitsModel } from "./tick.js";
 
 /** @typedef {import("./scene_data.js").Scene} Scene */
 /**
@@ -163,7 +164,6 @@ class Drawing {
     const total = products.reduce((sum, x) => sum + x, 0);
     const value = c.data[r * c.shape[1] + k];
     const size = products.reduce((sum, x) => sum + Math.abs(x), 0);
-    const fits = Math.abs(total - value) <= 1e-4 * (size + 1e-3) || !Number.isFinite(value);
     const line = h("p", { class: "running", "aria-live": "off" });
     const factor = (/** @type {number} */ i) =>
       `${formatNumber(a.data[r * inner + i])} × ${formatNumber(b.data[i * b.shape[1] + k])}`;
@@ -178,7 +178,7 @@ class Drawing {
       line, h("p", { class: "pale" }, inner > 6 ? `The 6 largest of ${inner} products` : `${inner} products`),
       list,
       h("p", { class: "total" }, `Sum of ${inner} = `, h("b", {}, formatNumber(total)), " ",
-        h("span", { class: `tick ${fits ? "right" : "wrong"}`, "data-fits": String(fits) }, fits ? "✓" : "✗"),
+        drawTick(fitsModel(this.app.manifest, total, value, size)),
         h("span", { class: "pale" }, ` the model computed ${formatNumber(value)}`)));
   }
 

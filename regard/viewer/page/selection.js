@@ -1,6 +1,7 @@
 /* What the address selects of a model's attention: part, layer, head and cell; and why cells are masked. */
 
 import { clampIndex, h, last, numberMenu, stepMenu } from "./dom.js";
+import { poolIndex } from "./tensor_part.js";
 
 /** @type {Record<AttentionPart, string>} */
 export const PART_TITLES = {
@@ -25,22 +26,31 @@ export const allAttentions = ({ attentions }) => Object.values(attentions).flat(
 
 const PLACES = ["part", "layer", "head", "at", "cell"];
 
+/** The most telling head, if the address names no place. @param {Pick<App, "manifest" | "state">} app */
+const openingOf = ({ manifest, state }) =>
+  (PLACES.some((name) => state[name] !== undefined) ? null : manifest.opening);
+
 /**
  * The part, layer and head that the address names: the last layer and the first head, if it names a part of
- * this; the most telling head, if it names nothing.
+ * this; the most telling head, if it names nothing. `oneHead` is null for the mean of all heads.
  * @param {App} app
- * @param {AttentionPart[]} [parts] among these only, and never the most telling one
+ * @param {AttentionPart[]} [among] these only
  */
-export function selectHead({ manifest, state }, parts) {
-  const isOpen = !parts && !PLACES.some((name) => state[name] !== undefined);
-  const named = (isOpen ? manifest.opening : null) ?? state;
-  const among = parts ?? attentionParts(manifest);
+export function selectHead(app, among = attentionParts(app.manifest)) {
+  const { manifest, state } = app;
+  const opening = openingOf(app);
+  const named = opening && among.includes(opening.part) ? opening : state;
   const part = among.find((name) => name === named.part) ?? among[0];
   const layers = manifest.attentions[part] ?? [];
   const attention = layers.find(({ layer }) => layer === Number(named.layer)) ?? last(layers);
   const head = clampIndex(named.head, attention.heads);
-  return { part, layers, layer: attention.layer, attention, head };
+  const oneHead = named.head === undefined || attention.heads === 1 ? null : head;
+  return { part, layers, layer: attention.layer, attention, head, oneHead };
 }
+
+/** The side (a key of `Manifest.tokens`) whose tokens are selected. @param {App} app */
+export const selectedSide = (app) => (allAttentions(app.manifest).length
+  ? selectHead(app).attention.rows : app.manifest.outputs?.rows ?? null);
 
 /**
  * The token that the address selects, if its side (a key of `Manifest.tokens`) is this one; else null.
@@ -50,17 +60,37 @@ export function selectHead({ manifest, state }, parts) {
 export function selectedToken(app, side) {
   const { manifest, state } = app;
   if (state.token === undefined || side === null || !manifest.tokens[side]) return null;
-  const own = allAttentions(manifest).length ? selectHead(app).attention.rows : manifest.outputs?.rows;
-  return own === side ? clampIndex(state.token, manifest.tokens[side].length) : null;
+  return selectedSide(app) === side ? clampIndex(state.token, manifest.tokens[side].length) : null;
 }
 
 /**
- * The head that the address names; null is the mean of all.
- * @param {State} state
- * @param {AttentionInfo} attention
+ * The row of the selected token in a matrix of the last `full` tokens of a side, pooled to `tall` rows.
+ * @type {(app: App, side: string | null, full: number, tall?: number) => number | null}
  */
-export const headOrMean = ({ head }, { heads }) =>
-  (head === undefined || heads === 1 ? null : clampIndex(head, heads));
+export function tokenRow(app, side, full, tall = full) {
+  const token = selectedToken(app, side);
+  if (token === null) return null;
+  const row = token - (app.manifest.tokens[side ?? ""].length - full);
+  return row >= 0 && row < full ? poolIndex(row, full, tall) : null;
+}
+
+/**
+ * The changes of the address that choose a cell of such a matrix, and with it the token of its row.
+ * @type {(app: App, place: Place, side: string | null, full: number, tall?: number) => StateChanges}
+ */
+export function cellChanges(app, [r, c], side, full, tall = full) {
+  const { part, layer, head } = openingOf(app) ?? {};
+  const chosen = { at: `${r},${c}`, ...(part === undefined ? {} : { part, layer, head }) };
+  if (side === null || side !== selectedSide(app)) return chosen;
+  return { ...chosen, token: app.manifest.tokens[side].length - full + Math.floor((r * full) / tall) };
+}
+
+/**
+ * The changes of the address that choose a row of the logits, which is the selected token where both can be.
+ * @type {(app: App, side: string | null, row: string | number) => StateChanges}
+ */
+export const rowChanges = (app, side, row) =>
+  (side !== null && side === selectedSide(app) ? { token: row, row: null, at: null } : { row });
 
 /**
  * Menus for the layer, and for a head or the mean of all; none where there is one of each.
@@ -69,15 +99,15 @@ export const headOrMean = ({ head }, { heads }) =>
  * @param {AttentionInfo} attention
  * @param {number | null} head
  */
-export function headOrMeanMenus({ go }, layers, attention, head) {
+export function headOrMeanMenus({ go }, layers, { layer, heads }, head) {
   const menus = [];
   if (layers.length > 1) {
-    menus.push(stepMenu("layer", "layer", layerMenu(layers), attention.layer,
-      (layer) => go({ layer }, { replace: true })));
+    menus.push(stepMenu("layer", "layer", layerMenu(layers), layer,
+      (to) => go({ layer: to, head }, { replace: true })));
   }
-  if (attention.heads > 1) {
-    menus.push(stepMenu("head", "head", [["", "mean of all"], ...numberMenu(attention.heads)], head ?? "",
-      (to) => go({ head: to }, { replace: true })));
+  if (heads > 1) {
+    menus.push(stepMenu("head", "head", [["", "mean of all"], ...numberMenu(heads)], head ?? "",
+      (to) => go({ layer, head: to }, { replace: true })));
   }
   return menus;
 }
@@ -160,8 +190,17 @@ export function readChanges(state) {
   }
 }
 
-/** @type {(string | undefined)[]} the changes before each change */
+/** Each change of the changes, of a model. @type {{ model?: string, before?: string, after?: string }[]} */
 const past = [];
+
+/**
+ * The latest one that led to what the address holds now; -1: none, as in another model, or after going back.
+ * @param {State} state
+ */
+const latest = ({ model, changes }) => {
+  const fits = past.map((one) => one.model === model && one.after === changes);
+  return fits.lastIndexOf(true);
+};
 
 /**
  * Change what the model computes, in all views.
@@ -170,13 +209,16 @@ const past = [];
  * @param {StateChanges} [more] of the address
  */
 export function setChanges({ state, go }, changes, more) {
-  past.push(state.changes);
-  go({ changes: changes.length ? JSON.stringify(changes) : null, ...more }, { replace: !more });
+  const after = changes.length ? JSON.stringify(changes) : undefined;
+  past.push({ model: state.model, before: state.changes, after });
+  go({ changes: after, ...more }, { replace: !more });
 }
 
-export const canUndo = () => past.length > 0;
+/** @type {(state: State) => boolean} */
+export const canUndo = (state) => latest(state) >= 0;
 
 /** @param {App} app */
-export function undoChange({ go }) {
-  if (past.length) go({ changes: past.pop() ?? null }, { replace: true });
+export function undoChange({ state, go }) {
+  const at = latest(state);
+  if (at >= 0) go({ changes: past.splice(at)[0].before }, { replace: true });
 }

@@ -5,7 +5,7 @@ import {
 } from "./dom.js";
 import { showPositions } from "./positions.js";
 import { Scatter } from "./scatter.js";
-import { heading } from "./selection.js";
+import { heading, selectedSide, selectedToken } from "./selection.js";
 
 /** @type {[string, string][]} */
 const DISTANCES = [["cosine", "cosine"], ["euclidean", "Euclidean"]];
@@ -67,10 +67,15 @@ export const space = {
 
 /** @type {(root: HTMLElement, bar: HTMLElement, app: App, name: string) => Promise<void>} */
 async function showPoints(root, bar, app, name) {
-  const { source, state, go } = app;
+  const { manifest, source, state, go } = app;
   /** @type {PointMap} */
   const map = source.live ? await source.get("space", { name }) : source.saved.space.maps[name];
-  const query = readQuery(state, name, map);
+  const query = readQuery(app, name, map);
+  const isTokens = name === "tokens";
+  const side = manifest.tensors[name]?.rows ?? null;
+  /** A token of this run is selected everywhere. @param {number} row */
+  const choose = (row) => go(!isTokens && side !== null && side === selectedSide(app)
+    ? { token: row, point: null, of: null } : { point: row, of: null }, { replace: true });
   /** @type {Neighbours | null} */
   let near = null;
   let problem = null;
@@ -81,11 +86,10 @@ async function showPoints(root, bar, app, name) {
   }
   bar.append(tabs("near", DISTANCES, near?.distance ?? state.near ?? "cosine",
     (to) => go({ near: to }, { replace: true })));
-  const isTokens = name === "tokens";
   const title = isTokens ? "Token embeddings" : `This run's tokens, ${mapTitle(name)}`;
   root.append(heading(title, mapSummary(map, isTokens)));
-  scatter = new Scatter(title, map, near, (row) => go({ point: row, of: null }, { replace: true }));
-  const panel = neighbourPanel(app, name, map, query, near, problem);
+  scatter = new Scatter(title, map, near, choose);
+  const panel = neighbourPanel(app, name, map, query, near, problem, choose);
   root.append(h("div", { class: "beside" }, scatter.root, panel));
   app.current = {
     name: `space-${name}`,
@@ -105,10 +109,15 @@ function mapSummary({ points, of, shares }, isTokens) {
   return `${which}; the two principal components have ${a} and ${b} of the variance`;
 }
 
-/** @type {(state: State, name: string, map: PointMap) => Query} */
-function readQuery({ of, point }, name, { rows }) {
+/** The chosen point, or else the selected token. @type {(app: App, name: string, map: PointMap) => Query} */
+function readQuery(app, name, { rows }) {
+  const { state: { of, point }, manifest } = app;
   if (of?.trim() && name === "tokens") return { text: of.trim() };
-  return { row: point !== undefined && Number(point) >= 0 ? Number(point) | 0 : rows[0] };
+  if (point !== undefined && Number(point) >= 0) return { row: Number(point) | 0 };
+  const side = name === "tokens" ? selectedSide(app) : manifest.tensors[name]?.rows ?? null;
+  const token = selectedToken(app, side);
+  if (token === null) return { row: rows[0] };
+  return { row: name === "tokens" ? manifest.ids[side ?? ""]?.[token] ?? rows[0] : token };
 }
 
 /**
@@ -158,8 +167,9 @@ function nearestRows({ shape: [count, width], data }, map, distance, own) {
  * @param {Query} query
  * @param {Neighbours | null} near
  * @param {string | null} problem
+ * @param {(row: number) => void} choose
  */
-function neighbourPanel(app, name, map, query, near, problem) {
+function neighbourPanel(app, name, map, query, near, problem, choose) {
   const isTokens = name === "tokens";
   const root = h("aside", { class: "cell near", "aria-label": "Neighbours" });
   if (isTokens && app.source.live) {
@@ -175,15 +185,14 @@ function neighbourPanel(app, name, map, query, near, problem) {
     ? "cosine: 1 is the same direction" : "Euclidean distance: 0 is the same place";
   const among = isTokens ? "tokens, all compared" : "tokens of this run";
   root.append(h("h3", {}, `Nearest to ${query.text ? sum : label(near.of[0].word, 28)}`),
-    neighbourBars(app, near),
+    neighbourBars(near, choose),
     h("p", { class: "pale small" }, `${scale}; of ${formatCount(map.of)} ${among}`));
   return root;
 }
 
-/** @type {(app: App, near: Neighbours) => HTMLElement} */
-function neighbourBars({ go }, { found: neighbours }) {
+/** @type {(near: Neighbours, choose: (row: number) => void) => HTMLElement} */
+function neighbourBars({ found: neighbours }, choose) {
   const peak = Math.max(...neighbours.map(({ value }) => Math.abs(value)), 1e-30);
-  const choose = (/** @type {number} */ row) => go({ point: row, of: null }, { replace: true });
   return h("div", { class: "bars" }, neighbours.map(({ row, word, value }) => [
     h("button", { type: "button", onclick: () => choose(row) }, label(word, 22)),
     h("div", { class: "share", "aria-hidden": "true" },

@@ -35,7 +35,9 @@ export function rove(group) {
  */
 export function tokenChanges(app, side, i) {
   const { manifest } = app;
-  const changes = { token: i, at: null, row: null, cell: null, word: null };
+  const changes = {
+    token: i, at: null, row: null, cell: null, word: null, point: null, from: null, patch: null,
+  };
   if (!allAttentions(manifest).length) return side === manifest.outputs?.rows ? changes : null;
   if (selectHead(app).attention.rows === side) return changes;
   const part = attentionParts(manifest).find((name) => manifest.attentions[name]?.[0].rows === side);

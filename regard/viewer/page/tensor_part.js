@@ -54,8 +54,11 @@ function sliceRows({ shape, data }, rows, columns) {
   return { shape: [...shape.slice(0, -2), bottom - top, right - left], data: result };
 }
 
+/** How far from zero; what is masked (minus infinity) is not, what is no number is most. @param {number} x */
+const sizeOf = (x) => (x === -Infinity ? -1 : Number.isNaN(x) ? Infinity : Math.abs(x));
+
 /**
- * Max pooling to at most so many numbers each way.
+ * Max pooling to at most so many numbers each way: of neighbours, the one that is farthest from zero.
  * @param {Tensor} tensor
  * @param {number} most
  * @returns {Tensor}
@@ -72,7 +75,7 @@ function maxPool({ shape, data }, most) {
       const to = (n * tall + poolIndex(y, height, tall)) * wide;
       const from = (n * height + y) * width;
       for (let x = 0; x < width; x++) {
-        if (data[from + x] > result[to + column[x]]) result[to + column[x]] = data[from + x];
+        if (sizeOf(data[from + x]) > sizeOf(result[to + column[x]])) result[to + column[x]] = data[from + x];
       }
     }
   }
@@ -94,7 +97,7 @@ function poolReasons({ shape, data }, most) {
  * @param {number} many
  * @param {number} few
  */
-const poolIndex = (i, many, few) => Math.floor(((i + 1) * few - 1) / many);
+export const poolIndex = (i, many, few) => Math.floor(((i + 1) * few - 1) / many);
 
 /**
  * Each head as bytes: 255 is its largest number.

@@ -4,7 +4,10 @@ import { openCell } from "./cell.js";
 import { clampIndex, h, last, numberMenu, range, scrollInside, stepMenu } from "./dom.js";
 import { drawFormula } from "./formula.js";
 import { Heatmap } from "./heatmap.js";
-import { allAttentions, heading, maskReasons, parsePlace } from "./selection.js";
+import { largestWeights } from "./scene_data.js";
+import {
+  allAttentions, cellChanges, heading, maskReasons, parsePlace, selectHead, tokenRow,
+} from "./selection.js";
 
 const MOST = 768; // numbers each way
 const UNSIGNED = ["weights", "probabilities", "rollout", "mask", "pixels"];
@@ -82,7 +85,8 @@ export const walk = {
     const { shape } = manifest.tensors[name];
     const { title, about, formula } = manifest.texts[name];
     const heads = shape.length > 2 ? shape[0] : 0;
-    const head = heads ? clampIndex(state.head, heads) : undefined;
+    const usual = allAttentions(manifest).length ? selectHead(app).head : 0;
+    const head = heads ? clampIndex(state.head, heads, usual) : undefined;
     const map = await stepMap(app, name, head, title);
     const list = stepList(app, all, at);
     root.append(list, h("div", {}, controls(app, all, at, heads, head),
@@ -142,18 +146,25 @@ async function stepMap(app, name, head, title) {
   /** @type {(side: string | null, size: number) => string[]} */
   const labels = (side, size) => (side && side !== "vocabulary"
     ? (manifest.tokens[side] ?? []).slice(-size) : range(size).map(String));
+  const full = shape.length > 1 ? shape[shape.length - 2] : 1;
+  const [tall, wide] = tensor.shape.slice(-2);
+  const row = tokenRow(app, rows, full, tall);
+  const own = row === null || !isProduct ? null : tensor.data.subarray(row * wide, (row + 1) * wide);
+  const best = largestWeights(own, 1)[0]?.[0] ?? 0;
+  /** @type {(r: number, c: number) => StateChanges} */
+  const choose = (r, c) => cellChanges(app, [r, c], rows, full, tall);
   const columnName = columns === "label" ? "class" : columns === "vocabulary" ? "token" : "number";
   return new Heatmap({
     ...tensor,
     title,
-    rows: labels(rows, shape.length > 1 ? shape[shape.length - 2] : 1),
+    rows: labels(rows, full),
     columns: labels(columns, last(shape)),
     why: attention && lastPart(name) === "weights" ? await maskReasons(app, attention, MOST) : null,
     signed: !UNSIGNED.includes(lastPart(name)),
     names: isProduct ? ["query", "key"] : [rows ? "token" : "row", columnName],
-    at: parsePlace(state.at, tensor.shape),
+    at: parsePlace(state.at, tensor.shape) ?? (row === null ? null : [row, best]),
     square: isProduct,
-    move: (r, c) => go({ at: `${r},${c}` }, { quiet: true }),
-    open: (r, c) => go({ at: `${r},${c}`, cell: `${name}:${head ?? 0},${r},${c}` }, { replace: true }),
+    move: (r, c) => go(choose(r, c), { quiet: true }),
+    open: (r, c) => go({ ...choose(r, c), cell: `${name}:${head ?? 0},${r},${c}` }, { replace: true }),
   });
 }

@@ -6,7 +6,7 @@ import {
 } from "./dom.js";
 import { Heatmap } from "./heatmap.js";
 import { inputLiteral, loadLines } from "./python.js";
-import { heading, readChanges, setChanges } from "./selection.js";
+import { heading, readChanges, rowChanges, selectedToken, setChanges } from "./selection.js";
 import { drawVersus } from "./versus.js";
 
 const RANKED = 20; // heads in the list
@@ -59,9 +59,11 @@ function showLines(root, manifest, changes) {
  * Run the model with the changes; if they don't apply, without, and say why.
  * @type {(app: App, changes: Change[]) => Promise<{ result: ChangeResult, problem: string | null }>}
  */
-async function runChanges({ source, state, taken, manifest }, changes) {
+async function runChanges(app, changes) {
+  const { source, state, taken, manifest } = app;
   if (!source.live) throw new Error("the model is not here");
-  const row = state.row === undefined ? undefined : Number(state.row) | 0;
+  const row = state.row === undefined ? selectedToken(app, manifest.outputs?.rows ?? null) ?? undefined
+    : Number(state.row) | 0;
   try {
     if (changes.some(({ picture }) => picture) && !taken) {
       throw new Error("The other file is no longer here; choose it again.");
@@ -139,7 +141,8 @@ function answerCards({ text, top }) {
  * How far apart the predictions are at each position.
  * @type {(app: App, result: ChangeResult, tokens: string[], outputs: Outputs) => HTMLElement[]}
  */
-function positionMap({ go }, { kl, row }, tokens, { kind }) {
+function positionMap(app, { kl, row }, tokens, { kind, rows }) {
+  const choose = (/** @type {string | number} */ to) => app.go(rowChanges(app, rows, to), { replace: true });
   const shown = tokens.slice(0, kl.length);
   const map = new Heatmap({
     id: "places", title: "How far apart, at each position", numbers: false,
@@ -148,10 +151,9 @@ function positionMap({ go }, { kl, row }, tokens, { kind }) {
     names: ["", kind === "next" ? "after" : "at"],
     at: [0, row],
     format: (x) => `${formatNumber(x)} nats`,
-    open: (_, c) => go({ row: c }, { replace: true }),
+    open: (_, c) => choose(c),
   });
-  const menu = stepMenu(kind === "next" ? "after" : "token", "row", numberTokens(shown), row,
-    (to) => go({ row: to }, { replace: true }));
+  const menu = stepMenu(kind === "next" ? "after" : "token", "row", numberTokens(shown), row, choose);
   return [h("div", { class: "controls" }, menu), map.root];
 }
 
