@@ -12,6 +12,7 @@ from regard.files.atomic import atomic_file
 from regard.models.base import EncoderDecoder
 from regard.quantize.weights import Int8Weight, SmallWeight, dequantized
 from regard.runs.model import Model
+from regard.viewer.head_corpus import measure_heads
 from regard.viewer.html import html_page
 from regard.viewer.program import Program
 from regard.viewer.saved_tokenizer import pack_tokenizer
@@ -58,6 +59,7 @@ def model_content(
             "tokenizers": [pack_tokenizer(tokenizer) for tokenizer in model.tokenizers],
             "task": describe_task(model, session),
             "patchable": session.whatif.patchable if session.outputs() is not None else [],
+            "heads": measure_heads(model),
             "pixels": None if pixels is None else {"shape": list(pixels.shape), "data": encode(pixels)},
         },
         "state": state or {},

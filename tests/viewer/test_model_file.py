@@ -20,6 +20,8 @@ from regard.tasks.answers import collect_tokens
 from regard.tasks.request import Request
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 from regard.tracing.intervene import rank_heads
+from regard.viewer import head_corpus
+from regard.viewer.head_corpus import measure_heads
 from regard.viewer.model_file import MAX_WEIGHTS, model_content, save_model
 from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
@@ -84,6 +86,14 @@ def trace_there(page, kind, request):
         for name, one in result["tensors"].items()
     }
     return result["manifest"], tensors
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_texts_measure_heads():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(head_corpus, "TEXTS", 1)
+        patch.setattr(head_corpus, "REPEATS", 1)
+        yield
 
 
 def make(kind):
@@ -186,6 +196,8 @@ def test_every_number_and_its_labels(kind, opened, added):
             }
             assert mine == its | near
     assert manifest["opening"] == known["opening"]
+    heads = opened.evaluate("(kind) => models[kind].get('heads')", kind)
+    assert heads == json.loads(json.dumps(measure_heads(model)))
     for name in names:
         have, trace = tensors[name], want.tensor(name).float()
         assert have.shape == trace.shape, name

@@ -182,6 +182,7 @@ export class Local {
    */
   async get(what, query = {}) {
     if (what === "models") return [];
+    if (what === "heads") return this.file.heads;
     if (what === "versus") return this.#versus(this.#made(), query);
     throw new Error(ELSEWHERE);
   }

@@ -98,6 +98,15 @@ interface HeadPattern {
   rows: number;
 }
 
+/** The patterns of an attention, and the one that each head is named after. */
+interface HeadPatterns {
+  patterns: Record<string, HeadPattern>;
+  roles: (string | null)[];
+}
+
+/** What heads do on built-in texts and on random tokens that come twice; or why nothing is known. */
+type HeadCorpus = { texts: number; repeats: number; attentions: Record<string, HeadPatterns> } | { reason: string };
+
 type AttentionPart = "self" | "masked" | "encoder" | "decoder" | "cross";
 
 interface AttentionInfo {
@@ -452,6 +461,7 @@ interface SavedModel {
   task: SavedTask;
   patchable: string[];
   pixels: SavedTensor | null;
+  heads: HeadCorpus;
 }
 
 /** What a model reads: ids of its sides, where the second text begins, the pixels of an image. */
