@@ -19,6 +19,7 @@ BUILTIN = Path(__file__).parents[1] / "builtin"
 FILES = {
     "chat": "chat.valid.tsv",
     "classify": "classify.valid.tsv",
+    "converse": "chat.valid.tsv",
     "embed": "embed.valid.tsv",
     "span": "span.valid.jsonl",
     "translate": "translate.valid.tsv",

@@ -20,6 +20,7 @@ from regard.viewer.session import Session
 
 MAX_WEIGHTS = 100_000_000  # a browser takes too long to open a file of more
 TASKS = "write", "fill", "classify", "translate", "chat", "restore", "see", "caption"
+INSTEAD = "give an INPUT to save the page of that one"
 LATER: dict[str, Any] = {
     "logged": False,
     "step": None,
@@ -88,18 +89,19 @@ def check_model(model: Model) -> None:
         raise UserError(f"{weights:,} weights are too many for a page; it takes up to {MAX_WEIGHTS:,}")
     if name not in TASKS or (name == "classify" and isinstance(model.model, EncoderDecoder)):
         kind = f"{name} by writing" if name in TASKS else name
-        raise UserError(f"the task {kind} does not run in a page; give an INPUT to save the page of that one")
+        raise UserError(f"the task {kind} does not run in a page; {INSTEAD}")
     if task.template is not None:
-        raise UserError("a chat template does not run in a page; give an INPUT to save the page of that one")
-    if name == "fill" and (task.config.replaced or not task.config.words):
-        raise UserError("only a model that fills blanks runs in a page; give an INPUT to save its page")
+        raise UserError(f"a chat template does not run in a page; {INSTEAD}")
+    if name == "fill" and task.config.replaced:
+        raise UserError(f"finding replaced words does not run in a page; {INSTEAD}")
 
 
 def describe_task(model: Model, session: Session) -> dict[str, Any]:
     """How an input becomes tokens, and tokens an answer."""
     task, trace = model.task, session.trace
+    follows = task.config.name == "fill" and "label" in trace.tokens  # whether a text follows another
     about: dict[str, Any] = {
-        "reads": "image" if task.reads == "image" else task.config.name,
+        "reads": "image" if task.reads == "image" else "next" if follows else task.config.name,
         "writes": task.has_source,
         "generates": task.generates,
         "context": task.context,
@@ -108,7 +110,7 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
         "begin": task.begin,
         "end": task.end,
         "source_end": task.end if task.source_end is None else task.source_end,
-        "labels": list(task.class_names) or None,
+        "labels": trace.tokens.get("label"),
     }
     own = {name: getattr(task, name) for name in ("mask", "sentinels", "bounds") if hasattr(task, name)}
     if (first := getattr(task, "first", None)) is not None:

@@ -88,8 +88,21 @@ const TEXTS = {
     const ids = [...(task.first ?? []), ...reader.encode(text)];
     return readIds(task, ids.length ? ids : task.blank ?? [0]);
   },
+  next({ task, reader }, text) {
+    const both = text.split("\t");
+    if (both.length !== 2) {
+      throw new Error("this file says whether a text follows another; give two, with a tab between");
+    }
+    const [one, other] = both.map((part) => [...reader.encode(part.trim()), task.end ?? 0]);
+    const ids = [...(task.first ?? []), ...one, ...other];
+    checkLength(ids.length, task);
+    return { ids: { text: ids }, second: ids.length - other.length };
+  },
   fill({ task, reader }, text) {
     const [first] = task.first ?? [0];
+    if (text.includes("\t") && !BLANK.test(text)) {
+      throw new Error("this file fills blanks; save it with two texts to ask whether one follows the other");
+    }
     const end = task.end ?? 0;
     const inside = encodeBlanks(reader, text, () => task.mask ?? 0, true);
     if (!BLANK.test(text)) {

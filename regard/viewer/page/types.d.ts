@@ -430,7 +430,7 @@ interface SavedTokenizer {
 }
 
 interface SavedTask {
-  reads: "write" | "fill" | "classify" | "translate" | "chat" | "restore" | "image";
+  reads: "write" | "fill" | "next" | "classify" | "translate" | "chat" | "restore" | "image";
   /** It writes a target to a source; it generates tokens. */
   writes: boolean;
   generates: boolean;
