@@ -19,7 +19,9 @@ from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 
 MAX_WEIGHTS = 100_000_000  # a browser takes too long to open a file of more
-TASKS = "write", "fill", "classify", "translate", "chat", "restore", "see", "caption"
+TASKS = "write", "fill", "classify", "tag", "embed", "translate", "chat", "restore", "see", "caption"
+OF_TASK = "mask", "sentinels", "bounds", "before", "after", "room", "unknown"  # where a task has them
+OF_CONFIG = "turns", "longest", "normalize"
 INSTEAD = "give an INPUT to save the page of that one"
 LATER: dict[str, Any] = {
     "logged": False,
@@ -112,7 +114,7 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
         "source_end": task.end if task.source_end is None else task.source_end,
         "labels": trace.tokens.get("label"),
     }
-    own = {name: getattr(task, name) for name in ("mask", "sentinels", "bounds") if hasattr(task, name)}
+    own = {name: getattr(task, name) for name in OF_TASK if hasattr(task, name)}
     if (first := getattr(task, "first", None)) is not None:
         own["first"] = [first] if isinstance(first, int) else list(first)
     if task.reads == "image":
@@ -121,7 +123,7 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
     else:
         own["blank"] = task.tokenizer.encode("\n") or [task.tokenizer.end or 0]
         own["separator"] = task.tokenizer.id("<sep>")
-    own |= {name: getattr(task.config, name) for name in ("turns", "longest") if hasattr(task.config, name)}
+    own |= {name: getattr(task.config, name) for name in OF_CONFIG if hasattr(task.config, name)}
     return about | own
 
 

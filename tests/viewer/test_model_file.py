@@ -30,7 +30,6 @@ from regard.viewer.talk import talk
 from regard.vision.decoding import resize_image
 
 
-
 def efficientnet():
     """With the weights that it begins with: what rounds differently stays small through so many layers."""
     model = captioner(encoder="efficientnet", size=32)
@@ -44,6 +43,8 @@ MORE = {
     "t5-restore": lambda: (reader("restore", "t5"), "the ___ fox"),
     "rotary": lambda: (reader("translate", "transformer", pre=True, positions="rotary", norm="rms"), TEXT),
     "blank": lambda: (reader("fill", "bert"), "the [MASK] fox"),
+    "tag-pieces": lambda: (spelled("tag", "bert", labels=("O", "B-X", "I-X")), TEXT),
+    "embed-unit": lambda: (reader("embed", "bert", task_normalize=True, task_longest=7), TEXT),
     "sub-words": lambda: (spelled(), "the lazy fox springt"),
 }
 KINDS_OF_MODELS = FAMILIES | MORE
@@ -56,13 +57,13 @@ FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill"]
 SENTENCES = ["next", "narrow-next", "elmo-next"]
 READERS = [
     *("classes", "pair", "pair-mean", "score", "gpt-classes", "gru-classes", "lstm-classes", "rnn-classes"),
-    *("lstm-mean", "elmo-classes"),
+    *("lstm-mean", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
 ]
+EMBEDDERS = ["embed", "embed-unit", "embed-first", "elmo-embed"]
 SEERS = ["vit", "vit-mean", "vit-waves", "captioner", "vit-captioner", "efficientnet"]  # the last is large
 RESTORERS = ["t5-restore", "t5-geglu"]
-TRACED = [*WRITERS, "sub-words", *RESTORERS, *FILLERS, *SENTENCES, *READERS, *SEERS]
-NAMED = {"tag": ["tag", "lstm-tags", "elmo-tag"], "span": ["span", "long-span", "elmo-span"]}
-NAMED |= {"embed": ["embed", "embed-first", "elmo-embed"], "hear": ["hear", "hear-mean", "hear-waves"]}
+TRACED = [*WRITERS, "sub-words", *RESTORERS, *FILLERS, *SENTENCES, *READERS, *EMBEDDERS, *SEERS]
+NAMED = {"span": ["span", "long-span", "elmo-span"], "hear": ["hear", "hear-mean", "hear-waves"]}
 NAMED |= {"replaced": ["electra", "electra-blank", "electra-next"], "words": ["words"]}
 NAMED |= {"mask": ["hard"], "image": ["zoom"], "scores": ["long-classes"], "positions": ["vit-larger"]}
 REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and the word that says why
@@ -70,6 +71,12 @@ REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and
 # To trace, besides what a file opens with
 OTHERS = {"t5-restore": "a ___ dog", "t5-geglu": "a ___ dog", "elmo": "the ___ ___ dog"}
 OTHERS |= dict.fromkeys(SENTENCES, "jumps over the fox\tden Hund")
+
+HARD = [
+    "", " ", "The quick  brown fox, jumps! over-the (lazy) dog's 1,234.5 u.s. @-@ it’s",
+    "Éclair naïve ÜBER straße Σας\u0301 \u200b \t\n  x", "日本語 中文 text",
+    "🙂 a\u00a0b \ufffd\x00\x07", "don't 'll  \n\n  end   ",
+]  # fmt: skip
 
 OPEN = """content => {
   globalThis.models ??= {};
@@ -198,6 +205,23 @@ def test_gives_the_same_answers(kind, opened, added):
     assert answers == model.ask(texts)
 
 
+@pytest.mark.parametrize("kind", EMBEDDERS)
+def test_gives_the_same_vectors(kind, opened, added):
+    model, _ = added(kind)
+    texts = prompts(9)
+    answers = [json.loads(answer["output"]) for answer in opened.evaluate(ASK, [kind, texts])]
+    torch.testing.assert_close(torch.tensor(answers), model.embed(texts), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tag", "tag-pieces"])
+def test_tags_all_words_of_a_long_text(kind, opened, added):
+    """In several parts."""
+    model, _ = added(kind)
+    texts = [" ".join(prompts(6)), "Dr. Ruiz-Hart's 3.5 km (don't!) ü\u200b -- _x_ …", *HARD[2:]]
+    answers = [answer["output"] for answer in opened.evaluate(ASK, [kind, texts])]
+    assert answers == model.ask(texts)
+
+
 @pytest.mark.parametrize("kind", slow_after(len(TRACED) - 1, TRACED))
 def test_every_number_and_its_labels(kind, opened, added):
     model, given = added(kind)
@@ -233,7 +257,7 @@ def test_every_number_and_its_labels(kind, opened, added):
         assert worst <= 1e-5 * (1 + trace.abs().max()), name
 
 
-@pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "classes", "blank"])
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "classes", "tag", "blank"])
 def test_changes_and_their_effects(kind, opened, added):
     model, given = added(kind)
     session = Session(model, given)
@@ -295,13 +319,6 @@ def test_which_part_said_this(kind, opened, added):
         )
         assert have["logit"] == pytest.approx(want["logit"], abs=1e-4)
         assert {side: pytest.approx(each, abs=1e-4) for side, each in want["words"].items()} == have["words"]
-
-
-HARD = [
-    "", " ", "The quick  brown fox, jumps! over-the (lazy) dog's 1,234.5 u.s. @-@ it’s",
-    "Éclair naïve ÜBER straße Σας\u0301 \u200b \t\n  x", "日本語 中文 text",
-    "🙂 a\u00a0b \ufffd\x00\x07", "don't 'll  \n\n  end   ",
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

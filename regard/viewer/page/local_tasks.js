@@ -1,9 +1,11 @@
 /* What a saved model reads of an input, and how its answer is written: greedily, token by token. */
 
 import { Run } from "./local_run.js";
+import { readWindows, splitWords } from "./local_words.js";
 
 const BLANK = /_{2,}|\[MASK\]|<extra_id_\d+>/;
 const BEST = 5; // words that are shown for a blank
+const DIGITS = 6; // of a vector
 const BUSY = 30; // milliseconds, then the page may draw
 
 /** @typedef {import("./local_run.js").Program} Program */
@@ -87,6 +89,15 @@ const TEXTS = {
   write({ task, reader }, text) {
     const ids = [...(task.first ?? []), ...reader.encode(text)];
     return readIds(task, ids.length ? ids : task.blank ?? [0]);
+  },
+  tag(model, text) {
+    return { ids: { text: readWindows(model, splitWords(text))[0].ids } };
+  },
+  embed({ task, reader }, text) {
+    const [first, end] = [task.first ?? [], task.end === null ? [] : [task.end ?? 0]];
+    const all = reader.encode(text);
+    const ids = all.slice(0, Math.max(1, (task.room ?? task.context) - first.length - end.length));
+    return { ids: { text: [...first, ...ids, ...end] }, unread: all.length - ids.length };
   },
   next({ task, reader }, text) {
     const both = text.split("\t");
@@ -295,6 +306,25 @@ function fillBlanks({ task, reader }, run) {
   }).join("; ");
 }
 
+/** Each word with its tag.
+ * @type {(model: Model, text: string) => string} */
+function tagWords(model, text) {
+  const words = splitWords(text);
+  const tags = readWindows(model, words).flatMap(({ ids, begins }) => {
+    const run = new Run(model.program, { ids: { text: ids } });
+    run.advance();
+    return begins.map((t) => model.task.labels?.[argmax(run.row("logits", t))]);
+  });
+  return words.map((word, i) => `${word}/${tags[i]}`).join(" ");
+}
+
+/** A vector as JSON, perhaps of length 1.
+ * @type {(task: SavedTask, vector: Float32Array) => string} */
+function writeVector({ normalize }, vector) {
+  const length = normalize ? Math.hypot(...vector) : 1;
+  return `[${Array.from(vector, (x) => Number((x / length).toFixed(DIGITS))).join(", ")}]`;
+}
+
 /**
  * The model's answer.
  * @type {(model: Model, input: string | Tensor) => Promise<{ output: string, ids: number[] }>}
@@ -307,8 +337,10 @@ export async function answer(model, input) {
     const output = task.reads === "restore" ? fillIn(model, reading.ids.source, ids) : writer.decode(ids);
     return { output, ids };
   }
+  if (task.reads === "tag") return { output: tagWords(model, String(input)), ids: [] };
   const run = new Run(program, reading);
   run.advance();
+  if (task.reads === "embed") return { output: writeVector(task, run.row("vector", 0)), ids: [] };
   if (task.reads === "fill") return { output: fillBlanks(model, run), ids: [] };
   const logits = run.row("logits", 0);
   const best = argmax(logits);

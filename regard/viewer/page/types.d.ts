@@ -430,7 +430,7 @@ interface SavedTokenizer {
 }
 
 interface SavedTask {
-  reads: "write" | "fill" | "next" | "classify" | "translate" | "chat" | "restore" | "image";
+  reads: "write" | "fill" | "next" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
   /** It writes a target to a source; it generates tokens. */
   writes: boolean;
   generates: boolean;
@@ -445,6 +445,13 @@ interface SavedTask {
   mask?: number;
   sentinels?: number[];
   separator?: number | null;
+  /** Around each part of a text whose words are tagged, how many tokens fit, and what stands for nothing. */
+  before?: number[];
+  after?: number[];
+  room?: number;
+  unknown?: number;
+  /** Vectors have length 1. */
+  normalize?: boolean;
   turns?: number;
   longest?: number | null;
   labels?: string[] | null;
