@@ -15,11 +15,24 @@ from regard.runs.model import Model
 from regard.viewer.head_corpus import measure_heads
 from regard.viewer.html import html_page
 from regard.viewer.program import Program
+from regard.viewer.saved_template import pack_template
 from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 
 MAX_WEIGHTS = 100_000_000  # a browser takes too long to open a file of more
-TASKS = "write", "fill", "classify", "tag", "embed", "translate", "chat", "restore", "see", "caption"
+TASKS = (
+    "write",
+    "converse",
+    "fill",
+    "classify",
+    "tag",
+    "embed",
+    "translate",
+    "chat",
+    "restore",
+    "see",
+    "caption",
+)
 OF_TASK = "mask", "sentinels", "bounds", "before", "after", "room", "unknown"  # where a task has them
 OF_CONFIG = "turns", "longest", "normalize"
 INSTEAD = "give an INPUT to save the page of that one"
@@ -92,8 +105,6 @@ def check_model(model: Model) -> None:
     if name not in TASKS or (name == "classify" and isinstance(model.model, EncoderDecoder)):
         kind = f"{name} by writing" if name in TASKS else name
         raise UserError(f"the task {kind} does not run in a page; {INSTEAD}")
-    if task.template is not None:
-        raise UserError(f"a chat template does not run in a page; {INSTEAD}")
     if name == "fill" and task.config.replaced:
         raise UserError(f"finding replaced words does not run in a page; {INSTEAD}")
 
@@ -102,8 +113,9 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
     """How an input becomes tokens, and tokens an answer."""
     task, trace = model.task, session.trace
     follows = task.config.name == "fill" and "label" in trace.tokens  # whether a text follows another
+    name = {"converse": "write"}.get(task.config.name, task.config.name)  # in a chat template
     about: dict[str, Any] = {
-        "reads": "image" if task.reads == "image" else "next" if follows else task.config.name,
+        "reads": "image" if task.reads == "image" else "next" if follows else name,
         "writes": task.has_source,
         "generates": task.generates,
         "context": task.context,
@@ -117,6 +129,8 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
     own = {name: getattr(task, name) for name in OF_TASK if hasattr(task, name)}
     if (first := getattr(task, "first", None)) is not None:
         own["first"] = [first] if isinstance(first, int) else list(first)
+    if task.template is not None:
+        own["template"] = pack_template(task.template, task.tokenizer)
     if task.reads == "image":
         own["image"] = list(task.image_shape)
         own["counts"] = {side: len(trace.tokens[side]) for side in ("text", "source") if side in trace.tokens}

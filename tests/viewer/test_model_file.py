@@ -18,7 +18,9 @@ from regard.models import Captioner
 from regard.quantize.model import quantize_model
 from regard.runs.model import Model
 from regard.tasks.answers import collect_tokens
+from regard.tasks.converse import Converse, ConverseConfig
 from regard.tasks.request import Request
+from regard.text.chat_template import Template
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 from regard.tracing.intervene import rank_heads
 from regard.viewer import head_corpus
@@ -37,7 +39,27 @@ def efficientnet():
     return model, noise(32)
 
 
+CHATML = """{%- if messages[0]['role'] != 'system' -%}<|system|>Be kind.
+{% endif -%}{%- for message in messages -%}
+<|{{ message.role }}|>
+{{ message.content | trim if message.role == 'user' else message.content }}<|endoftext|>
+{% endfor -%}{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
+
+
+def converser(template=None):
+    """A GPT that answers in a chat template, by default the plain one."""
+    model = spelled()
+    if template is not None:
+        model.task.use_template(Template(template))
+        return model, TEXT
+    task = Converse(ConverseConfig(name="converse"), model.tokenizer, model.task.context)
+    task.continue_from(model.task)
+    return Model(model.model, task, model.generation), TEXT
+
+
 MORE = {
+    "converse": converser,
+    "chatml": lambda: converser(CHATML),
     "efficientnet": efficientnet,
     "window-gpt": lambda: (reader("write", "gpt", sliding_window=3, tied=False), TEXT),
     "t5-restore": lambda: (reader("restore", "t5"), "the ___ fox"),
@@ -51,7 +73,7 @@ KINDS_OF_MODELS = FAMILIES | MORE
 WRITERS = [
     *("gpt", "gpt2", "alibi", "relative", "waves", "qk-norm", "window-gpt", "rnn-writer", "lstm-writer"),
     *("transformer", "rotary", "geglu", "untied", "t5", "gru", "lstm", "plain", "rnn-both"),
-    *("swiglu", "qk-norm-learned", "gru-writer", "rnn", "gru-forward", "lstm-additive"),
+    *("chatml", "converse", "swiglu", "qk-norm-learned", "gru-writer", "rnn", "gru-forward", "lstm-additive"),
 ]
 FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill"]
 SENTENCES = ["next", "narrow-next", "elmo-next"]
@@ -375,6 +397,17 @@ def test_says_which_models_do_not_run_in_a_page(kind, word, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("template", "word"),
+    [("{{ messages|length }}", "word for word"), ("{{ messages[0].content }}", "word for word"),
+     ("{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}", "same texts"),
+     ("{% for m in messages %}{{ m.content|e }}{% endfor %}", "same texts")],
+)  # fmt: skip
+def test_chat_templates_that_are_no_frame(template, word):
+    with pytest.raises(UserError, match=word):
+        model_content(*converser(template))
+
+
 def test_pairs_and_blanks_are_asked_for_apart(opened, added):
     """A file of a model of both does what its first input needs, and says so of the other."""
     for kind, text, what in (("blank", "the fox\tthe dog", "follows"), ("next", "the ___ fox", "tab")):
@@ -420,7 +453,7 @@ TALK = """async ([kind, turns]) => {
 }"""
 
 
-@pytest.mark.parametrize("kind", ["gpt", "transformer", "t5", "classes"])
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "t5", "classes", "converse", "chatml"])
 def test_talks_token_by_token(kind, opened, added):
     model, _ = added(kind)
     turns = ["the fox", "jumps over", "the lazy\ndog"]

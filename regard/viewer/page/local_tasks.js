@@ -71,7 +71,15 @@ const SOURCES = {
  * @type {(task: SavedTask, ids: number[]) => Reading} */
 function readIds({ context }, ids) {
   const text = fitContext(ids, context);
-  return { ids: { text }, unread: ids.length - text.length };
+  return { ids: { text }, unread: ids.length - text.length, all: ids };
+}
+
+/** Questions and answers in turn as a chat template writes them, up to where the next answer begins.
+ * @type {(model: Model, template: SavedTemplate, turns: string[]) => Reading} */
+function readTurns({ task, reader }, { begin, answer: toAnswer, next, end, trims }, turns) {
+  const texts = turns.map((turn, i) => `${i === 0 ? begin : i % 2 ? toAnswer : next}${
+    trims[i % 2] ? turn.trim() : turn}`);
+  return readIds(task, reader.encodeSpelling(texts.join("") + end));
 }
 
 /**
@@ -243,8 +251,8 @@ export async function* talk(model, turns, signal, remembers) {
     yield { text: (await answer(model, input)).output };
     return;
   }
-  const reading = readInput(model, input);
-  yield task.writes ? { source: reading.ids.source } : { ids: reading.ids.text };
+  const reading = task.template ? readTurns(model, task.template, turns) : readInput(model, input);
+  yield task.writes ? { source: reading.ids.source } : { ids: reading.all ?? reading.ids.text };
   const ids = [];
   let said = "";
   for await (const id of writeTokens(model, reading)) {
@@ -331,7 +339,7 @@ function writeVector({ normalize }, vector) {
  */
 export async function answer(model, input) {
   const { task, program, writer } = model;
-  const reading = readInput(model, input);
+  const reading = task.template ? readTurns(model, task.template, [String(input)]) : readInput(model, input);
   if (task.generates) {
     const ids = await write(model, reading);
     const output = task.reads === "restore" ? fillIn(model, reading.ids.source, ids) : writer.decode(ids);

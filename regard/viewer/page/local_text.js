@@ -132,6 +132,16 @@ export class Tokenizer {
     return SPLITS[split](NORMALIZERS[normalizer](text), pattern).flatMap((word) => this.#encodeWord(word));
   }
 
+  /** A text in which a special token's spelling is the token.
+   * @param {string} text */
+  encodeSpelling(text) {
+    const spellings = this.saved.specials.map((id) => this.saved.tokens[id] ?? "").filter(Boolean)
+      .sort((a, b) => b.length - a.length)
+      .map((token) => token.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"));
+    const parts = spellings.length ? text.split(new RegExp(`(${spellings.join("|")})`)) : [text];
+    return parts.flatMap((part, i) => (i % 2 ? [this.ids.get(part) ?? 0] : this.encode(part)));
+  }
+
   /** @type {(word: string) => number[]} */
   #encodeWord(word) {
     const { model, unknown } = this.saved;

@@ -429,6 +429,15 @@ interface SavedTokenizer {
   unknown: number | null;
 }
 
+/** What a chat template puts around questions and answers in turn, and whether it trims them. */
+interface SavedTemplate {
+  begin: string;
+  answer: string;
+  next: string;
+  end: string;
+  trims: [questions: boolean, answers: boolean];
+}
+
 interface SavedTask {
   reads: "write" | "fill" | "next" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
   /** It writes a target to a source; it generates tokens. */
@@ -450,6 +459,7 @@ interface SavedTask {
   after?: number[];
   room?: number;
   unknown?: number;
+  template?: SavedTemplate;
   /** Vectors have length 1. */
   normalize?: boolean;
   turns?: number;
@@ -477,8 +487,9 @@ interface Reading {
   counts?: Record<string, number>;
   second?: number;
   pixels?: Tensor;
-  /** Tokens of the input that don't fit the context. */
+  /** Tokens of the input that don't fit the context, and all of them. */
   unread?: number;
+  all?: number[];
 }
 
 /** What a page of one file holds. */
