@@ -227,6 +227,40 @@ def test_gives_the_same_answers(kind, opened, added):
     assert answers == model.ask(texts)
 
 
+def inputs_for(kind, model, count):
+    """As many different inputs as a kind of model can be asked."""
+    if model.task.reads == "image":
+        rng = np.random.default_rng(5)
+        return list(torch.from_numpy(rng.integers(0, 256, (count, *model.task.image_shape), dtype=np.uint8)))
+    if kind in SENTENCES:
+        parts = [" ".join(text.split()[:6]) for text in prompts(2 * count)]
+        return list(map("\t".join, zip(parts[::2], parts[1::2], strict=True)))
+    if kind in (*WRITERS, "sub-words", *EMBEDDERS):
+        return prompts(count)
+    texts = prompts(4 * count, "" if kind in READERS else "___")
+    return [text for text in texts if len(text.split()) < 15][:count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TRACED)
+def test_answers_100_prompts(kind, opened, added):
+    model, _ = added(kind)
+    inputs = inputs_for(kind, model, 100)
+    assert len(inputs) == 100
+    data = [
+        {"shape": list(x.shape), "data": x.flatten().tolist()} if isinstance(x, torch.Tensor) else x
+        for x in inputs
+    ]
+    answers = opened.evaluate(ASK, [kind, data])
+    if model.task.generates:
+        assert [answer["ids"] for answer in answers] == greedy_ids(model, inputs)
+    elif model.task.embeds:
+        vectors = torch.tensor([json.loads(answer["output"]) for answer in answers])
+        torch.testing.assert_close(vectors, model.embed(inputs), atol=2e-6, rtol=1e-5)
+    else:
+        assert [answer["output"] for answer in answers] == model.ask(inputs)
+
+
 @pytest.mark.parametrize("kind", EMBEDDERS)
 def test_gives_the_same_vectors(kind, opened, added):
     model, _ = added(kind)
