@@ -19,7 +19,8 @@ from regard.viewer.saved_template import pack_template
 from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 
-MAX_WEIGHTS = 100_000_000  # a browser takes too long to open a file of more
+# Of weights: browsers read the data of a file as one text of 2**29 characters at most, four for three bytes.
+MAX_BYTES = 390_000_000
 TASKS = (
     "write",
     "converse",
@@ -98,15 +99,32 @@ def trace_example(model: Model) -> Session:
 
 def check_model(model: Model) -> None:
     """Raise UserError if this model can't run in a page."""
-    task, weights = model.task, sum(p.numel() for p in model.model.parameters())
+    task, size = model.task, sum(map(packed_size, model.model.parameters()))
     name: str = task.config.name
-    if weights > MAX_WEIGHTS:
-        raise UserError(f"{weights:,} weights are too many for a page; it takes up to {MAX_WEIGHTS:,}")
+    if size > MAX_BYTES:
+        smaller = "use a smaller model" if has_int8(model) else "--dtype int8 makes it about a quarter"
+        raise UserError(
+            f"{size / 1e6:,.0f} MB of weights are too many for a page; browsers open up to "
+            f"{MAX_BYTES / 1e6:,.0f} MB; {smaller}"
+        )
     if name not in TASKS or (name == "classify" and isinstance(model.model, EncoderDecoder)):
         kind = f"{name} by writing" if name in TASKS else name
         raise UserError(f"the task {kind} does not run in a page; {INSTEAD}")
     if name == "fill" and task.config.replaced:
         raise UserError(f"finding replaced words does not run in a page; {INSTEAD}")
+
+
+def packed_size(weight: Tensor) -> int:
+    """The bytes of a weight in a page."""
+    return weight.numel() * (1 if is_int8(weight) else 4)
+
+
+def is_int8(weight: Tensor) -> bool:
+    return isinstance(weight, SmallWeight) and weight.name == "int8"
+
+
+def has_int8(model: Model) -> bool:
+    return any(map(is_int8, model.model.parameters()))
 
 
 def describe_task(model: Model, session: Session) -> dict[str, Any]:
@@ -153,7 +171,7 @@ def pack_weights(weights: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
         t = dequantized(weight).detach().float().cpu()
         if like != name:
             packed[name] = {"shape": list(t.shape), "data": "", "like": like}
-        elif small and weight.name == "int8":  # type: ignore[attr-defined]
+        elif is_int8(weight):
             integers, scale = Int8Weight.from_float(t).parts
             packed[name] = {"shape": list(t.shape), "data": encode(integers), "scale": encode(scale)}
         else:

@@ -25,7 +25,7 @@ from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 from regard.tracing.intervene import rank_heads
 from regard.viewer import head_corpus
 from regard.viewer.head_corpus import measure_heads
-from regard.viewer.model_file import MAX_WEIGHTS, model_content, save_model
+from regard.viewer.model_file import MAX_BYTES, model_content, save_model
 from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 from regard.viewer.talk import talk
@@ -450,10 +450,17 @@ def test_pairs_and_blanks_are_asked_for_apart(opened, added):
 
 
 def test_too_many_weights(monkeypatch):
-    monkeypatch.setattr("regard.viewer.model_file.MAX_WEIGHTS", 100)
-    with pytest.raises(UserError, match="100"):
-        model_content(reader("write", "gpt"))
-    assert MAX_WEIGHTS >= 50_000_000
+    """A browser reads the data of a file as one text, of 2**29 - 24 characters at most."""
+    model = reader("write", "gpt")
+    monkeypatch.setattr("regard.viewer.model_file.MAX_BYTES", 18_000)
+    with pytest.raises(UserError, match="--dtype int8"):
+        model_content(model)
+    quantize_model(model.model, "int8")
+    assert model_content(model)
+    monkeypatch.setattr("regard.viewer.model_file.MAX_BYTES", 100)
+    with pytest.raises(UserError, match="smaller model"):
+        model_content(model)
+    assert 0.9 * 2**29 < MAX_BYTES * 4 / 3 < 2**29 - 10_000_000
 
 
 def test_the_page_itself(opened, added):
