@@ -425,6 +425,10 @@ interface SavedTokenizer {
   words: Record<number, string>;
   merges: string[];
   scores: number[];
+  /** A word that is a token is not merged; what is no token becomes its bytes; several unknown ones, one. */
+  whole: boolean;
+  bytes: boolean;
+  fuse: boolean;
   specials: number[];
   unknown: number | null;
 }
