@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test site torture lint lint-js
+.PHONY: demo test site gallery torture lint lint-js
 demo: .venv/ready
 	@$(BIN)/regard demo
 
@@ -12,6 +12,10 @@ test: .venv/ready lint
 # All documents as pages for a browser, with a reference of every command, setting and file.
 site: .venv/ready
 	@$(BIN)/python -m docs.site build/site
+
+# Trains five small models, which takes some minutes; `make site` then has them, each as one file.
+gallery: .venv/ready
+	@$(BIN)/python -m docs.site.gallery
 
 # Attacks by the thousand (docs/reliability.md): hours, but a run that was ended goes on. SCALE=0.01 takes minutes.
 SCALE ?= 1

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 from docs import animate
-from docs.site.build import ROOT, build
+from docs.site.build import ROOT, build, menu
 from docs.site.reference import configs, rows
 
 from helpers.documents import fenced, inline, split_commands
@@ -31,13 +31,16 @@ LOOKED_AT = (
 )
 COLOURFUL = ("tour/06-self-attention.html", "source/regard/models/t5.py.html")
 SCHEMES = (("dark", COLOURFUL), ("light", LOOKED_AT))
+GALLERY = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>Models</title><h1>Models</h1>'
 RESOURCES = {("img", "src"), ("source", "srcset"), ("link", "href"), ("script", "src"), ("iframe", "src")}
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    return folder, build(folder)
+    """With a gallery of one page, as docs/site/gallery.py makes one."""
+    folder, gallery = (tmp_path_factory.mktemp(name) for name in ("site", "gallery"))
+    (gallery / "index.html").write_text(GALLERY)
+    return folder, build(folder, gallery)
 
 
 class References(HTMLParser):
@@ -95,6 +98,15 @@ def test_nothing_is_requested_from_elsewhere(site, pages):
     assert not re.search(r"url\(|@import", (folder / "style.css").read_text())
     for path in folder.rglob("*.svg"):
         assert not re.search(r"<script|href=.https?:|url\(.?https?:", path.read_text()), path
+
+
+def test_the_gallery_is_in_the_menu_if_it_was_made(site):
+    folder, built = site
+    assert 'href="../gallery/index.html"' in (folder / "tour" / "index.html").read_text()
+    assert (folder / "gallery" / "index.html").read_text() == GALLERY
+    built.gallery, files = [], built.gallery
+    assert "gallery" not in menu(built, built.pages["README.md"])
+    built.gallery = files
 
 
 def test_the_tour_is_in_reading_order(site):

@@ -31,6 +31,8 @@ DOCS = ROOT / "docs"
 STYLE = Path(__file__).with_name("style.css")
 COPIED = (".svg", ".png", ".gif", ".jpg", ".ipynb", ".toml", ".json")
 HOME = "README.md"
+GALLERY_FOLDER = ROOT / "build" / "gallery"  # of `docs.site.gallery`, if it was made
+GALLERY_TITLE = "Models that run in the page"
 ADDRESS = re.compile(r'\b(href|src|srcset)="([^"]*)"')  # in HTML inside of Markdown
 
 
@@ -56,9 +58,10 @@ class Page:
 
 
 class Site:
-    """All pages, and the files that they link to."""
+    """All pages, and the files that they link to; the `gallery` has files of models, and a list of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, gallery: list[Path]) -> None:
+        self.gallery = gallery
         self.pages = {page.source: page for page in collect_pages()}
         self.files: set[str] = set()  # to copy, or to show as source code
         self.folders: set[str] = set()  # whose source code is listed
@@ -223,13 +226,16 @@ def menu(site: Site, page: Page) -> str:
                 current = ' aria-current="page"' if other is page else ""
                 address = posixpath.relpath(other.address, here)
                 lines.append(f'<li><a href="{address}"{current}>{html.escape(other.title)}</a></li>')
+        if section == next(iter(SECTIONS)) and site.gallery:
+            address = posixpath.relpath("gallery/index.html", here)
+            lines.append(f'<li><a href="{address}">{GALLERY_TITLE}</a></li>')
         lines.append("</ul>")
     return "\n".join(lines)
 
 
-def build(folder: Path) -> Site:
-    """Write the site to a folder, which is replaced."""
-    site = Site()
+def build(folder: Path, gallery: Path = GALLERY_FOLDER) -> Site:
+    """Write the site to a folder, which is replaced; with the gallery, if there is one."""
+    site = Site(sorted(gallery.glob("*.html")))
     shutil.rmtree(folder, ignore_errors=True)
     rendered = {page.address: site.render(page) for page in site.pages.values()}
     for name in sorted(site.folders):
@@ -239,6 +245,8 @@ def build(folder: Path) -> Site:
             write(folder / file_address(source), (ROOT / source).read_bytes())
         else:
             rendered[file_address(source)] = show_source(site, source)
+    for file in site.gallery:
+        write(folder / "gallery" / file.name, file.read_bytes())
     for address, text in rendered.items():
         write(folder / address, text.encode())
     light, dark = (HtmlFormatter(style=name).get_style_defs("code") for name in ("default", "github-dark"))

@@ -34,6 +34,7 @@ from regard.serve.requests import (
 )
 from regard.serve.sessions import SessionStore
 from regard.serve.threads import ExclusiveThreads
+from regard.viewer.head_corpus import head_corpus
 from regard.viewer.html import PAGE_FOLDER
 from regard.viewer.onefile import index
 from regard.viewer.session import Session
@@ -82,6 +83,7 @@ class PageRoutes:
             Route("/api/tree", self.tree),
             Route("/api/lens", self.lens),
             Route("/api/attribution", self.attribution),
+            Route("/api/heads", self.heads),
             Route("/api/models", self.models),
             Route("/api/space", self.space),
             Route("/api/near", self.near),
@@ -276,6 +278,14 @@ class PageRoutes:
     def attribution(self, request: Request) -> Response:
         session, row, token = self.session(request), query_int(request, "row"), query_int(request, "token")
         return JSONResponse(self.run_heavy(lambda: session.attribution(row or 0, token)))
+
+    async def heads(self, request: Request) -> Response:
+        """What the model's heads do on built-in texts: between them, others can trace."""
+        model = self.session(request).model
+        corpus = await self.exclusive.run(lambda: head_corpus(model))
+        while corpus.inputs:
+            await self.exclusive.run(lambda: corpus.step(model))
+        return JSONResponse(corpus.to_json())
 
     def models(self, request: Request) -> Response:
         return JSONResponse(self.names[1:])

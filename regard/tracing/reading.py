@@ -58,7 +58,8 @@ def source_prompt(model: Model, source: Any) -> Prompt:
         return model.task.source_prompt(model.model, source)
     config = cast("Any", model.model.config)
     begin = model.task.begin
-    assert begin is not None
+    if begin is None:
+        raise UserError("token ids are for models that write; give this one a text")
     return Prompt([begin], check_ids(source, config.vocab)[: config.context])
 
 

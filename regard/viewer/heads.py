@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.tracing import Trace
+from regard.tracing.names import attention_sides
 
 MOST_TOKENS = 2048  # each way; patterns of longer inputs take too long to look for
 LEAST_WEIGHT = 0.4  # of a head's attention that goes to a pattern, or it is not named after it
@@ -43,6 +44,14 @@ class Opening(TypedDict):
     part: str
     layer: int
     head: int
+
+
+def attention_patterns(trace: Trace, name: str) -> dict[str, Pattern]:
+    """How much of each head's weights goes to the cells of each pattern, of an attention in a trace."""
+    rows, columns = attention_sides(name)
+    ids, patches = side_ids(trace, rows, columns), not (trace.ids.get(rows) and trace.ids.get(columns))
+    grid = trace.about.get("grid") if patches else None  # words that look at words have none
+    return find_patterns(trace[f"{name}.weights"].float().cpu(), allowed_cells(trace, name), ids, grid)
 
 
 def find_patterns(

@@ -21,11 +21,10 @@ from regard.tracing.names import attention_sides, layer_index
 from regard.viewer.heads import (
     Pattern,
     allowed_cells,
+    attention_patterns,
     choose_opening,
     even_bits,
-    find_patterns,
     name_heads,
-    side_ids,
 )
 from regard.viewer.sums import EXTRA_TEXTS, describe_run, describe_trace
 from regard.viewer.trace_data import TraceData
@@ -196,10 +195,7 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
         prefix = name.split(".")[0]
         part = prefix if prefix in ("encoder", "decoder") else "masked" if is_causal(trace, name) else "self"
         part = "cross" if name.endswith((".cross", ".look")) else part
-        ids, patches = side_ids(trace, rows, columns), not (trace.ids.get(rows) and trace.ids.get(columns))
-        grid = trace.about.get("grid") if patches else None  # words that look at words have none
-        allowed = allowed_cells(trace, name)
-        patterns = find_patterns(weights.cpu(), allowed, ids, grid)
+        patterns = attention_patterns(trace, name)
         parts.setdefault(part, []).append(
             {
                 "name": name,
@@ -209,7 +205,7 @@ def describe_attentions(trace: Trace) -> dict[str, list[AttentionInfo]]:
                 "columns": columns,
                 "masked": bool(trace[f"{name}.reason"].any()),
                 "kinds": head_statistics(weights, rows == columns),
-                "bits": even_bits(allowed),
+                "bits": even_bits(allowed_cells(trace, name)),
                 "patterns": patterns,
                 "roles": name_heads(patterns, len(weights)),
             }

@@ -12,13 +12,31 @@ from regard.files.atomic import atomic_file
 from regard.models.base import EncoderDecoder
 from regard.quantize.weights import Int8Weight, SmallWeight, dequantized
 from regard.runs.model import Model
+from regard.viewer.head_corpus import measure_heads
 from regard.viewer.html import html_page
 from regard.viewer.program import Program
+from regard.viewer.saved_template import pack_template
 from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 
-MAX_WEIGHTS = 100_000_000  # a browser takes too long to open a file of more
-TASKS = "write", "fill", "classify", "translate", "chat", "restore", "see", "caption"
+# Of weights: browsers read the data of a file as one text of 2**29 characters at most, four for three bytes.
+MAX_BYTES = 390_000_000
+TASKS = (
+    "write",
+    "converse",
+    "fill",
+    "classify",
+    "tag",
+    "embed",
+    "translate",
+    "chat",
+    "restore",
+    "see",
+    "caption",
+)
+OF_TASK = "mask", "sentinels", "bounds", "before", "after", "room", "unknown"  # where a task has them
+OF_CONFIG = "turns", "longest", "normalize"
+INSTEAD = "give an INPUT to save the page of that one"
 LATER: dict[str, Any] = {
     "logged": False,
     "step": None,
@@ -58,6 +76,7 @@ def model_content(
             "tokenizers": [pack_tokenizer(tokenizer) for tokenizer in model.tokenizers],
             "task": describe_task(model, session),
             "patchable": session.whatif.patchable if session.outputs() is not None else [],
+            "heads": measure_heads(model),
             "pixels": None if pixels is None else {"shape": list(pixels.shape), "data": encode(pixels)},
         },
         "state": state or {},
@@ -80,24 +99,41 @@ def trace_example(model: Model) -> Session:
 
 def check_model(model: Model) -> None:
     """Raise UserError if this model can't run in a page."""
-    task, weights = model.task, sum(p.numel() for p in model.model.parameters())
+    task, size = model.task, sum(map(packed_size, model.model.parameters()))
     name: str = task.config.name
-    if weights > MAX_WEIGHTS:
-        raise UserError(f"{weights:,} weights are too many for a page; it takes up to {MAX_WEIGHTS:,}")
+    if size > MAX_BYTES:
+        smaller = "use a smaller model" if has_int8(model) else "--dtype int8 makes it about a quarter"
+        raise UserError(
+            f"{size / 1e6:,.0f} MB of weights are too many for a page; browsers open up to "
+            f"{MAX_BYTES / 1e6:,.0f} MB; {smaller}"
+        )
     if name not in TASKS or (name == "classify" and isinstance(model.model, EncoderDecoder)):
         kind = f"{name} by writing" if name in TASKS else name
-        raise UserError(f"the task {kind} does not run in a page; give an INPUT to save the page of that one")
-    if task.template is not None:
-        raise UserError("a chat template does not run in a page; give an INPUT to save the page of that one")
-    if name == "fill" and (task.config.replaced or not task.config.words):
-        raise UserError("only a model that fills blanks runs in a page; give an INPUT to save its page")
+        raise UserError(f"the task {kind} does not run in a page; {INSTEAD}")
+    if name == "fill" and task.config.replaced:
+        raise UserError(f"finding replaced words does not run in a page; {INSTEAD}")
+
+
+def packed_size(weight: Tensor) -> int:
+    """The bytes of a weight in a page."""
+    return weight.numel() * (1 if is_int8(weight) else 4)
+
+
+def is_int8(weight: Tensor) -> bool:
+    return isinstance(weight, SmallWeight) and weight.name == "int8"
+
+
+def has_int8(model: Model) -> bool:
+    return any(map(is_int8, model.model.parameters()))
 
 
 def describe_task(model: Model, session: Session) -> dict[str, Any]:
     """How an input becomes tokens, and tokens an answer."""
     task, trace = model.task, session.trace
+    follows = task.config.name == "fill" and "label" in trace.tokens  # whether a text follows another
+    name = {"converse": "write"}.get(task.config.name, task.config.name)  # in a chat template
     about: dict[str, Any] = {
-        "reads": "image" if task.reads == "image" else task.config.name,
+        "reads": "image" if task.reads == "image" else "next" if follows else name,
         "writes": task.has_source,
         "generates": task.generates,
         "context": task.context,
@@ -106,18 +142,20 @@ def describe_task(model: Model, session: Session) -> dict[str, Any]:
         "begin": task.begin,
         "end": task.end,
         "source_end": task.end if task.source_end is None else task.source_end,
-        "labels": list(task.class_names) or None,
+        "labels": trace.tokens.get("label"),
     }
-    own = {name: getattr(task, name) for name in ("mask", "sentinels", "bounds") if hasattr(task, name)}
+    own = {name: getattr(task, name) for name in OF_TASK if hasattr(task, name)}
     if (first := getattr(task, "first", None)) is not None:
         own["first"] = [first] if isinstance(first, int) else list(first)
+    if task.template is not None:
+        own["template"] = pack_template(task.template, task.tokenizer)
     if task.reads == "image":
         own["image"] = list(task.image_shape)
         own["counts"] = {side: len(trace.tokens[side]) for side in ("text", "source") if side in trace.tokens}
     else:
         own["blank"] = task.tokenizer.encode("\n") or [task.tokenizer.end or 0]
         own["separator"] = task.tokenizer.id("<sep>")
-    own |= {name: getattr(task.config, name) for name in ("turns", "longest") if hasattr(task.config, name)}
+    own |= {name: getattr(task.config, name) for name in OF_CONFIG if hasattr(task.config, name)}
     return about | own
 
 
@@ -133,7 +171,7 @@ def pack_weights(weights: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
         t = dequantized(weight).detach().float().cpu()
         if like != name:
             packed[name] = {"shape": list(t.shape), "data": "", "like": like}
-        elif small and weight.name == "int8":  # type: ignore[attr-defined]
+        elif is_int8(weight):
             integers, scale = Int8Weight.from_float(t).parts
             packed[name] = {"shape": list(t.shape), "data": encode(integers), "scale": encode(scale)}
         else:

@@ -34,7 +34,7 @@ class Program:
         self.ops = self._ops(describe_trace(model, trace)[0])
         self.sides: dict[str, Rows] = {}
         self.names = self._computable()
-        if "logits" not in self.names:
+        if not {"logits", "vector"} & {*self.names}:
             self._refuse(next((name for name in trace if name not in self.names), "logits"))
 
     def _ops(self, sums: dict[str, Op]) -> dict[str, Op]:

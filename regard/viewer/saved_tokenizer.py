@@ -8,10 +8,28 @@ from regard.text.tokenizer import WORDS, Tokenizer
 
 GPT2_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 PLAIN_BYTES = GPT2_BYTES | {"use_regex": False}
+DIGITS = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, GPT2_BYTES]}
+SPACE = "▁"  # what SentencePiece writes for a space
+PIECES = {
+    "type": "Sequence",
+    "normalizers": [
+        {"type": "Prepend", "prepend": SPACE},
+        {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+    ],
+}
+JOINED_PIECES = {
+    "type": "Sequence",
+    "decoders": [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ],
+}
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
 BERT |= {"strip_accents": None, "lowercase": True}
 WORD_PATTERN = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Removed", "invert": True}
-NORMALIZERS = {"none": None, "lower": {"type": "Lowercase"}, "bert": BERT}
+NORMALIZERS = {"none": None, "lower": {"type": "Lowercase"}, "bert": BERT, "spaces": PIECES}
 SPLITS = {
     "all": None,
     "space": {"type": "WhitespaceSplit"},
@@ -19,15 +37,17 @@ SPLITS = {
     "bert": {"type": "BertPreTokenizer"},
     "bytes": PLAIN_BYTES,
     "gpt2": GPT2_BYTES,
+    "digits": DIGITS,
 }
 JOINS = {
     "spaces": None,
     "plain": {"type": "Fuse"},
     "pieces": {"type": "WordPiece", "prefix": "##", "cleanup": True},
     "bytes": {"type": "ByteLevel"},
+    "fallback": JOINED_PIECES,
 }
 MODELS = {"BPE": "merges", "WordPiece": "pieces", "Unigram": "scores", "WordLevel": "words"}
-UNUSED = "end_of_word_suffix", "byte_fallback", "ignore_merges", "fuse_unk"
+UNUSED = "end_of_word_suffix", "continuing_subword_prefix", "dropout"  # of a model of merges
 # Python's \w and \d in JavaScript, which knows only ASCII; onig's \b is between these, too.
 WORD, NOT_WORD = r"\p{L}\p{M}\p{N}\p{Pc}", r"[^\p{L}\p{M}\p{N}\p{Pc}\p{White_Space}]"
 
@@ -40,7 +60,7 @@ def pack_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         tokens[id] = token
     unknown, added = model.get("unk_token"), content["added_tokens"]
     plain = [token["content"] for token in added if not token["special"]]
-    settings = [key for key in UNUSED if model.get(key)]
+    settings = [key for key in UNUSED if model["type"] == "BPE" and model.get(key)]
     if plain or settings:
         refuse("added token" if plain else "model", (plain or settings)[0])
     words = tokenizer.tokens(range(tokenizer.vocab))
@@ -54,6 +74,9 @@ def pack_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "words": {id: word for id, word in enumerate(words) if word != tokens[id]},
         "merges": [" ".join(pair) for pair in model.get("merges", [])],
         "scores": [score for _, score in model["vocab"]] if model["type"] == "Unigram" else [],
+        "whole": bool(model.get("ignore_merges")),
+        "bytes": bool(model.get("byte_fallback")),
+        "fuse": model["type"] == "BPE" and bool(model.get("fuse_unk")),
         "specials": [token["id"] for token in added],
         "unknown": None if unknown is None else vocabulary[unknown],
     }
@@ -75,9 +98,18 @@ JAVASCRIPT_WORDS = "|".join(
 def find(known: dict[str, Any], part: dict[str, Any] | None, name: str) -> str:
     """The name of a part of a tokenizer.json that is one of those known."""
     for key, one in known.items():
-        if part == one or (part is not None and one is not None and one.items() <= part.items()):
+        if fits(one, part):
             return key
     return refuse(name, "none" if part is None else part["type"])
+
+
+def fits(known: Any, part: Any) -> bool:
+    """Whether a part of a tokenizer.json says all that a known one says."""
+    if isinstance(known, dict) and isinstance(part, dict):
+        return all(key in part and fits(value, part[key]) for key, value in known.items())
+    if isinstance(known, list) and isinstance(part, list):
+        return len(known) == len(part) and all(map(fits, known, part))
+    return bool(known == part)
 
 
 def choose(known: dict[str, str], kind: str, name: str) -> str:

@@ -30,14 +30,14 @@ def shaken(module: Any) -> Any:
     return module.eval()
 
 
-def spelled() -> Model:
-    """Return a GPT that reads sub-words."""
-    cls, config = TASKS["write"]
-    tokenizer = train_tokenizer("bpe", [TEXT], 280, cls.specials)
+def spelled(task: str = "write", kind: str = "gpt", **settings: Any) -> Model:
+    """Return a model that reads sub-words, by default a GPT; settings are those of its task."""
+    cls, config = TASKS[task]
+    tokenizer, task_config = train_tokenizer("bpe", [TEXT], 280, cls.specials), config(name=task, **settings)
     torch.manual_seed(0)
-    module, model_config, _ = MODELS["gpt"]
-    model = shaken(module(model_config(vocab=tokenizer.vocab, **DEEP | {"context": 64})))
-    return Model(model, cls(config(name="write"), tokenizer, 64), GREEDY)
+    module, model_config, _ = MODELS[kind]
+    model = cls.add_head(module(model_config(vocab=tokenizer.vocab, **DEEP | {"context": 64})), task_config)
+    return Model(shaken(model), cls(task_config, tokenizer, 64), GREEDY if cls.generation else {})
 
 
 def reader(task: str, kind: str, **settings: Any) -> Model:

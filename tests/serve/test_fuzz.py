@@ -166,6 +166,7 @@ QUERIES = {
     "/api/tree": ("trace", "beams"),
     "/api/lens": ("trace", "row"),
     "/api/attribution": ("trace", "row", "token"),
+    "/api/heads": ("trace",),
     "/api/models": (),
     "/api/space": ("trace", "name"),
     "/api/near": ("trace", "name", "row", "text", "distance"),

@@ -8,44 +8,100 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers import Tokenizer as Inner
+from tokenizers import decoders, models, normalizers
 
 from helpers.families import FAMILIES
-from helpers.looking import TEXT, reader, spelled
+from helpers.looking import TEXT, captioner, noise, reader, spelled
 from helpers.slow import slow_after
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
+from regard.models import Captioner
 from regard.quantize.model import quantize_model
 from regard.runs.model import Model
 from regard.tasks.answers import collect_tokens
+from regard.tasks.converse import Converse, ConverseConfig
 from regard.tasks.request import Request
+from regard.text.chat_template import Template
+from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 from regard.tracing.intervene import rank_heads
-from regard.viewer.model_file import MAX_WEIGHTS, model_content, save_model
+from regard.viewer import head_corpus
+from regard.viewer.head_corpus import measure_heads
+from regard.viewer.model_file import MAX_BYTES, model_content, save_model
 from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 from regard.viewer.talk import talk
 from regard.vision.decoding import resize_image
 
+
+def efficientnet():
+    """With the weights that it begins with: what rounds differently stays small through so many layers."""
+    model = captioner(encoder="efficientnet", size=32)
+    model.model.encoder.load_state_dict(Captioner(model.model.config).encoder.state_dict())
+    return model, noise(32)
+
+
+CHATML = """{%- if messages[0]['role'] != 'system' -%}<|system|>Be kind.
+{% endif -%}{%- for message in messages -%}
+<|{{ message.role }}|>
+{{ message.content | trim if message.role == 'user' else message.content }}<|endoftext|>
+{% endfor -%}{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
+
+
+def converser(template=None):
+    """A GPT that answers in a chat template, by default the plain one."""
+    model = spelled()
+    if template is not None:
+        model.task.use_template(Template(template))
+        return model, TEXT
+    task = Converse(ConverseConfig(name="converse"), model.tokenizer, model.task.context)
+    task.continue_from(model.task)
+    return Model(model.model, task, model.generation), TEXT
+
+
 MORE = {
+    "converse": converser,
+    "chatml": lambda: converser(CHATML),
+    "efficientnet": efficientnet,
     "window-gpt": lambda: (reader("write", "gpt", sliding_window=3, tied=False), TEXT),
     "t5-restore": lambda: (reader("restore", "t5"), "the ___ fox"),
     "rotary": lambda: (reader("translate", "transformer", pre=True, positions="rotary", norm="rms"), TEXT),
     "blank": lambda: (reader("fill", "bert"), "the [MASK] fox"),
+    "tag-pieces": lambda: (spelled("tag", "bert", labels=("O", "B-X", "I-X")), TEXT),
+    "embed-unit": lambda: (reader("embed", "bert", task_normalize=True, task_longest=7), TEXT),
     "sub-words": lambda: (spelled(), "the lazy fox springt"),
 }
 KINDS_OF_MODELS = FAMILIES | MORE
 WRITERS = [
     *("gpt", "gpt2", "alibi", "relative", "waves", "qk-norm", "window-gpt", "rnn-writer", "lstm-writer"),
     *("transformer", "rotary", "geglu", "untied", "t5", "gru", "lstm", "plain", "rnn-both"),
+    *("chatml", "converse", "swiglu", "qk-norm-learned", "gru-writer", "rnn", "gru-forward", "lstm-additive"),
 ]
-READERS = ["blank", "window", "classes", "pair", "gpt-classes", "gru-classes", "elmo"]
-SEERS = ["vit", "vit-mean", "captioner", "vit-captioner"]
-TRACED = [*WRITERS, "sub-words", "t5-restore", *READERS, *SEERS]
+FILLERS = ["blank", "bert", "window", "elmo", "narrow", "long-fill"]
+SENTENCES = ["next", "narrow-next", "elmo-next"]
+READERS = [
+    *("classes", "pair", "pair-mean", "score", "gpt-classes", "gru-classes", "lstm-classes", "rnn-classes"),
+    *("lstm-mean", "elmo-classes", "tag", "tag-pieces", "lstm-tags", "elmo-tag"),
+]
+EMBEDDERS = ["embed", "embed-unit", "embed-first", "elmo-embed"]
+SEERS = ["vit", "vit-mean", "vit-waves", "captioner", "vit-captioner", "efficientnet"]  # the last is large
+RESTORERS = ["t5-restore", "t5-geglu"]
+TRACED = [*WRITERS, "sub-words", *RESTORERS, *FILLERS, *SENTENCES, *READERS, *EMBEDDERS, *SEERS]
+NAMED = {"span": ["span", "long-span", "elmo-span"], "hear": ["hear", "hear-mean", "hear-waves"]}
+NAMED |= {"replaced": ["electra", "electra-blank", "electra-next"], "words": ["words"]}
+NAMED |= {"mask": ["hard"], "image": ["zoom"], "scores": ["long-classes"], "positions": ["vit-larger"]}
+REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and the word that says why
 
-OTHER_INPUTS = {
-    "t5-restore": "a ___ dog",
-    "elmo": "the ___ ___ dog",
-}  # to trace, besides what a file opens with
+# To trace, besides what a file opens with
+OTHER_INPUTS = {"t5-restore": "a ___ dog", "t5-geglu": "a ___ dog", "elmo": "the ___ ___ dog"}
+OTHER_INPUTS |= dict.fromkeys(SENTENCES, "jumps over the fox\tden Hund")
+
+HARD = [
+    "", " ", "The quick  brown fox, jumps! over-the (lazy) dog's 1,234.5 u.s. @-@ it’s",
+    "Éclair naïve ÜBER straße Σας\u0301 \u200b \t\n  x", "日本語 中文 text",
+    "🙂 a\u00a0b \ufffd\x00\x07", "don't 'll  \n\n  end   ",
+]  # fmt: skip
 
 OPEN = """content => {
   globalThis.models ??= {};
@@ -69,6 +125,7 @@ ASK = """async ([kind, inputs]) => {
   for (const input of inputs) answers.push(await globalThis.models[kind].ask({ input }));
   return answers;
 }"""
+REFUSE = "([kind, input]) => models[kind].ask({ input }).then(() => null, (error) => error.message)"
 EFFECTS = """async (kind) => {
   const effects = [];
   const { signal } = new AbortController();
@@ -87,6 +144,14 @@ def trace_there(page, kind, request):
         for name, one in result["tensors"].items()
     }
     return result["manifest"], tensors
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_texts_measure_heads():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(head_corpus, "TEXTS", 1)
+        patch.setattr(head_corpus, "REPEATS", 1)
+        yield
 
 
 def make(kind):
@@ -153,17 +218,70 @@ def test_writes_the_same_tokens(kind, opened, added):
     assert [answer["ids"] for answer in answers] == greedy_ids(model, texts)
 
 
-@pytest.mark.parametrize("kind", [*READERS, "t5-restore"])
+@pytest.mark.parametrize("kind", [*FILLERS, *SENTENCES, *READERS, *RESTORERS])
 def test_gives_the_same_answers(kind, opened, added):
     model, _ = added(kind)
-    blank = "___" if kind in ("blank", "elmo", "t5-restore", "window") else ""
+    blank = "" if kind in READERS else "___"
     texts = [text for text in prompts(25, blank) if len(text.split()) < 15]
-    texts += ["the fox\tthe lazy dog"] if kind == "pair" else []
+    if kind in (*SENTENCES, "pair", "score"):
+        texts = [] if kind in SENTENCES else texts
+        texts += ["the fox\tthe lazy dog", "Den \t jumps over the ü"]
     answers = [answer["output"] for answer in opened.evaluate(ASK, [kind, texts])]
     assert answers == model.ask(texts)
 
 
+def inputs_for(kind, model, count):
+    """As many different inputs as a kind of model can be asked."""
+    if model.task.reads == "image":
+        rng = np.random.default_rng(5)
+        return list(torch.from_numpy(rng.integers(0, 256, (count, *model.task.image_shape), dtype=np.uint8)))
+    if kind in SENTENCES:
+        parts = [" ".join(text.split()[:6]) for text in prompts(2 * count)]
+        return list(map("\t".join, zip(parts[::2], parts[1::2], strict=True)))
+    if kind in (*WRITERS, "sub-words", *EMBEDDERS):
+        return prompts(count)
+    texts = prompts(4 * count, "" if kind in READERS else "___")
+    return [text for text in texts if len(text.split()) < 15][:count]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TRACED)
+def test_answers_100_prompts(kind, opened, added):
+    model, _ = added(kind)
+    inputs = inputs_for(kind, model, 100)
+    assert len(inputs) == 100
+    data = [
+        {"shape": list(x.shape), "data": x.flatten().tolist()} if isinstance(x, torch.Tensor) else x
+        for x in inputs
+    ]
+    answers = opened.evaluate(ASK, [kind, data])
+    if model.task.generates:
+        assert [answer["ids"] for answer in answers] == greedy_ids(model, inputs)
+    elif model.task.embeds:
+        vectors = torch.tensor([json.loads(answer["output"]) for answer in answers])
+        torch.testing.assert_close(vectors, model.embed(inputs), atol=2e-6, rtol=1e-5)
+    else:
+        assert [answer["output"] for answer in answers] == model.ask(inputs)
+
+
+@pytest.mark.parametrize("kind", EMBEDDERS)
+def test_gives_the_same_vectors(kind, opened, added):
+    model, _ = added(kind)
+    texts = prompts(9)
+    answers = [json.loads(answer["output"]) for answer in opened.evaluate(ASK, [kind, texts])]
+    torch.testing.assert_close(torch.tensor(answers), model.embed(texts), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tag", "tag-pieces"])
+def test_tags_all_words_of_a_long_text(kind, opened, added):
+    """In several parts."""
+    model, _ = added(kind)
+    texts = [" ".join(prompts(6)), "Dr. Ruiz-Hart's 3.5 km (don't!) ü\u200b -- _x_ …", *HARD[2:]]
+    answers = [answer["output"] for answer in opened.evaluate(ASK, [kind, texts])]
+    assert answers == model.ask(texts)
+
+
+@pytest.mark.parametrize("kind", slow_after(len(TRACED) - 1, TRACED))
 def test_every_number_and_its_labels(kind, opened, added):
     model, input = added(kind)
     other = input if isinstance(input, torch.Tensor) else OTHER_INPUTS.get(kind, "jumps over the fox den")
@@ -189,6 +307,8 @@ def test_every_number_and_its_labels(kind, opened, added):
             }
             assert mine == its | near
     assert manifest["opening"] == known["opening"]
+    heads = opened.evaluate("(kind) => models[kind].get('heads')", kind)
+    assert heads == json.loads(json.dumps(measure_heads(model)))
     for name in names:
         have, trace = tensors[name], want.tensor(name).float()
         assert have.shape == trace.shape, name
@@ -196,7 +316,7 @@ def test_every_number_and_its_labels(kind, opened, added):
         assert worst <= 1e-5 * (1 + trace.abs().max()), name
 
 
-@pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "classes", "blank"])
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "gru", "classes", "tag", "blank"])
 def test_changes_and_their_effects(kind, opened, added):
     model, input = added(kind)
     session = Session(model, input)
@@ -260,28 +380,90 @@ def test_which_part_said_this(kind, opened, added):
         assert {side: pytest.approx(each, abs=1e-4) for side, each in want["words"].items()} == have["words"]
 
 
-HARD = [
-    "", " ", "The quick  brown fox, jumps! over-the (lazy) dog's 1,234.5 u.s. @-@ it’s",
-    "Éclair naïve ÜBER straße Σας\u0301 \u200b \t\n  x", "日本語 中文 text",
-    "🙂 a\u00a0b \ufffd\x00\x07", "don't 'll  \n\n  end   ",
-]  # fmt: skip
+def pieces_and_bytes(letters="abcdefghijklmnopqrstuvwxyz▁TQ"):
+    """As Llama's: spaces are written as a character, and what is no token is written in bytes."""
+    tokens = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *letters,
+        "▁t",
+        "▁th",
+        "he",
+    ]
+    merges = [("▁", "t"), ("▁t", "h"), ("h", "e")]
+    model = models.BPE({token: id for id, token in enumerate(tokens)}, merges, unk_token="<unk>",
+                       fuse_unk=True, byte_fallback=True)  # fmt: skip
+    inner = Inner(model)
+    inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
+    inner.decoder = decoders.Sequence(list(steps))
+    inner.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return Tokenizer(inner)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def bytes_as_loaded(change):
+    """A tokenizer of merged bytes whose tokenizer.json was changed."""
+    content = json.loads(train_tokenizer("bpe", [TEXT, *HARD[:4]], 320, ["</s>"]).inner.to_str())
+    change(content)
+    return Tokenizer(Inner.from_str(json.dumps(content)))
+
+
+def digits_alone(content):
+    """As SmolLM2's."""
+    parts = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": parts}
+
+
+def words_unmerged(content):
+    """As Llama 3's, where a token that is a word needs no merges."""
+    content["model"] |= {"ignore_merges": True, "merges": content["model"]["merges"][:9]}
+
+
+SPECIALS = ["<pad>", "</s>", "[UNK]"]
+TOKENIZERS = {kind: lambda k=kind: train_tokenizer(k, [TEXT, *HARD[:4]], 320, SPECIALS) for kind in KINDS}
+TOKENIZERS |= {"pieces": pieces_and_bytes, "fused": lambda: no_bytes(pieces_and_bytes())}
+TOKENIZERS |= {
+    change.__name__: lambda c=change: bytes_as_loaded(c) for change in (digits_alone, words_unmerged)
+}
+
+
+def no_bytes(tokenizer):
+    content = json.loads(tokenizer.inner.to_str())
+    content["model"]["byte_fallback"] = False
+    return Tokenizer(Inner.from_str(json.dumps(content)))
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_tokenizers(kind, opened):
-    tokenizer = train_tokenizer(kind, [TEXT, *HARD[:4]], 320, ["<pad>", "</s>", "[UNK]"])
+    tokenizer = TOKENIZERS[kind]()
     texts = [*HARD, *prompts(20)]
     ids = [tokenizer.encode(text) for text in texts]
+    cut = [row[1::2] for row in ids]  # bytes that are no character
     script = """([saved, texts, ids]) => {
       const tokenizer = new regard.model.reader.constructor(saved);
       return [texts.map((text) => tokenizer.encode(text)), ids.map((row) => tokenizer.decode(row)),
         ids.map((row) => tokenizer.words(row))];
     }"""
     saved = json.loads(json.dumps(pack_tokenizer(tokenizer)))
-    encoded, decoded, words = opened.evaluate(script, [saved, texts, ids])
+    encoded, decoded, words = opened.evaluate(script, [saved, texts, [*ids, *cut]])
     assert encoded == ids
-    assert decoded == [tokenizer.decode(row) for row in ids]
-    assert words == [tokenizer.tokens(row) for row in ids]
+    assert decoded == [tokenizer.decode(row) for row in (*ids, *cut)]
+    assert words == [tokenizer.tokens(row) for row in (*ids, *cut)]
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "word"),
+    [
+        ("normalizer", {"type": "NFC"}, "normalizer is NFC"),
+        ("pre_tokenizer", {"type": "Whitespace"}, "pre_tokenizer is Whitespace"),
+        ("decoder", {"type": "BPEDecoder", "suffix": "</w>"}, "decoder is BPEDecoder"),
+    ],
+)
+def test_tokenizers_that_do_not_run_in_a_page(part, value, word):
+    with pytest.raises(UserError, match=word):
+        pack_tokenizer(bytes_as_loaded(lambda content: content.update({part: value})))
 
 
 @pytest.mark.parametrize("size", [(6, 6), (37, 23), (5, 3), (9, 40)])
@@ -307,23 +489,50 @@ def test_eight_bits_are_a_third_of_the_size(opened):
     assert (tensors["logits"].reshape(want.shape) - want).abs().max() < 1e-2 * want.abs().max()
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"),
-    [("tag", "tag"), ("span", "span"), ("embed", "embed"), ("hear", "hear"), ("electra", "fills"),
-     ("hard", "mask"), ("zoom", "image"), ("long-classes", "scores"), ("vit-larger", "positions")],
-)  # fmt: skip
+def test_every_family_runs_in_a_page_or_is_refused():
+    assert not set(TRACED) & REFUSED.keys()
+    assert KINDS_OF_MODELS.keys() == {*TRACED, *REFUSED}
+
+
+@pytest.mark.parametrize(("kind", "word"), REFUSED.items())
 def test_says_which_models_do_not_run_in_a_page(kind, word, tmp_path):
-    model, input = make(kind)
-    with pytest.raises(UserError, match=word):
-        save_model(model, tmp_path / "model.html", input)
+    model, given = make(kind)
+    with pytest.raises(UserError, match=word) as refused:
+        save_model(model, tmp_path / "model.html", given)
+    assert "INPUT" in str(refused.value)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("template", "word"),
+    [("{{ messages|length }}", "word for word"), ("{{ messages[0].content }}", "word for word"),
+     ("{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}", "same texts"),
+     ("{% for m in messages %}{{ m.content|e }}{% endfor %}", "same texts")],
+)  # fmt: skip
+def test_chat_templates_that_are_no_frame(template, word):
+    with pytest.raises(UserError, match=word):
+        model_content(*converser(template))
+
+
+def test_pairs_and_blanks_are_asked_for_apart(opened, added):
+    """A file of a model of both does what its first input needs, and says so of the other."""
+    for kind, text, what in (("blank", "the fox\tthe dog", "follows"), ("next", "the ___ fox", "tab")):
+        added(kind)
+        assert what in opened.evaluate(REFUSE, [kind, text])
+
+
 def test_too_many_weights(monkeypatch):
-    monkeypatch.setattr("regard.viewer.model_file.MAX_WEIGHTS", 100)
-    with pytest.raises(UserError, match="100"):
-        model_content(reader("write", "gpt"))
-    assert MAX_WEIGHTS >= 50_000_000
+    """A browser reads the data of a file as one text, of 2**29 - 24 characters at most."""
+    model = reader("write", "gpt")
+    monkeypatch.setattr("regard.viewer.model_file.MAX_BYTES", 18_000)
+    with pytest.raises(UserError, match="--dtype int8"):
+        model_content(model)
+    quantize_model(model.model, "int8")
+    assert model_content(model)
+    monkeypatch.setattr("regard.viewer.model_file.MAX_BYTES", 100)
+    with pytest.raises(UserError, match="smaller model"):
+        model_content(model)
+    assert 0.9 * 2**29 < MAX_BYTES * 4 / 3 < 2**29 - 10_000_000
 
 
 def test_the_page_itself(opened, added):
@@ -357,7 +566,7 @@ TALK = """async ([kind, turns]) => {
 }"""
 
 
-@pytest.mark.parametrize("kind", ["gpt", "transformer", "t5", "classes"])
+@pytest.mark.parametrize("kind", ["gpt", "transformer", "t5", "classes", "converse", "chatml"])
 def test_talks_token_by_token(kind, opened, added):
     model, _ = added(kind)
     turns = ["the fox", "jumps over", "the lazy\ndog"]

@@ -53,7 +53,8 @@ def test_what_does_a_head_do(visitor):
         "#evidence tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
     patterns = shown("gpt").manifest["attentions"]["masked"][-1]["patterns"]
-    for row, pattern in zip(rows, patterns.values(), strict=True):
+    here = [row for row in rows if row[1]]  # others are of built-in texts alone
+    for row, pattern in zip(here, patterns.values(), strict=True):
         assert number(row[1]) == pytest.approx(pattern["weights"][1], abs=1e-4)
     assert "of its attention" in by.it.text("#sentence")
 

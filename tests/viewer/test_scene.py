@@ -7,6 +7,7 @@ from helpers.browsing import WORDS, Session, axe_violations, close, number, show
 from helpers.looking import noise, reader, seer
 from helpers.serving import serve_session
 from helpers.slow import slow_after
+from regard.viewer.head_corpus import measure_heads
 
 KINDS = ["transformer", "vit", "gru", "gpt", "bert", "t5", "captioner"]
 SIZES = [(390, 844), (1440, 900), (2560, 1440)]
@@ -308,17 +309,22 @@ def test_pointing_at_a_token_lights_up_what_it_looks_at(tab):
 
 
 def test_heads_say_what_they_do_with_evidence(tab):
-    it = tab("gpt")
+    """On this input, and beside it on built-in texts."""
     attention, head, _ = opening("gpt")
+    there = measure_heads(shown("gpt").model)["attentions"][attention["name"]]["patterns"]
+    it = tab("gpt", "#depth=head")
+    it.wait("#evidence summary", "on 20 built-in texts")
     it.page.click("#evidence summary")
-    it.page.wait_for_selector("#evidence table")
+    it.page.wait_for_selector("#evidence th:nth-child(7)")
     rows = it.page.eval_on_selector_all(
         "#evidence tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
-    assert len(rows) == len(attention["patterns"])
-    for row, pattern in zip(rows, attention["patterns"].values(), strict=True):
-        assert number(row[1]) == pytest.approx(pattern["weights"][head], abs=1e-4)
-        assert int(row[3]) == pattern["rows"]
+    assert len(rows) == len(attention["patterns"] | there)
+    cells = [*(row[1:4] for row in rows if row[1]), *(row[4:] for row in rows if row[4])]
+    for row, pattern in zip(cells, [*attention["patterns"].values(), *there.values()], strict=True):
+        assert number(row[0]) == pytest.approx(pattern["weights"][head], abs=1e-4)
+        assert number(row[1]) == pytest.approx(pattern["chance"], abs=1e-4)
+        assert int(row[2]) == pattern["rows"]
 
 
 def test_a_model_without_attention_flows_through_time(tab):

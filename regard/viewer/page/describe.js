@@ -33,6 +33,9 @@ export function roleWords(role) {
   return back ? ["positional head", `goes to the token ${back} places before`] : ROLES[role] ?? null;
 }
 
+/** @param {string} word */
+export const articleFor = (word) => (/^[aeiou]/.test(word) ? "an" : "a");
+
 /** @param {string | undefined} token */
 export const quote = (token) => `“${label(token ?? "", 24)}”`;
 
@@ -104,8 +107,8 @@ export function describeRole({ attention, head }) {
   if (!attention) return "";
   if (!role || !words) return describeMixed(attention, head);
   const { weights, chance } = attention.patterns[role];
-  const article = /^[aeiou]/.test(words[0]) ? "an" : "a";
-  return `It is ${article} ${words[0]}: ${formatWeight(weights[head])} of its attention ${words[1]} (${
+  const named = `${articleFor(words[0])} ${words[0]}`;
+  return `It is ${named}: ${formatWeight(weights[head])} of its attention ${words[1]} (${
     formatWeight(chance)} if spread evenly).`;
 }
 
@@ -141,14 +144,16 @@ export function describeChoice(scene, { opening, attentions }) {
 
 /**
  * All patterns of a head: how much of its weight goes there, and by chance.
- * @type {(scene: Scene) => TableData}
+ * @type {(patterns: Record<string, HeadPattern>, head: number) => TableData}
  */
-export function roleTable({ attention, head }) {
-  const rows = Object.entries(attention?.patterns ?? {}).map(([name, { weights, chance, rows: count }]) => {
+export function roleTable(patterns, head) {
+  const rows = Object.entries(patterns).map(([name, { weights, chance, rows: count }]) => {
     const words = roleWords(name);
-    return [words?.[0] ?? name, weights[head].toFixed(4), chance.toFixed(4), count];
+    const back = name.split(" ")[1];
+    return [words && back ? `${words[0]}, ${back} back` : words?.[0] ?? name, weights[head].toFixed(4),
+      chance.toFixed(4), count];
   });
-  return { head: ["pattern", "mean weight", "if spread evenly", "tokens that could"], rows };
+  return { head: ["pattern", "on this input", "if spread evenly", "tokens that could"], rows };
 }
 
 /** @param {number[]} shape */

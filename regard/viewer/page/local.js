@@ -83,7 +83,8 @@ export class Local {
     const { task, reader } = this.model;
     const { input = this.template.input ?? "", ids } = request;
     const reading = ids?.length ? readTokens(this.model, ids, request.written) : await this.#read(request);
-    const text = task.reads === "image" ? null : ids?.length ? reader.decode(ids) : input;
+    const text = task.reads === "image" ? null : ids?.length
+      ? reader.decode(reading.ids.text ?? reading.ids.source) : input;
     const made = { ...await trace(this.model, reading), reading, input: text, exact: Boolean(ids?.length) };
     return [this.#keep(made, key), made];
   }
@@ -182,6 +183,7 @@ export class Local {
    */
   async get(what, query = {}) {
     if (what === "models") return [];
+    if (what === "heads") return this.file.heads;
     if (what === "versus") return this.#versus(this.#made(), query);
     throw new Error(ELSEWHERE);
   }

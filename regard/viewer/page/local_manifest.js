@@ -65,7 +65,7 @@ function describeBox(run, box) {
  * @type {(model: Model, made: Made) => string | null} */
 function answerOf({ task, writer }, { run, written }) {
   if (written) return writer.decode(last(written) === task.end ? written.slice(0, -1) : written);
-  if (!task.labels || !run.program.byName.has("probabilities")) return null;
+  if (!task.labels || run.program.byName.get("probabilities")?.dims !== 1) return null;
   const p = run.row("probabilities", 0);
   return `${task.labels[argmax(p)]} ${Math.round(100 * p[argmax(p)])}%`;
 }

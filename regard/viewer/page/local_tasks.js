@@ -1,9 +1,11 @@
 /* What a saved model reads of an input, and how its answer is written: greedily, token by token. */
 
 import { Run } from "./local_run.js";
+import { readWindows, splitWords } from "./local_words.js";
 
 const BLANK = /_{2,}|\[MASK\]|<extra_id_\d+>/;
 const BEST = 5; // words that are shown for a blank
+const DIGITS = 6; // of a vector
 const BUSY = 30; // milliseconds, then the page may draw
 
 /** @typedef {import("./local_run.js").Program} Program */
@@ -69,7 +71,15 @@ const SOURCES = {
  * @type {(task: SavedTask, ids: number[]) => Reading} */
 function readIds({ context }, ids) {
   const text = fitContext(ids, context);
-  return { ids: { text }, unread: ids.length - text.length };
+  return { ids: { text }, unread: ids.length - text.length, all: ids };
+}
+
+/** Questions and answers in turn as a chat template writes them, up to where the next answer begins.
+ * @type {(model: Model, template: SavedTemplate, turns: string[]) => Reading} */
+function readTurns({ task, reader }, { begin, answer: toAnswer, next, end, trims }, turns) {
+  const texts = turns.map((turn, i) => `${i === 0 ? begin : i % 2 ? toAnswer : next}${
+    trims[i % 2] ? turn.trim() : turn}`);
+  return readIds(task, reader.encodeSpelling(texts.join("") + end));
 }
 
 /**
@@ -88,8 +98,30 @@ const TEXTS = {
     const ids = [...(task.first ?? []), ...reader.encode(text)];
     return readIds(task, ids.length ? ids : task.blank ?? [0]);
   },
+  tag(model, text) {
+    return { ids: { text: readWindows(model, splitWords(text))[0].ids } };
+  },
+  embed({ task, reader }, text) {
+    const [first, end] = [task.first ?? [], task.end === null ? [] : [task.end ?? 0]];
+    const all = reader.encode(text);
+    const ids = all.slice(0, Math.max(1, (task.room ?? task.context) - first.length - end.length));
+    return { ids: { text: [...first, ...ids, ...end] }, unread: all.length - ids.length };
+  },
+  next({ task, reader }, text) {
+    const both = text.split("\t");
+    if (both.length !== 2) {
+      throw new Error("this file says whether a text follows another; give two, with a tab between");
+    }
+    const [one, other] = both.map((part) => [...reader.encode(part.trim()), task.end ?? 0]);
+    const ids = [...(task.first ?? []), ...one, ...other];
+    checkLength(ids.length, task);
+    return { ids: { text: ids }, second: ids.length - other.length };
+  },
   fill({ task, reader }, text) {
     const [first] = task.first ?? [0];
+    if (text.includes("\t") && !BLANK.test(text)) {
+      throw new Error("this file fills blanks; save it with two texts to ask whether one follows the other");
+    }
     const end = task.end ?? 0;
     const inside = encodeBlanks(reader, text, () => task.mask ?? 0, true);
     if (!BLANK.test(text)) {
@@ -219,8 +251,8 @@ export async function* talk(model, turns, signal, remembers) {
     yield { text: (await answer(model, input)).output };
     return;
   }
-  const reading = readInput(model, input);
-  yield task.writes ? { source: reading.ids.source } : { ids: reading.ids.text };
+  const reading = task.template ? readTurns(model, task.template, turns) : readInput(model, input);
+  yield task.writes ? { source: reading.ids.source } : { ids: reading.all ?? reading.ids.text };
   const ids = [];
   let said = "";
   for await (const id of writeTokens(model, reading)) {
@@ -282,20 +314,41 @@ function fillBlanks({ task, reader }, run) {
   }).join("; ");
 }
 
+/** Each word with its tag.
+ * @type {(model: Model, text: string) => string} */
+function tagWords(model, text) {
+  const words = splitWords(text);
+  const tags = readWindows(model, words).flatMap(({ ids, begins }) => {
+    const run = new Run(model.program, { ids: { text: ids } });
+    run.advance();
+    return begins.map((t) => model.task.labels?.[argmax(run.row("logits", t))]);
+  });
+  return words.map((word, i) => `${word}/${tags[i]}`).join(" ");
+}
+
+/** A vector as JSON, perhaps of length 1.
+ * @type {(task: SavedTask, vector: Float32Array) => string} */
+function writeVector({ normalize }, vector) {
+  const length = normalize ? Math.hypot(...vector) : 1;
+  return `[${Array.from(vector, (x) => Number((x / length).toFixed(DIGITS))).join(", ")}]`;
+}
+
 /**
  * The model's answer.
  * @type {(model: Model, input: string | Tensor) => Promise<{ output: string, ids: number[] }>}
  */
 export async function answer(model, input) {
   const { task, program, writer } = model;
-  const reading = readInput(model, input);
+  const reading = task.template ? readTurns(model, task.template, [String(input)]) : readInput(model, input);
   if (task.generates) {
     const ids = await write(model, reading);
     const output = task.reads === "restore" ? fillIn(model, reading.ids.source, ids) : writer.decode(ids);
     return { output, ids };
   }
+  if (task.reads === "tag") return { output: tagWords(model, String(input)), ids: [] };
   const run = new Run(program, reading);
   run.advance();
+  if (task.reads === "embed") return { output: writeVector(task, run.row("vector", 0)), ids: [] };
   if (task.reads === "fill") return { output: fillBlanks(model, run), ids: [] };
   const logits = run.row("logits", 0);
   const best = argmax(logits);

@@ -29,6 +29,11 @@ function normalizeBert(text) {
   return lowerCase(spaced.normalize("NFD").replace(/\p{Mn}/gu, ""));
 }
 
+/** @param {string} text */
+function splitGpt2(text) {
+  return (text.match(GPT2) ?? []).map(toSymbols);
+}
+
 /** @type {Record<string, (text: string, pattern: string) => string[]>} */
 const SPLITS = {
   all: (text) => (text ? [text] : []),
@@ -36,11 +41,15 @@ const SPLITS = {
   signs: (text, pattern) => text.match(new RegExp(pattern, "gu")) ?? [],
   bert: (text) => text.match(/[!-/:-@[-`{-~\p{P}]|[^\p{White_Space}!-/:-@[-`{-~\p{P}]+/gu) ?? [],
   bytes: (text) => (text ? [toSymbols(text)] : []),
-  gpt2: (text) => (text.match(GPT2) ?? []).map(toSymbols),
+  gpt2: splitGpt2,
+  digits: (text) => text.split(/(\p{N})/u).flatMap(splitGpt2), // each by itself
 };
 
 /** @type {Record<string, (text: string) => string>} */
-const NORMALIZERS = { none: (text) => text, lower: lowerCase, bert: normalizeBert };
+const NORMALIZERS = {
+  none: (text) => text, lower: lowerCase, bert: normalizeBert,
+  spaces: (text) => (text ? `▁${text.replaceAll(" ", "▁")}` : ""),
+};
 
 /** Pairs are merged in the order of the merges, the first of several equal ones first.
  * @type {(word: string, ranks: Map<string, number>) => string[]} */
@@ -103,8 +112,25 @@ function spell(token, i) {
   return CLEANED.reduce((result, [from, to]) => result.replaceAll(from, to), text);
 }
 
+/** The name of a byte's token.
+ * @param {number} byte */
+const byteToken = (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
+
+/** Tokens of bytes as characters, if they are some; each as an unknown one, if not.
+ * @param {string} tokens */
+function decodeBytes(tokens) {
+  const bytes = Uint8Array.from(tokens.match(/[0-9A-F]{2}(?=>)/g) ?? [], (byte) => parseInt(byte, 16));
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    return "\ufffd".repeat(bytes.length);
+  }
+}
+
 /** @type {Record<string, (tokens: string[]) => string>} */
 const JOINS = {
+  fallback: (tokens) => tokens.join("").replaceAll("▁", " ").replace(/(?:<0x[0-9A-F]{2}>)+/g, decodeBytes)
+    .replace(/^ /, ""),
   spaces: (tokens) => tokens.join(" "),
   plain: (tokens) => tokens.join(""),
   pieces: (tokens) => tokens.map(spell).join(""),
@@ -132,13 +158,35 @@ export class Tokenizer {
     return SPLITS[split](NORMALIZERS[normalizer](text), pattern).flatMap((word) => this.#encodeWord(word));
   }
 
+  /** A text in which a special token's spelling is the token.
+   * @param {string} text */
+  encodeSpelling(text) {
+    const spellings = this.saved.specials.map((id) => this.saved.tokens[id] ?? "").filter(Boolean)
+      .sort((a, b) => b.length - a.length)
+      .map((token) => token.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"));
+    const parts = spellings.length ? text.split(new RegExp(`(${spellings.join("|")})`)) : [text];
+    return parts.flatMap((part, i) => (i % 2 ? [this.ids.get(part) ?? 0] : this.encode(part)));
+  }
+
   /** @type {(word: string) => number[]} */
   #encodeWord(word) {
-    const { model, unknown } = this.saved;
+    const { model, unknown, whole, bytes, fuse } = this.saved;
+    if (whole && this.ids.has(word)) return [/** @type {number} */ (this.ids.get(word))];
     const pieces = model === "merges" ? mergePairs(word, this.ranks)
       : model === "pieces" ? longestPieces(word, this.ids) ?? [""]
         : model === "scores" ? likeliestPieces(word, this.scores, this.longest) : [word];
-    return pieces.map((piece) => this.ids.get(piece) ?? unknown).filter((id) => id !== null);
+    const known = bytes ? pieces.flatMap((piece) => this.#spellBytes(piece)) : pieces;
+    const ids = known.map((piece) => this.ids.get(piece) ?? unknown);
+    return ids.flatMap((id, i) =>
+      (id === null || (fuse && id === unknown && i && ids[i - 1] === unknown) ? [] : [id]));
+  }
+
+  /** A piece that is no token as tokens of its bytes, if there are such.
+   * @param {string} piece */
+  #spellBytes(piece) {
+    if (this.ids.has(piece)) return [piece];
+    const tokens = Array.from(new TextEncoder().encode(piece), byteToken);
+    return tokens.every((token) => this.ids.has(token)) ? tokens : [piece];
   }
 
   /** @param {number[]} ids */

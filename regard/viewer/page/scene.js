@@ -2,8 +2,9 @@
 
 import { dropDown, h, tableTwin } from "./dom.js";
 import {
-  describeAnswer, describeChoice, describeLook, describeRole, headName, nameToken, roleTable,
+  describeAnswer, describeChoice, describeLook, describeRole, headName, nameToken,
 } from "./describe.js";
+import { evidence } from "./evidence.js";
 import { completeState, readScene } from "./scene_data.js";
 import { drawModel } from "./scene_model.js";
 import { zoomByWheel } from "./scene_wheel.js";
@@ -107,7 +108,7 @@ export async function drawScene(root, app, beside) {
     : tableTwin("The parts of this model", () => partTable(scene));
   root.append(h("h2", { class: "unseen" }, `Look: ${headName(scene)}`),
     above(questionMenu(app, scene), tourButton(app)), ...picture,
-    h("div", { class: "below" }, evidence(scene), table));
+    h("div", { class: "below" }, evidence(app, scene, name === "head"), table));
 }
 
 /**
@@ -230,16 +231,6 @@ const questionMenu = (app, scene) => dropDown("questions", "Questions", async ()
   const { listQuestions } = await import("./questions.js");
   return h("div", { role: "group", "aria-label": "Questions" }, listQuestions(app, scene));
 });
-
-/** What the name of a head rests on. @type {(scene: Scene) => HTMLElement | null} */
-function evidence(scene) {
-  if (!Object.keys(scene.attention?.patterns ?? {}).length) return null;
-  const title = `${headName(scene)}: how much of its attention goes where`;
-  const details = tableTwin(title, () => roleTable(scene));
-  details.id = "evidence";
-  details.querySelector("summary")?.replaceChildren("What this head does, in figures");
-  return details;
-}
 
 /** @type {(scene: Scene) => TableData} */
 function weightTable({ keys, queries, weightsOf, token }) {

@@ -98,6 +98,15 @@ interface HeadPattern {
   rows: number;
 }
 
+/** The patterns of an attention, and the one that each head is named after. */
+interface HeadPatterns {
+  patterns: Record<string, HeadPattern>;
+  roles: (string | null)[];
+}
+
+/** What heads do on built-in texts and on random tokens that come twice; or why nothing is known. */
+type HeadCorpus = { texts: number; repeats: number; attentions: Record<string, HeadPatterns> } | { reason: string };
+
 type AttentionPart = "self" | "masked" | "encoder" | "decoder" | "cross";
 
 interface AttentionInfo {
@@ -416,12 +425,25 @@ interface SavedTokenizer {
   words: Record<number, string>;
   merges: string[];
   scores: number[];
+  /** A word that is a token is not merged; what is no token becomes its bytes; several unknown ones, one. */
+  whole: boolean;
+  bytes: boolean;
+  fuse: boolean;
   specials: number[];
   unknown: number | null;
 }
 
+/** What a chat template puts around questions and answers in turn, and whether it trims them. */
+interface SavedTemplate {
+  begin: string;
+  answer: string;
+  next: string;
+  end: string;
+  trims: [questions: boolean, answers: boolean];
+}
+
 interface SavedTask {
-  reads: "write" | "fill" | "classify" | "translate" | "chat" | "restore" | "image";
+  reads: "write" | "fill" | "next" | "classify" | "tag" | "embed" | "translate" | "chat" | "restore" | "image";
   /** It writes a target to a source; it generates tokens. */
   writes: boolean;
   generates: boolean;
@@ -436,6 +458,14 @@ interface SavedTask {
   mask?: number;
   sentinels?: number[];
   separator?: number | null;
+  /** Around each part of a text whose words are tagged, how many tokens fit, and what stands for nothing. */
+  before?: number[];
+  after?: number[];
+  room?: number;
+  unknown?: number;
+  template?: SavedTemplate;
+  /** Vectors have length 1. */
+  normalize?: boolean;
   turns?: number;
   longest?: number | null;
   labels?: string[] | null;
@@ -452,6 +482,7 @@ interface SavedModel {
   task: SavedTask;
   patchable: string[];
   pixels: SavedTensor | null;
+  heads: HeadCorpus;
 }
 
 /** What a model reads: ids of its sides, where the second text begins, the pixels of an image. */
@@ -460,8 +491,9 @@ interface Reading {
   counts?: Record<string, number>;
   second?: number;
   pixels?: Tensor;
-  /** Tokens of the input that don't fit the context. */
+  /** Tokens of the input that don't fit the context, and all of them. */
   unread?: number;
+  all?: number[];
 }
 
 /** What a page of one file holds. */
