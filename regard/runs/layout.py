@@ -14,6 +14,7 @@ from regard.files.untrusted import parse_json
 
 WEIGHTS = "model.safetensors"
 BASE = "base.json"  # of a run that keeps an adapter: the model that it is for
+ORIGINS = "origins.json"  # the models that a run begins with or learns from, with their SHA-256
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 TARGET_TOKENIZER = "target_tokenizer.json"  # where what is written has a vocabulary of its own

@@ -29,6 +29,7 @@ from regard.tasks import TASKS, Task
 from regard.training import distributed
 from regard.training.config import TrainConfig
 from regard.training.objective import Objective
+from regard.training.origins import check_origins
 
 AT_ONCE = 2048  # sources that are answered between two writes, at most
 FIRST, PART_SECONDS = 64, 5.0  # where the time is limited: at first, and then for as long
@@ -49,10 +50,13 @@ def check_teachable(task: type[Task], name: str) -> None:
         raise UserError(f"--teacher: {name} can't learn from another model; these can: {names}")
 
 
-def learn_probabilities(objective: Objective, paths: Sequence[str], task: Task, device: torch.device) -> None:
+def learn_probabilities(
+    objective: Objective, folder: Path, paths: Sequence[str], task: Task, device: torch.device
+) -> None:
     """Make the teachers' probabilities what is learned, from now on."""
     if "labels" in vars(task.config) and not task.config.labels:
         raise UserError("--teacher: a score has no probabilities to learn; classes have")
+    check_origins(folder, "teacher", paths)
     for path, teacher in zip(paths, load_teachers(paths, task.config.name, device), strict=True):
         for (what, theirs), ours in zip(facts(teacher.task).items(), facts(task).values(), strict=True):
             if theirs != ours:
@@ -84,6 +88,7 @@ def learn_answers(
     limit = math.inf if minutes is None else TEACHERS_SHARE * 60 * minutes
     answers = read_answers(folder, len(sources))
     if distributed.all_max(len(answers) < len(sources) and read_seconds(folder) < limit)[0]:
+        check_origins(folder, "teacher", paths)
         models = load_teachers(paths, task.config.name, device)
         teacher = models[0] if len(models) == 1 else ensemble(models)
         missing = [row for row in range(len(sources)) if row not in answers]

@@ -1,6 +1,7 @@
 """Teachers' answers are a student's targets: written once, gone on with, and learned."""
 
 import json
+import shutil
 import tomllib
 
 import pytest
@@ -196,6 +197,11 @@ def test_a_student_comes_to_predict_what_its_teachers_do(case, tmp_path):
     del settings["teacher"]
     tiny(data, tmp_path / "again", **settings, resume=True)
     same(tmp_path / "out", tmp_path / "again")
+    shutil.copy(tmp_path / "t2" / "model.safetensors", tmp_path / "t1")
+    user_error(
+        lambda: tiny(data, tmp_path / "again", **settings | {"steps": 14}, resume=True),
+        *(tmp_path / "t1", "model.safetensors"),
+    )
     losses = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
     assert all(loss > 0 for loss in losses)
     assert sum(losses[-3:]) < sum(losses[:3])
