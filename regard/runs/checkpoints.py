@@ -213,12 +213,17 @@ def count_parts(path: Path) -> int:
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged checkpoint, so that its step can be saved again; return its new path."""
+    os.rename(path, aside := name_aside(path))
+    atomic.flush(path.parent)
+    return aside
+
+
+def name_aside(path: Path) -> Path:
+    """A free name for what is damaged of a file or folder."""
     aside, n = path.with_name(f"{path.name}.damaged"), 1
     while not atomic.is_missing(aside):
         n += 1
         aside = path.with_name(f"{path.name}.damaged-{n}")
-    os.rename(path, aside)
-    atomic.flush(path.parent)
     return aside
 
 

@@ -364,9 +364,8 @@ def start(
         learn_probabilities(trainer.objective, job.folder, job.teachers, task, device)
     if job.resumes:
         trainer.restore()
-        if distributed.RANK == 0:  # what may differ holds from now on
-            comments = recipe.read_comments(job.folder / RECIPE)
-            atomic.write_text(job.folder / RECIPE, recipe.to_toml(resolved, comments))
+        text = recipe.to_toml(resolved, recipe.read_comments(job.folder / RECIPE))
+        trainer.changes.append(lambda: atomic.write_text(job.folder / RECIPE, text))  # for what may differ
     return trainer
 
 
