@@ -23,7 +23,7 @@ from regard.errors import UserError, os_reason
 from regard.files import atomic
 from regard.files.tensors import Tensors
 from regard.files.untrusted import parse_json, read_json
-from regard.runs.layout import STATE, STEP
+from regard.runs.layout import STATE, STEP, published
 from regard.runs.parts import PART, Parts, Spans, part_names, write_part
 
 FORMAT = 2  # of state.json: 2 in several parts, 1 in one; 0 is that of checkpoints without it
@@ -63,11 +63,14 @@ def begin(folder: Path, step: int, replace: bool = False) -> Path:
 def write_parts(
     partial: Path, model: Tensors, optimizer: Tensors, spans: Spans, part: int, count: int
 ) -> dict[str, str]:
-    """Write one of `count` parts of a checkpoint; return the SHA-256 of its files."""
-    digests = {}
+    """Write one of `count` parts of a checkpoint; return the SHA-256 of its files.
+
+    They are as private as the run's weights.
+    """
+    digests, like = {}, published(partial.parents[1])
     for kind, tensors in ((MODEL, model), (OPTIMIZER, optimizer)):
         name = part_names(kind.removesuffix(".safetensors"), count)[part]
-        write_part(partial / name, tensors, {key: spans[key] for key in tensors if key in spans})
+        write_part(partial / name, tensors, {key: spans[key] for key in tensors if key in spans}, like)
         digests[name] = file_sha256(partial / name)
     return digests
 

@@ -39,7 +39,7 @@ class Log:
         self.tracker, notices = open_tracker(self.tracker_name, self.path.parent, self.step), []
         if self.damaged:
             aside = name_aside(self.path)
-            with atomic.atomic_file(aside) as partial:
+            with atomic.atomic_file(aside, like=self.path) as partial:
                 partial.write_bytes(b"".join(self.damaged))
             lines = "a line is" if len(self.damaged) == 1 else f"{len(self.damaged)} lines are"
             notices.append(f"{self.path}: {lines} damaged; moved to {aside}")
