@@ -192,7 +192,7 @@ class Worker(Process):
             try:
                 if self.child_conn.poll(PARENT_DEAD):
                     self.child_conn.recv()
-                    loop = self._server and self._server.loop
+                    loop = None if self._server is None else self._server.loop
                     if loop is None:
                         self.child_conn.send(False)
                     else:
