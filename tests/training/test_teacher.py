@@ -119,7 +119,11 @@ def test_interrupted_while_the_teachers_answer(taught, tmp_path, monkeypatch):
     monkeypatch.setattr(model, "answers", answers)
     with pytest.raises(KeyboardInterrupt):
         tiny(data, out, **settings, teacher=teachers)
-    assert len(read_answers(out, 100)) == 14
+    sources = watch(monkeypatch)
+    tiny(data, tmp_path / "plain", **settings)
+    sources = sources[0].train.sources
+    assert len(read_answers(out, sources)) == 14
+    assert len(read_answers(out, [f"{source}!" for source in sources])) == 0  # other data, by now
     file = out / "answers-0.jsonl"
     file.write_text(file.read_text() + '{"row": 20, "ans')  # a line that was not finished
     total = len(load_sources(folder))
@@ -142,7 +146,7 @@ def test_processes_share_the_sources(taught, tmp_path, monkeypatch):
         monkeypatch.setattr(distillation.distributed, "WORLD", 3)
         answer_sources(tmp_path, model, sources, range(11))
     assert len(list(tmp_path.glob("answers-*.jsonl"))) == 3
-    together = read_answers(tmp_path, 11)
+    together = read_answers(tmp_path, sources)
     assert [together[row] for row in range(11)] == model.ask(sources)
 
 
