@@ -19,6 +19,7 @@ from helpers.hostile import ODD_VALUES, mutate, mutate_json
 from regard import cli
 from regard.files import atomic
 from regard.runs import checkpoints
+from regard.runs.layout import parse_row, parse_rows
 from regard.training.trainer import Trainer
 from torture import commands, forks
 from torture.commands import DATA, OUT, check_same_run, tree
@@ -233,13 +234,14 @@ def attack(context: Context, number: int) -> Outcome:
             done.append(rng.choice(CHANGES)(rng, out))
         except (OSError, ValueError, IndexError):  # an earlier change is in the way
             continue
-    before = contents(folder)
+    before, logged = contents(folder), log_lines(out)
     ended = commands.regard(*commands.train_words(folder, STEPS, resume=True), seconds=30)
     try:
         if complaint := ended.complaint(0):
             raise AssertionError(complaint)
         check_nothing_lost(context.place, before, contents(folder), failed=ended.status == 2)
         if ended.status == 0:
+            check_log(logged, log_lines(out))
             check_end(context.place / "whole", out, done)
     except AssertionError as e:
         return Outcome("fault", f"{', '.join(done)}: {' '.join(str(e).split())[:800]}")
@@ -255,11 +257,9 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def check_nothing_lost(place: Path, before: dict[str, str], after: dict[str, str], failed: bool) -> None:
-    """A refusal, at once or on the way, changes no checkpoint; a run keeps all but old ones."""
+    """A refusal changes nothing; a run keeps all but old checkpoints and what it writes anew."""
     if failed:
-        changed = {name for name, _ in after.items() ^ before.items()} - {
-            f"{OUT}/{name}" for name in REWRITTEN
-        }
+        changed = {name for name, _ in after.items() ^ before.items()} - {f"{OUT}/.regard.lock"}
         assert not changed, f"refused, but changed: {sorted(changed)}"
         return
     replaceable = Counter(tree(place / "killed").values())  # the run's own files, unchanged
@@ -271,6 +271,21 @@ def check_nothing_lost(place: Path, before: dict[str, str], after: dict[str, str
         if OLD.search(str(path)):  # however damaged it is
             continue
         assert left[text] or replaceable[text], f"{name} is gone"
+
+
+def log_lines(out: Path) -> list[bytes]:
+    """The lines of the log, and the damaged ones that were moved aside."""
+    files = [path for path in out.glob("log.jsonl*") if path.is_file()]
+    lines = [line for path in files for line in path.read_bytes().splitlines(keepends=True)]
+    return [line for line in lines if line.endswith(b"\n") and line.strip()]
+
+
+def check_log(before: list[bytes], after: list[bytes]) -> None:
+    """Damaged lines are still there, and for each row one of its step: rows may be trained again."""
+    damaged = [line for line in before if parse_row(line) is None]
+    assert not Counter(damaged) - Counter(after), "damaged lines of the log are gone"
+    steps = {row["step"] for row in parse_rows(before) if 0 <= row["step"] <= STEPS}
+    assert steps <= {row["step"] for row in parse_rows(after)}, "rows of the log are gone"
 
 
 def check_end(reference: Path, out: Path, done: list[str]) -> None:

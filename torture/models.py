@@ -9,29 +9,42 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from helpers.hostile import KINDS, copy_folder, limit_memory, make_good, mutate, status, use_model
+from helpers.hostile import (
+    KINDS,
+    MORE,
+    copy_folder,
+    limit_memory,
+    make_good,
+    make_more,
+    mutate,
+    status,
+    use_model,
+)
 from regard.errors import UserError
 from torture.outcome import Context, Outcome, Suite
 
 SUITE = Suite(count=100_000, short=20, seconds=60, batch=500)
-LEFT_OUT = ("log.jsonl", "recipe.toml")  # not read to use a model
+# Not read to use a model
+LEFT_OUT = ("log.jsonl", "recipe.toml", "origins.json", "fingerprints.json", "map.svg", "vectors.txt")
+ALL = (*KINDS, *MORE)
 
 
 def prepare(place: Path) -> dict[str, Any]:
     (place / "good").mkdir()
     make_good(place / "good")
+    make_more(place / "good")
     return {}
 
 
 def attack(context: Context, number: int) -> Outcome:
     rng, good = random.Random(f"{context.seed} {number}"), context.place / "good"
-    kind = rng.choice(KINDS)
+    kind = rng.choice(ALL)
     work = context.place / f"work-{os.getpid()}"
     folder = work / kind
     if not work.exists():  # the first attack of this process: what is loaded once takes memory once
         work.mkdir()
         warnings.simplefilter("error")
-        for each in KINDS:
+        for each in ALL:
             use_model(copy_folder(good, each, work / each))
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in LEFT_OUT)
     path = rng.choice(paths)

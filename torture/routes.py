@@ -8,11 +8,14 @@ import base64
 import json
 import random
 import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from helpers.hostile import ODD_VALUES, mutate
+from helpers.page_routes import page_routes
 from regard.serve.openapi import openapi_document
 from torture.outcome import Context, Outcome, Suite
 from torture.server import Server, make_models, post, request, send_raw
@@ -20,26 +23,14 @@ from torture.server import Server, make_models, post, request, send_raw
 REQUESTS = 50  # of one attack
 SUITE = Suite(count=0, short=3, seconds=300, batch=60, alone=True, limits={"stall ms": 100.0})
 TOKENS = 7
-# The page's routes: a method, and names of a query or a body.
-PAGE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "/": ("GET", ()),
-    "/page/{name}": ("GET", ()),
-    "/api/trace": ("POST", ("input", "answer", "layers", "picture", "checkpoint", "model")),
-    "/api/tensor": ("GET", ("trace", "name", "head", "rows", "columns", "most", "as")),
-    "/api/words": ("GET", ("ids",)),
-    "/api/tree": ("GET", ("trace", "beams")),
-    "/api/lens": ("GET", ("trace", "row")),
-    "/api/models": ("GET", ()),
-    "/api/space": ("GET", ("trace", "name")),
-    "/api/near": ("GET", ("trace", "name", "row", "text", "distance")),
-    "/api/change": ("POST", ("trace", "row", "changes")),
-    "/api/effects": ("GET", ("trace",)),
-    "/api/versus": ("GET", ("trace", "other", "row", "other_row")),
-    "/api/log": ("GET", ()),
-    "/api/page": ("GET", ("trace",)),
-    "/nowhere": ("GET", ()),
-}
+LARGEST = 0.02  # share of requests that are as large as they may be, or larger, of which several come at once
+AT_ONCE = 4
+MOST_ITEMS = 400_000  # of such a request
 API = openapi_document(TOKENS, False)["paths"]
+# The page's routes: a method, and names of a query or a body. /api/ask is that of the API, and
+# /api/training is there while a model is trained.
+PAGE = {path: about for path, about in page_routes().items() if path not in (*API, "/api/training")}
+PAGE["/nowhere"] = ("GET", ())
 OPERATIONS = [*API, *PAGE, "raw"]
 TEXTS = (
     "",
@@ -92,12 +83,16 @@ def attack(context: Context, number: int) -> Outcome:
     server.reset_stalls()
     counts: dict[str, int] = {}
     for _ in range(REQUESTS):
-        status, response = send_one(rng, server.port, path)
-        kind = f"{status // 100}xx" if status else "closed"
-        counts[kind] = counts.get(kind, 0) + 1
-        if problem := complaint(path, status, response, server):
-            SERVERS.clear()
-            return Outcome("fault", f"{path}: {problem}"[:1500], counts=counts)
+        if is_largest := rng.random() < LARGEST:
+            results = send_largest(rng, server.port, path)
+        else:
+            results = [send_one(rng, server.port, path)]
+        for status, response in results:
+            kind = "large" if is_largest else f"{status // 100}xx" if status else "closed"
+            counts[kind] = counts.get(kind, 0) + 1
+            if problem := complaint(path, status, response, server):
+                SERVERS.clear()
+                return Outcome("fault", f"{path}: {problem}"[:1500], counts=counts)
     if (now := answer(server)) != SERVERS["answer"]:
         return Outcome("fault", f"{path}: afterwards the server answers {now}", counts=counts)
     return Outcome("answered", peaks=server.peaks(), counts=counts)
@@ -135,6 +130,66 @@ def send_one(rng: random.Random, port: int, path: str) -> tuple[int, tuple[Any, 
     return status, ((method, target[:300], (body or b"")[:300]), data)
 
 
+def send_largest(rng: random.Random, port: int, path: str) -> list[tuple[int, tuple[Any, bytes]]]:
+    """Send the same large request several times at once, if the route takes a body."""
+    if path in PAGE:
+        method, names = PAGE[path]
+        body: Any = {name: rng.choice(LARGE_VALUES)() if rng.random() < 0.5 else 1 for name in names}
+    else:
+        schema = request_schema(API[path]) if path in API else None
+        method, body = "GET" if schema is None else "POST", schema and fill_largest(rng, schema, [MOST_ITEMS])
+    if method == "GET":
+        return [send_one(rng, port, path)]
+    data, sent = json.dumps(body).encode(), ("POST", path, f"{len(json.dumps(body)):,} bytes")
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        headers = {"Content-Type": "application/json"}
+        replies = [threads.submit(request, port, "POST", path, data, headers, 120.0) for _ in range(AT_ONCE)]
+        return [(status, (sent, reply)) for status, reply in (one.result() for one in replies)]
+
+
+LARGE_VALUES: tuple[Callable[[], Any], ...] = (
+    lambda: "é" * 99_999,
+    lambda: [1] * 99_999,
+    lambda: ["é" * 99_999] * 40,
+    lambda: [{}] * 99_999,
+    lambda: {f"{n:x}": n for n in range(99_999)},
+    lambda: "\n" * 4_000_000,
+    lambda: [[[]] * 9_999] * 9,
+)
+
+
+def fill_largest(rng: random.Random, schema: Any, left: list[int], name: str = "") -> Any:
+    """A value of the largest size that fits a schema, in all of a request up to so many items."""
+    if name == "model":
+        return rng.choice(("tiny", "embed", "see"))
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return fill_largest(rng, rng.choice(options), left)
+    kind = schema.get("type", "null")
+    if "enum" in schema or kind not in ("object", "array", "string"):
+        return fill(rng, schema, 0.0)
+    if kind == "string":
+        size = min(schema.get("maxLength", 100), 100_000, max(0, left[0]))
+        left[0] -= size // 100 + 1
+        return rng.choice(("a", "é", "{", '"', "1,"))[:1] * size
+    if kind == "array":
+        items: list[Any] = []
+        while len(items) < schema.get("maxItems", 99) and left[0] > 0:
+            left[0] -= 1
+            items.append(fill_largest(rng, schema.get("items", {}), left))
+        return items or [fill(rng, schema.get("items", {}), 0.0)]
+    required, properties = schema.get("required", []), schema.get("properties", {})
+    names = [n for n in properties if n in required or (left[0] > 0 and rng.random() < 0.2)]
+    if not properties:  # any keys
+        return LARGE_VALUES[4]()
+    return {n: fill_largest(rng, properties[n], left, n) for n in names}
+
+
+def request_schema(path: Any) -> Any:
+    """The schema of the JSON that a path of the OpenAPI document takes, if it takes any."""
+    ((_, about),) = path.items()
+    return about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+
+
 def make_request(rng: random.Random, path: str) -> tuple[str, str, bytes | None, str]:
     kind = (
         "application/json"
@@ -155,11 +210,11 @@ def make_request(rng: random.Random, path: str) -> tuple[str, str, bytes | None,
         else:
             body = encode(rng, values)
     else:
-        (method, about), *_ = ((m.upper(), a) for m, a in API[path].items())
+        (method,) = map(str.upper, API[path])
         target = path.replace(
             "{model}", rng.choice(("tiny", "embed", quote(rng.choice(TEXTS), errors="replace")))
         )
-        schema = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+        schema = request_schema(API[path])
         body = None if schema is None else encode(rng, fill(rng, schema, 0.0 if rng.random() < 0.5 else 0.15))
     if rng.random() < 0.03:
         method = rng.choice(VERBS)

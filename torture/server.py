@@ -8,6 +8,7 @@ import mmap
 import os
 import socket
 import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -93,19 +94,42 @@ class Server:
         os.waitpid(self.pid, 0)
 
 
+class Heartbeat:
+    """A thread that only sleeps: how late it wakes up is what the machine, and other threads, make of it."""
+
+    def __init__(self) -> None:
+        self.late = 0.0  # seconds, all together
+        threading.Thread(target=self.beat, name="heartbeat", daemon=True).start()
+
+    def beat(self) -> None:
+        while True:
+            begun = time.monotonic()
+            time.sleep(INTERVAL)
+            self.late += max(0.0, time.monotonic() - begun - INTERVAL)
+
+
+def waited_for_processor() -> float:
+    """Seconds that this thread could have run and did not, as other work had the processor."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 async def watch_loop(stalls: mmap.mmap) -> None:
     """Note for how long the event loop did nothing else.
 
-    A loop that waits for a processor, on a machine with other work, is not stalled by the server: what counts
-    is the processor time of this process meanwhile.
+    A loop that waits for a processor, on a machine with other work, is not stalled by the server. What counts
+    is the processor time of this process meanwhile; or, where the loop waits in a call of the system, such as
+    reading a pipe, that it comes later than a thread which only sleeps, and than other work explains.
     """
+    heart = Heartbeat()
     while True:
         begun, cpu = time.monotonic(), time.process_time()
+        excuse = heart.late + waited_for_processor()
         await asyncio.sleep(INTERVAL)
         late = max(0.0, time.monotonic() - begun - INTERVAL)
         busy = min(late, time.process_time() - cpu)
+        blocked = late - (heart.late + waited_for_processor() - excuse)
         longest, waited = struct.unpack("dd", stalls[:])
-        stalls[:] = struct.pack("dd", max(longest, busy), max(waited, late))
+        stalls[:] = struct.pack("dd", max(longest, busy, blocked), max(waited, late))
 
 
 def request(

@@ -20,19 +20,21 @@ OF_DISKS = "lost+found"  # what an empty disk contains
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path, like: Path | None = None) -> Iterator[Path]:
     """Yield a temporary path to write to. It replaces `path` on success and is removed after an error.
 
-    The mode of an existing file is kept. Processes that write the same file wait for each other.
+    The mode of an existing file is kept; a new one gets that of the file `like`, if there is one. Processes
+    that write the same file wait for each other.
     """
     partial = path.with_name(f".{path.name}.partial")
     with name_errors(path):
-        yield from _write_and_rename(path, partial)
+        yield from _write_and_rename(path, partial, like)
 
 
-def _write_and_rename(path: Path, partial: Path) -> Iterator[Path]:
+def _write_and_rename(path: Path, partial: Path, like: Path | None) -> Iterator[Path]:
+    known = path if like is None or path.exists() else like
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        mode = stat.S_IMODE(known.stat().st_mode)
     except FileNotFoundError:
         mode = None
     handle = _create_locked(partial)

@@ -32,8 +32,14 @@ DTYPES = {
 }
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file, with a SHA-256 of its contents and more `metadata`.
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: dict[str, str] | None = None,
+    like: Path | None = None,
+) -> None:
+    """Write a safetensors file, with a SHA-256 of its contents and more `metadata`. A new one gets the mode
+    of the file `like`, if there is one.
 
     The safetensors library writes metadata in random order; here the same tensors give the same bytes. A
     mapping that reads its tensors when they are asked for is asked twice, and only one is in memory.
@@ -51,7 +57,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
         header[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    with atomic_file(path) as partial, partial.open("wb") as file:
+    with atomic_file(path, like) as partial, partial.open("wb") as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for name in ordered:
             file.write(raw_bytes(tensors[name].detach().cpu().contiguous()))

@@ -17,19 +17,29 @@ from regard.runs.layout import BASE
 
 def write_base(folder: Path, model: nn.Module, base: str, rank: int, alpha: float) -> None:
     """Write which model an adapter is for, with the SHA-256 of its weights, and the adapter's settings."""
-    write_json(folder / BASE, {"path": base, "sha256": digest_weights(base)})
+    write_json(folder / BASE, {"path": base, "sha256": digest_base(base)})
     write_json(folder / ADAPTER_CONFIG, adapter_config(model, base, rank, alpha))
 
 
-def digest_weights(base: str) -> dict[str, str]:
-    """The SHA-256 of each file with weights of a model."""
-    path = download(base) if base.startswith(HUB) else Path(base)
+def digest_base(base: str) -> dict[str, str]:
+    """The SHA-256 of each file with weights of a model that an adapter is for."""
+    path = find_path(base)
     if (path / BASE).exists():  # it might point at another, and that at this one
         raise UserError(
             f"{path}: it keeps an adapter itself; make one folder of it first: regard export {path} FOLDER"
         )
+    return digest_weights(base)
+
+
+def digest_weights(model: str) -> dict[str, str]:
+    """The SHA-256 of each file with weights of a model."""
+    path = find_path(model)
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     return {file.name: file_sha256(file) for file in files}
+
+
+def find_path(model: str) -> Path:
+    return download(model) if model.startswith(HUB) else Path(model)
 
 
 def find_base(folder: Path) -> str:
@@ -43,7 +53,7 @@ def find_base(folder: Path) -> str:
             f"{folder / BASE}: the model that this adapter is for is not at {base}; move it there, or "
             f"give it: regard ask MODEL --adapter {folder}"
         )
-    actual = digest_weights(base)
+    actual = digest_base(base)
     for name in sorted(digests.keys() | actual.keys()):
         if digests.get(name) != actual.get(name):
             raise UserError(

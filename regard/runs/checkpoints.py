@@ -23,7 +23,7 @@ from regard.errors import UserError, os_reason
 from regard.files import atomic
 from regard.files.tensors import Tensors
 from regard.files.untrusted import parse_json, read_json
-from regard.runs.layout import STATE, STEP
+from regard.runs.layout import STATE, STEP, published
 from regard.runs.parts import PART, Parts, Spans, part_names, write_part
 
 FORMAT = 2  # of state.json: 2 in several parts, 1 in one; 0 is that of checkpoints without it
@@ -76,11 +76,11 @@ def write_parts(
     partial: Path, kinds: Mapping[str, Tensors], spans: Spans, part: int, count: int
 ) -> dict[str, str]:
     """Write one of `count` parts of the model, or of the model and the optimizer state; return the SHA-256 of
-    its files."""
-    digests = {}
+    its files. They are as private as the run's weights."""
+    digests, like = {}, published(partial.parents[1])
     for kind, tensors in kinds.items():
         name = part_names(kind, count)[part]
-        write_part(partial / name, tensors, {key: spans[key] for key in tensors if key in spans})
+        write_part(partial / name, tensors, {key: spans[key] for key in tensors if key in spans}, like)
         digests[name] = file_sha256(partial / name)
     return digests
 
@@ -226,12 +226,17 @@ def count_parts(path: Path) -> int:
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged checkpoint, so that its step can be saved again; return its new path."""
+    os.rename(path, aside := name_aside(path))
+    atomic.flush(path.parent)
+    return aside
+
+
+def name_aside(path: Path) -> Path:
+    """A free name for what is damaged of a file or folder."""
     aside, n = path.with_name(f"{path.name}.damaged"), 1
     while not atomic.is_missing(aside):
         n += 1
         aside = path.with_name(f"{path.name}.damaged-{n}")
-    os.rename(path, aside)
-    atomic.flush(path.parent)
     return aside
 
 

@@ -26,6 +26,7 @@ from regard.runs.layout import (
     FOLDS,
     GENERATION,
     LOG,
+    ORIGINS,
     RECIPE,
     TARGET_TOKENIZER,
     TEMPLATE,
@@ -91,7 +92,7 @@ def discard_unsaved(folder: Path) -> None:
     if not atomic.is_missing(published(folder)) or steps(folder / CHECKPOINTS) or any(folder.glob(ANSWERS)):
         return
     written = (CONFIG, GENERATION, RECIPE, LOG, TOKENIZER, TARGET_TOKENIZER, CURVE, FOLDS, TENSORBOARD, WANDB)
-    for name in (*written, TEMPLATE, TOKENIZER_CONFIG, BASE, ADAPTER_CONFIG, FILM):
+    for name in (*written, TEMPLATE, TOKENIZER_CONFIG, BASE, ORIGINS, ADAPTER_CONFIG, FILM):
         atomic.remove(folder / name)
     atomic.remove_empty([folder / CHECKPOINTS])
 

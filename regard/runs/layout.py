@@ -14,6 +14,7 @@ from regard.files.untrusted import parse_json
 
 WEIGHTS = "model.safetensors"
 BASE = "base.json"  # of a run that keeps an adapter: the model that it is for
+ORIGINS = "origins.json"  # the models that a run begins with or learns from, with their SHA-256
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 TARGET_TOKENIZER = "target_tokenizer.json"  # where what is written has a vocabulary of its own
@@ -56,11 +57,11 @@ def read_log(path: Path) -> list[Row]:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a log, or none if it is missing."""
+    """Return the lines of a log with their ends, or none if it is missing."""
     if atomic.is_missing(path):
         return []
     regular_stat(path)  # a pipe would never end
-    return path.read_bytes().splitlines()
+    return path.read_bytes().splitlines(keepends=True)
 
 
 def parse_count(text: str) -> int:
@@ -71,10 +72,13 @@ def parse_count(text: str) -> int:
 
 
 def parse_rows(lines: Iterable[bytes]) -> list[Row]:
-    rows = []
-    for line in lines:
-        with contextlib.suppress(ValueError):  # the last line of a killed process may be cut off
-            row = parse_json(line.decode(errors="replace"), parse_int=parse_count)
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                rows.append(row)
-    return rows
+    return [row for line in lines if (row := parse_row(line)) is not None]
+
+
+def parse_row(line: bytes) -> Row | None:
+    """A row of a log, or None if the line is damaged."""
+    with contextlib.suppress(ValueError):
+        row = parse_json(line.decode(errors="replace"), parse_int=parse_count)
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            return row
+    return None

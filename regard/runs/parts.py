@@ -31,8 +31,9 @@ def part_names(kind: str, count: int) -> list[str]:
     return [f"{kind}-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
 
 
-def write_part(path: Path, tensors: Tensors, spans: Spans) -> None:
-    write_tensors(path, tensors, {ROWS: json.dumps(spans, separators=(",", ":"))} if spans else None)
+def write_part(path: Path, tensors: Tensors, spans: Spans, like: Path | None = None) -> None:
+    """Write a part, with the mode of the file `like`."""
+    write_tensors(path, tensors, {ROWS: json.dumps(spans, separators=(",", ":"))} if spans else None, like)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from regard.runs.load import at_step
@@ -54,7 +54,7 @@ class AskRoute:
             response: AskResponse = {"model": served.name, "output": output, "answers": answers}
             if any(unread := await self.count_unread(served, inputs)):
                 response["unread_tokens"] = unread if isinstance(body.get("input"), list) else unread[0]
-            return JSONResponse(response)
+            return await self.registry.respond(sum(map(len, texts)), lambda: response)
         await begin(generation, info)
         return stream_response(request, self.registry, generation, stream_events(generation))
 
@@ -98,7 +98,9 @@ class AskRoute:
         if served.engine is not None:
             size = sum(len(text) if isinstance(text, str) else 0 for text in inputs)
             prompts = await self.registry.encode(served, inputs, size, as_user=True)
-        return start_generation(self.registry, served, inputs, prompts, options, text_at_end=text_at_end)
+        return await start_generation(
+            self.registry, served, inputs, prompts, options, text_at_end=text_at_end
+        )
 
 
 async def stream_events(generation: Generation) -> AsyncIterator[bytes]:

@@ -43,6 +43,7 @@ def json_endpoint(
 
     async def read(request: Request) -> Json:
         data = await read_body(request, files)
+        request.scope["size"] = len(data)
         if (field := file_field(content_type(request))) is not None:
             return {field: data}
         return await registry.run_sized(len(data), lambda: parse(data))

@@ -101,7 +101,13 @@ class Engine:
         with self._changed:
             return self.running + len(self._waiting) >= self.places + self.queue
 
-    def submit(
+    def submit(self, *args: Any, **options: Any) -> GenerationRequest:
+        """Make a request and queue it."""
+        request = self.make_request(*args, **options)
+        self.queue_request(request)
+        return request
+
+    def make_request(
         self,
         prompt: Sequence[int],
         sampling: Sampling,
@@ -111,11 +117,12 @@ class Engine:
         sample: int = 0,
         top_logprobs: int | None = None,
     ) -> GenerationRequest:
-        """Queue a request. `callback` is called with every token and then once with the result: "stop" at an
-        end token, which is not passed on itself, "length", or an exception. A token is its id; with
-        `top_logprobs`, it has its log-probability and those of so many of the likeliest tokens."""
+        """A request that is not queued yet. `callback` is called with every token and then once with the
+        result: "stop" at an end token, which is not passed on itself, "length", or an exception. A token is
+        its id; with `top_logprobs`, it has its log-probability and those of so many of the likeliest tokens.
+        """
         self._check(prompt, sampling, source)
-        request = GenerationRequest(
+        return GenerationRequest(
             prompt,
             sampling,
             callback,
@@ -126,6 +133,9 @@ class Engine:
             self._dequeue,
             self.stop_ids,
         )
+
+    def queue_request(self, request: GenerationRequest) -> None:
+        """Queue a request; raise QueueFull if there is no place."""
         with self._changed:
             if self._finish is not None:
                 raise QueueFull("the engine is closed and accepts no new requests")
@@ -133,7 +143,6 @@ class Engine:
                 raise QueueFull(f"{self.places} requests are running and {self.queue} wait: try again later")
             self._waiting.append(request)
             self._changed.notify()
-        return request
 
     def probe(self, callback: Callable[[], object]) -> None:
         """Have the engine's thread call `callback` before its next step: it shows that the thread works."""
@@ -163,7 +172,7 @@ class Engine:
             ("suppress_tokens", sampling.suppress_tokens, written),
             ("logit_bias", [token for token, _ in sampling.logit_bias], written),
         ):
-            if not all(0 <= i < vocab for i in ids):
+            if len(ids) and not 0 <= min(ids) <= max(ids) < vocab:
                 raise ValueError(f"{name} has tokens outside the vocabulary: give ids from 0 to {vocab - 1}")
         if not len(prompt):
             raise ValueError("the prompt is empty: give at least one token")

@@ -130,17 +130,29 @@ class EngineGeneration:
         self.outputs: dict[int, list[Output]] = {}  # of each answer, since they were read
         self.waiter: asyncio.Future[None] | None = None
         self.requests: list[GenerationRequest] = []
+        self.engine, self.prompts, self.options = served.engine, prompts, options
+        self.top_logprobs = top_logprobs
+
+    def make_requests(self) -> list[GenerationRequest]:
+        """Requests for all answers. This may take long if prompts do."""
+        requests = []
+        for index in range(len(self.streams)):
+            prompt, sample = self.prompts[index // self.options.samples], index % self.options.samples
+            request = self.engine.make_request(
+                prompt.ids,
+                self.options.sampling,
+                partial(self.receive, index),
+                source=prompt.source,
+                sample=sample,
+                top_logprobs=self.top_logprobs,
+            )
+            requests.append(request)
+        return requests
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> None:
         try:
-            for index in range(count):
-                prompt, sample = prompts[index // options.samples], index % options.samples
-                request = served.engine.submit(
-                    prompt.ids,
-                    options.sampling,
-                    partial(self.receive, index),
-                    source=prompt.source,
-                    sample=sample,
-                    top_logprobs=top_logprobs,
-                )
+            for request in requests:
+                self.engine.queue_request(request)
                 self.requests.append(request)
         except QueueFull:
             self.close()
@@ -272,7 +284,7 @@ class EmptyGeneration:
     def close(self) -> None: ...
 
 
-def start_generation(
+async def start_generation(
     registry: ModelRegistry,
     served: ServedModel,
     inputs: Sequence[Any],
@@ -287,7 +299,10 @@ def start_generation(
         return EmptyGeneration(prompts, options.samples)
     encoded = [prompt for prompt in prompts if prompt is not None]
     if options.sampling.num_beams == 1 and len(encoded) == len(inputs) and not options.options:
-        return EngineGeneration(served, encoded, options, top_logprobs, text_at_end)
+        generation = EngineGeneration(served, encoded, options, top_logprobs, text_at_end)
+        size = generation.prompt_tokens * options.samples
+        generation.submit(await registry.run_sized(size, generation.make_requests))
+        return generation
     if any(isinstance(text, list) and text and type(text[0]) is int for text in inputs):
         raise APIError(400, "prompt: beam search takes no token ids; give num_beams 1 or a text", "prompt")
     return BlockingGeneration(registry, lambda: served.cancellable, inputs, options)

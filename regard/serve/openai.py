@@ -99,8 +99,13 @@ class OpenAIRoutes:
         top_logprobs = body.get("top_logprobs") or 0 if body.get("logprobs") else None
         if top_logprobs is None and body.get("top_logprobs"):
             raise APIError(400, "top_logprobs: only together with logprobs", "top_logprobs")
-        conversation = read_conversation(served.model, body["messages"])
-        tools = read_tools(served.model.task, cast("Json", body))
+        conversation, tools = await self.registry.run_sized(
+            request.scope["size"],
+            lambda: (
+                read_conversation(served.model, body["messages"]),
+                read_tools(served.model.task, cast("Json", body)),
+            ),
+        )
         if isinstance(conversation, Conversation):
             conversation.variables = self.template_variables(request, served, body)
             conversation.tools = body.get("tools") or [] if tools is not None else []
@@ -172,7 +177,7 @@ class OpenAIRoutes:
         if isinstance(format, CompletionFormat) and format.echoes:
             await self.echo(served, prompts, encoded, options.samples, top_logprobs, format)
         first = await self.registry.run_sized(logprobs, lambda: first_events(format, count if streams else 0))
-        generation = start_generation(
+        generation = await start_generation(
             self.registry,
             served,
             prompts,
@@ -190,11 +195,10 @@ class OpenAIRoutes:
         if not streams:
             answers = await collect(generation, count, info)
 
-            def respond() -> bytes:
-                choices = [format.choice(answer) for answer in answers]
-                return encode_parts(head | {"choices": choices, "usage": usage(info)}).encode()
+            def content() -> Json:
+                return head | {"choices": [*map(format.choice, answers)], "usage": usage(info)}
 
-            return Response(await self.registry.run_sized(logprobs, respond), media_type="application/json")
+            return await self.registry.respond(logprobs + sum(len(a.text) for a in answers), content)
         await begin(generation, info)
         stream_options = body.get("stream_options") or {}
         with_usage = stream_options.get("include_usage") or False
@@ -250,16 +254,16 @@ class OpenAIRoutes:
         info = request.scope["request_info"]
         info.model, info.prompt_tokens = served.name, tokens
         in_base64 = body.get("encoding_format") == "base64"
-        data: list[Embedding] = [
-            {
-                "object": "embedding",
-                "index": i,
-                "embedding": base64.b64encode(vector.tobytes()).decode() if in_base64 else vector.tolist(),
-            }
-            for i, vector in enumerate(vectors)
-        ]
         used: Usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": used})
+
+        def content() -> Json:
+            rows = [base64.b64encode(v.tobytes()).decode() if in_base64 else v.tolist() for v in vectors]
+            data: list[Embedding] = [
+                {"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)
+            ]
+            return {"object": "list", "data": data, "model": served.name, "usage": used}
+
+        return await self.registry.respond(vectors.size, content, depth=3)
 
 
 def as_batch(value: Prompt | list[Prompt]) -> list[Any]:
@@ -345,6 +349,6 @@ def usage(counted: RequestInfo | Generation) -> Usage:
 
 def prompt_size(prompt: Prompt | Conversation) -> int:
     """How much there is to encode: letters or token ids."""
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) or not prompt or isinstance(prompt[0], int):
         return len(prompt)
-    return sum(1 if isinstance(item, int) else len(item["content"]) for item in prompt)
+    return sum(len(turn["content"]) for turn in cast(Conversation, prompt))

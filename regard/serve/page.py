@@ -7,6 +7,7 @@ import mimetypes
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,12 +16,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from torch import Tensor
 
+from regard.cancel import paused_by
 from regard.data.images import resize_pixels
 from regard.runs.load import at_step
 from regard.runs.model import Model
 from regard.serve.errors import APIError
 from regard.serve.lines import stream_lines
-from regard.serve.page_requests import TraceRequest, check_changes, parse_change, try_change
+from regard.serve.page_requests import TraceRequest, check_changes, check_turns, parse_change, try_change
 from regard.serve.protocol import Json
 from regard.serve.registry import ServerLimits
 from regard.serve.requests import (
@@ -33,7 +35,7 @@ from regard.serve.requests import (
     read_body,
 )
 from regard.serve.sessions import SessionStore
-from regard.serve.threads import ExclusiveThreads
+from regard.serve.threads import ExclusiveThreads, let_catch_up
 from regard.viewer.head_corpus import head_corpus
 from regard.viewer.html import PAGE_FOLDER
 from regard.viewer.onefile import index
@@ -43,7 +45,6 @@ from regard.viewer.whatif import MAX_CHANGES, compare_runs
 
 MAX_TENSOR_BYTES = 64 * 2**20  # of one response
 MAX_IDS = 500
-MAX_TURNS = 1000
 HEAVY = 2  # threads for work that takes much memory, a part of which each of them keeps
 INLINE = 4000  # bytes of JSON that are parsed in the event loop
 MAX_QUERY = 200  # letters of words whose neighbours are asked for
@@ -137,7 +138,7 @@ class PageRoutes:
     # Traces and their tensors
 
     async def trace(self, request: Request) -> Response:
-        body = TraceRequest.parse(await self.read_object(request))
+        body = await self.read_checked(request, TraceRequest.parse)
         session = await self.exclusive.run(lambda: self.open_session(body))
         self.sessions.add(session)
         chosen = 0 if body.other is None else body.other + 1
@@ -245,12 +246,8 @@ class PageRoutes:
         return JSONResponse({"output": await self.exclusive.run(run)})
 
     async def talk(self, request: Request) -> Response:
-        body = await self.read_object(request)
-        turns, step, name = body.get("turns"), body_int(body, "checkpoint"), body.get("model")
-        if not isinstance(turns, list) or not 1 <= len(turns) <= MAX_TURNS:
-            raise APIError(400, f"turns: give a list of 1 to {MAX_TURNS:,} texts")
-        texts = [check_text(turn, "turns") for turn in turns]
-        other = self.model_number(name)
+        body = await self.read_checked(request, check_turns)
+        texts, step, other = body["turns"], body_int(body, "checkpoint"), self.model_number(body.get("model"))
 
         def events() -> Iterator[Json]:
             model = self.choose_model(step, other)
@@ -299,13 +296,9 @@ class PageRoutes:
         return JSONResponse(space.near(query.get("name", ""), point, query.get("distance", "cosine")))
 
     async def change(self, request: Request) -> Response:
-        body = await self.read_object(request)
-        session, row, changes = (
-            self.sessions.get(body.get("trace")),
-            body_int(body, "row"),
-            body.get("changes", []),
-        )
-        check_changes(changes)
+        body = await self.read_checked(request, check_changes)
+        session, row = self.sessions.get(body.get("trace")), body_int(body, "row")
+        changes = body.get("changes") or []
 
         def run() -> Json:
             first_changes = changes[: MAX_CHANGES + 1]  # one more is refused with the right message
@@ -340,10 +333,20 @@ class PageRoutes:
 
     async def read_object(self, request: Request) -> Json:
         """The JSON of a body; a large one is parsed in a thread."""
+        return await self.read_checked(request, lambda body: body)
+
+    async def read_checked(self, request: Request, check: Callable[[Json], T]) -> T:
+        """What `check` makes of the JSON of a body; a large one in a thread."""
         data = await read_body(request)
         if len(data) <= INLINE:
-            return parse_object(data)
-        return await asyncio.wrap_future(self.heavy.submit(parse_object, data))
+            return check(parse_object(data))
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+        def parse() -> T:
+            with paused_by(partial(let_catch_up, loop)):
+                return check(parse_object(data))
+
+        return await asyncio.wrap_future(self.heavy.submit(context.run, parse))
 
 
 def model_name(model: Model) -> str:

@@ -9,6 +9,7 @@ from regard.viewer.session import Session
 from regard.viewer.whatif import MAX_CHANGES
 
 MAX_TRACE_IDS = 100_000
+MAX_TURNS = 1000
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,7 @@ class TraceRequest:
             raise APIError(400, "layers: give a list of whole numbers")
         step, other = body_int(body, "checkpoint"), body_int(body, "model")
         ids, written = body_ids(body, "ids"), body_ids(body, "written")
-        changes = body.get("changes") or []
-        check_changes(changes)
+        changes = check_changes(body).get("changes") or []
         file = body.get("picture")
         return cls(body.get("input"), answer, layers, file, step, other, ids, written, changes[:MAX_CHANGES])
 
@@ -46,9 +46,22 @@ class TraceRequest:
         return all(field is None for field in optional)
 
 
-def check_changes(changes: object) -> None:
+def check_changes(body: Json) -> Json:
+    """A body that may have changes."""
+    changes = body.get("changes") or []
     if not isinstance(changes, list) or not all(isinstance(one, dict) for one in changes):
         raise APIError(400, "changes: give a list of objects")
+    return body
+
+
+def check_turns(body: Json) -> Json:
+    """A body with the turns of a conversation."""
+    turns = body.get("turns")
+    if not isinstance(turns, list) or not 1 <= len(turns) <= MAX_TURNS:
+        raise APIError(400, f"turns: give a list of 1 to {MAX_TURNS:,} texts")
+    for turn in turns:
+        check_text(turn, "turns")
+    return body
 
 
 def body_ids(body: Json, name: str) -> list[int] | None:

@@ -10,6 +10,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from starlette.responses import Response
+
 from regard.cancel import make_cancellable
 from regard.decode.grammar import Grammar, Kind, compile_grammar
 from regard.decode.prompts import Source
@@ -21,6 +23,7 @@ from regard.serve.engine import Engine
 from regard.serve.errors import APIError
 from regard.serve.monitoring import Labels, Metric, Metrics
 from regard.serve.places import PLACES
+from regard.serve.protocol import encode_parts
 from regard.serve.threads import ThreadBridge, WorkerThreads, call_in_loop
 from regard.tasks import Request
 from regard.text.chat_template import Conversation
@@ -208,6 +211,11 @@ class ModelRegistry:
     async def run_sized(self, size: int, work: Callable[[], T]) -> T:
         """Run work whose time grows with its size, such as tokenizing: in a thread, unless it is small."""
         return work() if size <= INLINE else await self.short_work.run(work)
+
+    async def respond(self, size: int, content: Callable[[], Any], depth: int = 5) -> Response:
+        """The response with this JSON, which grows with its size; what is deeper is encoded at once."""
+        data = await self.run_sized(size, lambda: encode_parts(content(), depth).encode())
+        return Response(data, media_type="application/json")
 
     async def find_stuck(self) -> str | None:
         """The name of a model whose engine does not answer in time, if any. Callers share a probe."""

@@ -2,13 +2,19 @@
 
 import base64
 import binascii
+import itertools
 import json
+import json.scanner
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from starlette.requests import Request
 
+from regard.cancel import CancellableLock, check_cancelled
 from regard.data.sounds import SoundTooLarge
 from regard.runs.model import Model
 from regard.serve.errors import APIError
@@ -18,6 +24,11 @@ from regard.vision import decoding
 MAX_PIXELS = 2**24  # of an image that are decoded, each of 4 bytes
 FILE_FIELDS = {"image": "picture", "audio": "audio"}  # by what a task reads, and by content type
 MAX_VALUES = 2**19  # of JSON: small ones take many times the memory of their text
+FAST_VALUES = 2**13  # of JSON that are parsed at once, in a few milliseconds
+PAUSE_VALUES = 2**8  # of JSON after which the event loop may catch up
+MAX_KEYS = 2**14  # of one object, which are hashed at once
+LARGE = 2**18  # bytes of bodies of which one is parsed at a time
+ONE_AT_A_TIME = CancellableLock()
 MAX_INT = 2**53  # whole numbers that JavaScript can hold
 
 
@@ -49,16 +60,49 @@ def file_field(kind: str) -> str | None:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """The JSON object in a body; NaN and infinity are no JSON."""
-    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise APIError(413, f"the body has over {MAX_VALUES:,} values; send less")
-    try:
-        value = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise APIError(400, "the body is not JSON") from None
+    """The JSON object in a body; NaN and infinity are no JSON. Others run while it is long."""
+    with ONE_AT_A_TIME if len(data) > LARGE else nullcontext():
+        if (count := sum(map(data.count, (b",", b"[", b"{")))) > MAX_VALUES:
+            raise APIError(413, f"the body has over {MAX_VALUES:,} values; send less")
+        try:
+            value = make_decoder(count).decode(data.decode(json.detect_encoding(data), "surrogatepass"))
+        except (ValueError, RecursionError):
+            raise APIError(400, "the body is not JSON") from None
     if not isinstance(value, dict):
         raise APIError(400, "send one JSON object")
     return value
+
+
+def make_decoder(count: int) -> json.JSONDecoder:
+    """A decoder for so many values.
+
+    The standard library's scanner in C lets no other thread run before it is done. For many values there is
+    the one in Python, which also waits now and then while the event loop is behind.
+    """
+    decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
+    if count <= FAST_VALUES:
+        return decoder
+    values = itertools.count(1)
+
+    def pausing(parse: Callable[..., Any], scan_at: int, limit: float) -> Callable[..., Any]:
+        def parse_pausing(*arguments: Any) -> Any:
+            scan, own_values = arguments[scan_at], itertools.count(1)
+
+            def scan_pausing(text: str, at: int) -> Any:
+                if next(values) % PAUSE_VALUES == 0:
+                    check_cancelled()
+                if next(own_values) > limit:
+                    raise APIError(413, f"an object of the body has over {limit:,} keys; send less")
+                return scan(text, at)
+
+            return parse(*arguments[:scan_at], scan_pausing, *arguments[scan_at + 1 :])
+
+        return parse_pausing
+
+    decoder.parse_object = pausing(json.decoder.JSONObject, 2, MAX_KEYS)  # type: ignore[attr-defined]
+    decoder.parse_array = pausing(json.decoder.JSONArray, 1, math.inf)  # type: ignore[attr-defined]
+    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return decoder
 
 
 def _refuse_constant(name: str) -> None:

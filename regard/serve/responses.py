@@ -31,13 +31,15 @@ class ResponsesRoute:
 
     async def create(self, request: Request, body: Json) -> Response:
         served, chat = self.api.find_generator(body.get("model")), as_chat(body)
-        conversation = read_conversation(served.model, chat["messages"])
+        conversation = await self.registry.run_sized(
+            request.scope["size"], lambda: read_conversation(served.model, chat["messages"])
+        )
         if isinstance(conversation, Conversation):
             conversation.variables = self.api.template_variables(request, served, chat)
         options = generation_options(served, chat, 1, await self.api.compile(served, chat))
         encoded = await self.registry.encode(served, [conversation], prompt_size(conversation))
         streams, info = bool(body.get("stream")), request.scope["request_info"]
-        generation = start_generation(
+        generation = await start_generation(
             self.registry, served, [conversation], encoded, options, text_at_end=not streams
         )
         if isinstance(generation, BlockingGeneration):

@@ -357,7 +357,11 @@ def matches(value: object, schema: Schema) -> bool:
 
 def is_unicode(text: str) -> bool:
     """Whether a string can be encoded: JSON may hold half of a surrogate pair."""
-    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def describe(schema: Schema) -> str:

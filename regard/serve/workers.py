@@ -6,6 +6,7 @@ is a new process that loads them to a GPU of its own.
 """
 
 import asyncio
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -42,6 +43,7 @@ from regard.serve.server import (
     print_address,
     start_timer,
 )
+from regard.serve.threads import call_in_loop
 
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 PING = 1.0  # seconds for a worker to answer its parent
@@ -98,6 +100,7 @@ class WorkerServer(DrainingServer):
     def __init__(self, config: uvicorn.Config, bound: float, peers: socket.socket):
         super().__init__(config, bound)
         self.peers = peers
+        self.loop: asyncio.AbstractEventLoop | None = None  # once it runs
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         handle = answer_peers(self.config.app.routes)  # type: ignore[union-attr]
@@ -112,6 +115,7 @@ class WorkerServer(DrainingServer):
 
         await asyncio.start_unix_server(count_task, sock=self.peers, limit=MAX_HEAD)
         await super().startup(sockets)
+        self.loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig != signal.SIGINT and not self.should_exit:
@@ -124,7 +128,7 @@ class Worker(Process):
     def __init__(self, index: int, setup: WorkerSetup, listener: socket.socket, peers: socket.socket):
         self.index, self.setup, self.listener, self.peers = index, setup, listener, peers
         self.parent, self.began, self.is_started, self.missed = os.getpid(), time.monotonic(), False, 0
-        self._server: uvicorn.Server | None = None
+        self._server: WorkerServer | None = None
         self.parent_conn, self.child_conn = Pipe()
         self.errors, self.error_sender = Pipe(duplex=False)
         context: Any = multiprocessing.get_context("spawn" if setup.models is None else "fork")
@@ -180,15 +184,26 @@ class Worker(Process):
             sys.exit(2)
 
     def always_pong(self) -> None:
-        """Answer the parent's pings. If it is dead, nobody replaces workers or ends them: finish and end."""
+        """Answer the parent's pings, in the event loop once that runs: where it hangs, none is answered.
+
+        If the parent is dead, nobody replaces workers or ends them: finish and end.
+        """
         while os.getppid() == self.parent:
             try:
                 if self.child_conn.poll(PARENT_DEAD):
                     self.child_conn.recv()
-                    self.child_conn.send(self._server is not None and self._server.started)
+                    loop = None if self._server is None else self._server.loop
+                    if loop is None:
+                        self.child_conn.send(False)
+                    else:
+                        call_in_loop(loop, self.pong)
             except (OSError, EOFError):  # the parent has closed it and waits for the end
                 return
         os.kill(os.getpid(), signal.SIGTERM)
+
+    def pong(self) -> None:
+        with contextlib.suppress(OSError):  # the parent has closed it and waits for the end
+            self.child_conn.send(True)
 
 
 class WorkerManager(Multiprocess):

@@ -35,10 +35,11 @@ from regard.training.checkpointer import find_checkpoint
 from regard.training.config import limit_warmup
 from regard.training.folds import describe_folds, remove_folds, use_folds
 from regard.training.gather import gather_pairs
-from regard.training.initial import ModelFactory, load_base, load_parent
+from regard.training.initial import ModelFactory, first_weights, load_base, load_parent
 from regard.training.job import Job, check_folder, exclusive_folder, get_preset, make_job
 from regard.training.live import LivePage, open_page
 from regard.training.machine import choose_device, explain_limits
+from regard.training.origins import write_origins
 from regard.training.plan.follow import follow_plan, plan_job
 from regard.training.plan.plan import Plan
 from regard.training.plan.speed import find_machine
@@ -349,6 +350,9 @@ def start(
         if config.adapter:
             base = str(job.base) if str(job.base).startswith(HUB) else os.path.abspath(str(job.base))
             write_base(job.draft.path, model, base, config.lora, config.lora_alpha)
+        origins = {"from": [] if config.adapter or not job.base else [str(job.base)]}
+        origins |= {"teacher": job.teachers, "weights": first_weights(data_config)}
+        write_origins(job.draft.path, origins)
         understood = [line for line in corpus.summary if not line.startswith(EXAMPLE)]
         publish(job.draft, model, task, resolved, [*job.comments, *understood])
     elif job.resumes:
@@ -360,12 +364,11 @@ def start(
     if job.folds:
         trainer.reporter.notice(describe_folds(job.folds))
     if job.teachers and task.learns_from == "probabilities":
-        learn_probabilities(trainer.objective, job.teachers, task, device)
+        learn_probabilities(trainer.objective, job.folder, job.teachers, task, device)
     if job.resumes:
         trainer.restore()
-        if distributed.RANK == 0:  # what may differ holds from now on
-            comments = recipe.read_comments(job.folder / RECIPE)
-            atomic.write_text(job.folder / RECIPE, recipe.to_toml(resolved, comments))
+        text = recipe.to_toml(resolved, recipe.read_comments(job.folder / RECIPE))
+        trainer.changes.append(lambda: atomic.write_text(job.folder / RECIPE, text))  # for what may differ
     return trainer
 
 

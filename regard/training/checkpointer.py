@@ -63,6 +63,7 @@ class Checkpointer:
         self.names = [name for name in state if name in trained or not config.adapter]  # that are saved
         self.saved_step: int | None = None
         self.stay: list[Path] = []  # old checkpoints that are not removed
+        self.damaged: list[Path] = []  # checkpoints after the one that was restored
         self.abandoned: set[int] = set()  # steps of checkpoints after the one that the run went back to
         self.data, self.data_is_checked = data, False
         self.background = BackgroundWriter() if distributed.WORLD > 1 else None
@@ -234,9 +235,9 @@ class Checkpointer:
     def restore(self) -> tuple[TrainState | None, list[str]]:
         """Load the last intact checkpoint. Return its state, if there is one, and notices for the user.
 
-        Nothing in the folder changes unless everything fits.
+        Nothing in the folder changes: see `clean_up`.
         """
-        path, damaged = find_checkpoint(self.folder)
+        path, self.damaged = find_checkpoint(self.folder)
         if path is not None:
             model, optimizer, about = checkpoints.open_parts(path)
             state = read_state(path, about, self.config.seed, self.settings)
@@ -249,18 +250,20 @@ class Checkpointer:
                 self.data.expected = about["data"]
                 self.check_data(GRACE)
         distributed.barrier()  # all processes have read the folder before the first one changes it
-        notices = []
-        if distributed.RANK == 0:
-            checkpoints.remove_partial(self.checkpoints)
-            for broken in damaged:
-                aside = checkpoints.set_aside(broken)
-                notices.append(f"{broken} is damaged; moved to {aside}, going back to the one before it")
         if path is None:
-            return None, notices
+            return None, []
         self.load_weights(weights)
         self.load_optimizer_state(moments)
         self.saved_step = state.step
-        return state, [*notices, f"resuming from {path}"]
+        return state, [f"resuming from {path}"]
+
+    def clean_up(self) -> list[str]:
+        """Move damaged checkpoints aside, and remove unfinished ones. Return notices for the user."""
+        checkpoints.remove_partial(self.checkpoints)
+        return [
+            f"{broken} is damaged; moved to {checkpoints.set_aside(broken)}, going back to the one before it"
+            for broken in self.damaged
+        ]
 
     def go_back(self, state: TrainState, step: int, make_first_model: Callable[[], nn.Module]) -> None:
         """Load the checkpoint of a step, or what was before the first one. The best evaluation, whose weights

@@ -11,6 +11,7 @@ from regard.files import atomic
 from regard.files.tensors import Tensors, write_tensors
 from regard.runs import lora
 from regard.runs.film import film_steps, frame_path
+from regard.runs.layout import published
 
 MAX_FRAMES = 60
 MAX_BYTES = 2 * 2**30  # of all frames together
@@ -59,7 +60,7 @@ class Film:
             atomic.make_folders(frame_path(self.folder, step).parent)
             for other in thin(film_steps(self.folder), self.max_frames - 1):
                 atomic.remove(frame_path(self.folder, other))
-            write_tensors(frame_path(self.folder, step), weights)
+            write_tensors(frame_path(self.folder, step), weights, like=published(self.folder))
         finally:
             spent = copied + time.thread_time() - began
             self.next_at = time.monotonic() + max(SECONDS, spent / SHARE)

@@ -21,6 +21,7 @@ from regard.tasks import Task
 from regard.training.config import TrainConfig
 from regard.training.job import Job
 from regard.training.optimizers import freeze
+from regard.training.origins import check_origins
 from regard.training.settings import from_data
 
 
@@ -28,9 +29,17 @@ def load_parent(job: Job, config: TrainConfig, started: bool) -> Model | None:
     """The model to start from. The checkpoints of a run that has started have all weights, unless it keeps
     an adapter: its base must be what it was then."""
     torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
-    if job.resumes and (job.folder / BASE).exists():
+    return load_same_base(job) if job.base and (config.adapter or not started) else None
+
+
+def load_same_base(job: Job) -> Model | None:
+    """The model that the run in the job's folder began with, if it began with one; of a new run, any."""
+    if not job.base:
+        return None
+    if (job.folder / BASE).exists():
         find_base(job.folder)
-    return load_base(job.base) if job.base and (config.adapter or not started) else None
+    check_origins(job.folder, "from", [str(job.base)])
+    return load_base(job.base)
 
 
 def load_base(path: str | Path) -> Model:
@@ -61,6 +70,7 @@ class ModelFactory:
         else:
             model = new_model(self.kind, self.settings, self.corpus)
             if not started:
+                check_origins(self.job.folder, "weights", first_weights(self.data_config))
                 self.task_class.init_from(model, self.data_config)
         model = self.task_class.add_head(model, self.task_config)
         if parent and parent.task.config.name == self.task_config.name:
@@ -74,7 +84,12 @@ class ModelFactory:
     def make_first(self) -> nn.Module:
         """The model as it was before the first step, also when the run is resumed."""
         torch.manual_seed(self.config.seed)
-        return self.make(load_base(self.job.base) if self.job.base else None, started=False)
+        return self.make(load_same_base(self.job), started=False)
+
+
+def first_weights(data_config: Any) -> list[str]:
+    """The file of weights that a task's `init_from` reads, if it reads one."""
+    return [path] if (path := getattr(data_config, "weights", None)) else []
 
 
 def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:

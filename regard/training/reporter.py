@@ -33,7 +33,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def open(self, state: TrainState) -> Iterator[None]:
-        """Show the display and write the log inside a `with` block."""
+        """Show the display inside a `with` block, and keep the log; `begin_log` writes it."""
         if distributed.RANK:
             yield
             return
@@ -44,6 +44,11 @@ class Reporter:
             for line, logged_at in self.pending:
                 self.notice(line, logged_at)
             yield
+
+    def begin_log(self) -> None:
+        """Write the log from now on, with what was logged before."""
+        for line in self.log.begin() if self.log else []:
+            self.notice(line)
 
     def notice(self, line: str, logged_at: int | None = None) -> None:
         """Show a line, and log it if given a step: now, or when the display opens."""
@@ -58,7 +63,7 @@ class Reporter:
     def go_back(self, state: TrainState) -> None:
         """Forget what was logged after the step and the evaluation of this state, but not the notices."""
         if self.log:
-            self.log.go_back(state.step, state.evaluated, notices=True)
+            self.log.go_back(state.step, state.evaluated)
 
     def log_step(self, row: dict[str, Any], eta: float | None) -> None:
         if self.log:

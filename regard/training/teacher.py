@@ -6,6 +6,7 @@ mean of their probabilities (Freitag et al. 2017). Elsewhere their probabilities
 see `Objective.distill`.
 """
 
+import hashlib
 import json
 import math
 import sys
@@ -29,6 +30,7 @@ from regard.tasks import TASKS, Task
 from regard.training import distributed
 from regard.training.config import TrainConfig
 from regard.training.objective import Objective
+from regard.training.origins import check_origins
 
 AT_ONCE = 2048  # sources that are answered between two writes, at most
 FIRST, PART_SECONDS = 64, 5.0  # where the time is limited: at first, and then for as long
@@ -49,10 +51,13 @@ def check_teachable(task: type[Task], name: str) -> None:
         raise UserError(f"--teacher: {name} can't learn from another model; these can: {names}")
 
 
-def learn_probabilities(objective: Objective, paths: Sequence[str], task: Task, device: torch.device) -> None:
+def learn_probabilities(
+    objective: Objective, folder: Path, paths: Sequence[str], task: Task, device: torch.device
+) -> None:
     """Make the teachers' probabilities what is learned, from now on."""
     if "labels" in vars(task.config) and not task.config.labels:
         raise UserError("--teacher: a score has no probabilities to learn; classes have")
+    check_origins(folder, "teacher", paths)
     for path, teacher in zip(paths, load_teachers(paths, task.config.name, device), strict=True):
         for (what, theirs), ours in zip(facts(teacher.task).items(), facts(task).values(), strict=True):
             if theirs != ours:
@@ -82,8 +87,9 @@ def learn_answers(
     """
     sources, minutes = corpus.train.sources, config.minutes
     limit = math.inf if minutes is None else TEACHERS_SHARE * 60 * minutes
-    answers = read_answers(folder, len(sources))
+    answers = read_answers(folder, sources)
     if distributed.all_max(len(answers) < len(sources) and read_seconds(folder) < limit)[0]:
+        check_origins(folder, "teacher", paths)
         models = load_teachers(paths, task.config.name, device)
         teacher = models[0] if len(models) == 1 else ensemble(models)
         missing = [row for row in range(len(sources)) if row not in answers]
@@ -91,7 +97,7 @@ def learn_answers(
             missing = np.random.default_rng(0).permutation(missing).tolist()
         answer_sources(folder, teacher, sources, missing, limit - read_seconds(folder))
         distributed.barrier()  # all have written theirs
-        answers = read_answers(folder, len(sources))
+        answers = read_answers(folder, sources)
     corpus.train, replaced = task.learn_answers(
         corpus.train, [answers.get(row, "") for row in range(len(sources))]
     )
@@ -119,7 +125,8 @@ def answer_sources(
             answers = teacher.answers([sources[row] for row in part])
             each = (time.monotonic() - since) / len(part)
             for row, (answer, *_) in zip(part, answers, strict=True):
-                entry = {"row": row, "answer": answer.text, "seconds": round(each, 6)}
+                entry = {"row": row, "source": source_digest(sources[row]), "answer": answer.text}
+                entry["seconds"] = round(each, 6)
                 file.write(json.dumps(entry, ensure_ascii=False) + "\n")
             file.flush()
             done += len(part)
@@ -131,14 +138,19 @@ def answer_sources(
                 print(f"teachers: {done:,} of {len(mine):,} answers, {left:.0f} s left", file=sys.stderr)
 
 
-def read_answers(folder: Path, count: int) -> dict[int, str]:
-    """The answers that are in a run's folder, by row; lines that are not whole are left out."""
+def read_answers(folder: Path, sources: Sequence[str]) -> dict[int, str]:
+    """The answers to these sources that are in a run's folder, by row; those to other sources, and lines that
+    are not whole, are left out. Earlier versions did not write the sources."""
     return {
         entry["row"]: entry["answer"]
         for path in sorted(folder.glob(ANSWERS))
         for entry in read_entries(path)
-        if entry["row"] < count
+        if entry["row"] < len(sources) and entry["source"] in (None, source_digest(sources[entry["row"]]))
     }
+
+
+def source_digest(source: str) -> str:
+    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def read_seconds(folder: Path) -> float:
@@ -154,4 +166,4 @@ def read_entries(path: Path) -> Iterator[dict[str, Any]]:
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
         if isinstance(answer, str) and type(row) is int and row >= 0 and isinstance(seconds, int | float):
-            yield {"row": row, "answer": answer, "seconds": seconds}
+            yield {"row": row, "source": entry.get("source"), "answer": answer, "seconds": seconds}

@@ -89,6 +89,8 @@ class Trainer:
         self.first_step = 0  # the step that this process starts with
         self.averaged_step: int | None = None  # the step at which the average was last tried
         self.signal: int | None = None  # that asks to save and stop
+        self.changes: list[Callable[[], object]] = []  # of the folder, once a resumed run may change it
+        self.may_change = False  # whether it may: the data are those that the run began with
         self.live: LivePage | None = None  # on which people watch, if they asked to
 
     @property
@@ -108,8 +110,19 @@ class Trainer:
                 self.samples.restore(state.stream)
             if state.rate != 1.0:
                 self.log_rate()
+        self.changes.append(partial(drop_later, self.folder, self.step))
+
+    def begin_changes(self) -> None:
+        """Change the run's folder from now on."""
+        if self.may_change:
+            return
+        self.may_change = True
         if distributed.RANK == 0:
-            drop_later(self.folder, self.step)
+            for line in self.checkpointer.clean_up():
+                self.reporter.notice(line)
+            for change in self.changes:
+                change()
+            self.reporter.begin_log()
 
     # The loop
 
@@ -118,6 +131,10 @@ class Trainer:
         self.started = time.monotonic()
         with self.reporter.open(self.state), catch_signals(self), contextlib.ExitStack() as stack:
             stack.callback(self.checkpointer.close)
+            if self.checkpointer.data_is_checked or self.checkpointer.data.expected is None:
+                self.begin_changes()
+            elif self.live is not None:  # which writes a film
+                self.check_data()
             if self.live is not None:
                 self.live.start(self)
                 stack.callback(self.live.close)
@@ -140,8 +157,10 @@ class Trainer:
                 )
                 if not is_writing:
                     self.report_saved(self.checkpointer.advance())
-                if wrong_data:
+                if wrong_data or not self.may_change:
                     self.checkpointer.check_data(seconds=0)
+                    if self.checkpointer.data_is_checked:
+                        self.begin_changes()
                 self.signal = self.signal or int(interrupted) or None
                 if result is not None:
                     finished = bool(used_up)
@@ -258,6 +277,8 @@ class Trainer:
 
     def go_back(self, rollback: Rollback) -> None:
         """Go on from an earlier step, as the guard says. The best weights so far stay published."""
+        if not self.may_change:
+            self.check_data()
         self.checkpointer.go_back(self.state, rollback.to, self.make_first_model)
         self.averaged_step = None
         if self.live is not None:
@@ -321,10 +342,11 @@ class Trainer:
         return rollback
 
     def check_data(self) -> None:
-        """Raise UserError if the data changed, before anything that belongs to them is written over."""
+        """Raise UserError if the data changed; if not, the folder may change from now on."""
         if not self.checkpointer.data.is_done():
             self.reporter.notice("waiting until all data are read once, to know them when the run is resumed")
         self.checkpointer.check_data()
+        self.begin_changes()
 
     def save(self) -> None:
         self.check_data()

@@ -26,8 +26,10 @@ from helpers import ggufs
 from helpers.folders import TEXT, save_folder
 from helpers.runs import tiny, unmeasured, write_data
 from regard.errors import UserError
+from regard.runs.export import export
 from regard.runs.load import load
 from regard.text.tokenizer_kinds import train_tokenizer
+from regard.training.build import train
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 INDEX, GENERATION, MODULES = "model.safetensors.index.json", "generation_config.json", "modules.json"
@@ -100,6 +102,21 @@ def make_good(top: Path) -> Path:
     make_gguf(top / "gguf")
     Image.fromarray(np.full((15, 15, 3), 97, np.uint8)).save(top / "one.png")
     return top
+
+
+def make_more(top: Path) -> None:
+    """Write a folder of each kind in MORE, beside those of `make_good`."""
+    for kind, case in (("restore", "restore-t5"), ("caption", "caption-soft"), ("span", "span-bert")):
+        make_ours(top / kind, case, top / "data")
+    make_ours(top / "words", "words", top / "data")
+    save_folder(top / "t5", "t5")
+    export(load(top / "write", "cpu"), top / "int8", dtype="int8")
+    settings = {"train.lora": 2, "train.adapter": True, "train.device": "cpu", "train.batch": 3}
+    with pytest.MonkeyPatch.context() as patch:
+        unmeasured(patch)
+        text = write_data("write", top / "data")
+        train("write", text, out=top / "adapter", base=top / "write", steps=1, set=settings)
+    shutil.rmtree(top / "adapter" / "checkpoints")
 
 
 OURS = ("write", "translate", "classify")
@@ -242,9 +259,10 @@ def use_model(folder: Path) -> None:
     model = load(where, "cpu")
     name = model.task.config.name
     picture = folder.parent / "one.png"
-    asked = {"see": str(picture), "fill": "The ___ fox"}.get(
-        name, "The cat sleeps on aaaaaaaaaaaaaaaaaaaaaaaaaaaa b"
-    )
+    text = "The cat sleeps on aaaaaaaaaaaaaaaaaaaaaaaaaaaa b"
+    questions = dict.fromkeys(("fill", "restore"), "The ___ fox")
+    questions |= {"span": f"Who sleeps then?\t{text}", "words": "brown"}
+    asked = str(picture) if name in ("see", "caption") else questions.get(name, text)
     if name == "embed":
         model.embed([asked])
     else:
@@ -353,6 +371,7 @@ def mutate_json(rng: random.Random, raw: bytes) -> bytes | None:
 
 
 KINDS = (*OURS, *THEIRS, "gguf")
+MORE = ("restore", "caption", "span", "words", "t5", "int8", "adapter")
 
 
 def try_mutation(good: Path, place: Path, number: int) -> str:

@@ -1,15 +1,23 @@
 """No request gets a 500: malformed JSON on every route, extreme values in every field and every query."""
 
 import json
+from contextlib import contextmanager
 from itertools import product
 
 import pytest
+from starlette.datastructures import QueryParams
+from starlette.routing import Router
 
 from helpers.looking import every_task, noise
-from helpers.serving import ModelServer, serve_models, serve_session
-from regard.serve import schema
-from regard.serve.page import PageRoutes
+from helpers.page_routes import page_routes
+from helpers.serving import ModelServer, Server, serve_models, serve_session
+from regard.serve import page as page_module
+from regard.serve import requests, schema
+from regard.serve.lazy_page import LazyPage
+from regard.serve.live import LiveRoutes, Training
+from regard.serve.page_app import protect_page
 from regard.serve.registry import ServerLimits
+from regard.serve.server import run_in_thread
 from regard.viewer.session import Session
 
 TEXT = "the quick brown fox"
@@ -78,6 +86,15 @@ def page(request, models):
         yield server
 
 
+@contextmanager
+def serve_live(first):
+    """The page of a session as it is while the model is trained."""
+    routes = LiveRoutes(Training(lambda message: None), first.model, first, 60.0).routes()
+    page = LazyPage(lambda: None, 60.0, Router(routes))
+    with run_in_thread(protect_page(page, ServerLimits())) as port:
+        yield Server(port)
+
+
 def body_with(base, field, value):
     """A JSON object in which a field has this value, which may be no valid JSON for Python."""
     return (json.dumps(base | {field: "@"}).replace('"@"', value)).encode()
@@ -102,9 +119,13 @@ def test_malformed_json(server, path):
     check_malformed(server, path)
 
 
-@pytest.mark.parametrize("path", ["/api/trace", "/api/ask", "/api/change"])
+@pytest.mark.parametrize("path", [path for path, (method, _) in page_routes().items() if method == "POST"])
 def test_malformed_json_on_the_page(page, path):
-    check_malformed(page, path)
+    if path != "/api/training":
+        check_malformed(page, path)
+        return
+    with serve_live(page.first) as live:
+        check_malformed(live, path)
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -139,12 +160,13 @@ def trace_fields(page):
     silence = {"kind": "silence", "part": attention, "head": 0}
     weights = {"kind": "weights", "part": attention, "head": 0, "query": 0, "to": 0}
     hide = {"kind": "hide", "token": 0}
-    for field in ("input", "answer", "layers", "picture", "checkpoint", "model", "trace", "surprise"):
-        yield "/api/trace", {}, field, lambda body: body
-    for field in ("input", "checkpoint"):
-        yield "/api/ask", {"input": TEXT}, field, lambda body: body
-    for field in ("trace", "row", "changes"):
-        yield "/api/change", {"trace": page.first.id, "changes": [silence]}, field, lambda body: body
+    bases = {"/api/trace": {}, "/api/ask": {"input": TEXT}, "/api/talk": {"turns": [TEXT]}}
+    bases["/api/change"] = {"trace": page.first.id, "changes": [silence]}
+    posts = {path for path, (method, _) in ROUTES_OF_THE_PAGE.items() if method == "POST"}
+    assert bases.keys() == posts - {"/api/training"}  # see test_live.py
+    for path, base in bases.items():
+        for field in (*ROUTES_OF_THE_PAGE[path][1], "surprise"):
+            yield path, base, field, lambda body: body
     for one in (change, silence, weights, hide):
         for field in (*one, "picture"):
             yield "/api/change", one, field, lambda body: {"trace": page.first.id, "changes": [body]}
@@ -158,32 +180,62 @@ def test_extreme_fields_on_the_page(page):
             assert status in (200, 400, 410), (path, base, field, value[:40], status, answer)
 
 
-QUERIES = {
-    "/": (),
-    "/page/{name}": (),
-    "/api/tensor": ("trace", "name", "head", "rows", "columns", "most", "as"),
-    "/api/words": ("trace", "ids"),
-    "/api/tree": ("trace", "beams"),
-    "/api/lens": ("trace", "row"),
-    "/api/attribution": ("trace", "row", "token"),
-    "/api/heads": ("trace",),
-    "/api/models": (),
-    "/api/space": ("trace", "name"),
-    "/api/near": ("trace", "name", "row", "text", "distance"),
-    "/api/effects": ("trace",),
-    "/api/versus": ("trace", "other", "row", "other_row"),
-    "/api/log": ("trace",),
-    "/api/progress": ("trace",),
-    "/api/page": ("trace",),
+ROUTES_OF_THE_PAGE = page_routes()
+QUERIES = {path: names for path, (method, names) in ROUTES_OF_THE_PAGE.items() if method == "GET"}
+BASE = {  # what makes a route read all of its fields
+    "/api/ask": {"input": TEXT},
+    "/api/talk": {"turns": [TEXT]},
+    "/api/change": {"changes": []},
+    "/api/tensor": {"name": "logits"},
+    "/api/words": {"ids": "1"},
+    "/api/near": {"name": "@embed.weight"},
+    "/api/training": {"pause": True},
 }
+
+
+class Recorded(dict):
+    """A body that notes which of its fields are read."""
+
+    def __init__(self, body, read):
+        super().__init__(body)
+        self.read = read
+
+    def get(self, key, default=None):
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key):
+        self.read.add(key)
+        return super().__getitem__(key)
+
+
+def test_the_fields_of_every_route_of_the_page_are_known(models, monkeypatch):
+    """Those are attacked here and by `make torture`."""
+    read = set()
+    parse, get, contains = requests.parse_object, QueryParams.get, QueryParams.__contains__
+
+    def note(key):
+        read.add(key)
+        return key
+
+    monkeypatch.setattr(page_module, "parse_object", lambda data: Recorded(parse(data), read))
+    monkeypatch.setattr(QueryParams, "get", lambda self, key, other=None: get(self, note(key), other))
+    monkeypatch.setattr(QueryParams, "__contains__", lambda self, key: contains(self, note(key)))
+    with serve_live(first := Session(models["write"], TEXT)) as live:
+        for path, (method, names) in ROUTES_OF_THE_PAGE.items():
+            read.clear()
+            traces = {name: first.id for name in ("trace", "other") if name in names}
+            fields = traces | BASE.get(path, {})
+            body, query = (fields, {}) if method == "POST" else (None, fields)
+            status, _, answer = live.ask(path.replace("{name}", "app.js"), body, **query)
+            assert status in (200, 400), (path, answer)
+            assert read == set(names), path
 
 
 def test_extreme_queries_on_the_page(page):
     values = [json.loads(v) if v.startswith('"') else v for v in (*HUGE[:2], *VALUES) if "ud800" not in v]
     values += ["1:2", "2:1", ":", "0:0", "999999999:999999999", "../../etc/passwd", "a" * 3000, "%00", "2"]
     values += [*list(page.first.trace)[:2], "@embed.weight", "tokens", "rollout", "beams.2.x", "~x", "logits"]
-    routes = PageRoutes(page.first.model, page.first).routes()
-    assert {route.path for route in routes if "GET" in route.methods} == QUERIES.keys()
     for path, names in QUERIES.items():
         base = {"trace": page.first.id, "other": page.first.id, "name": "logits"}
         for name, value in third(names, values):

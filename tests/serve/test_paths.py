@@ -9,14 +9,13 @@ import pytest
 from helpers.errors import user_error
 from helpers.images import noise, save
 from helpers.looking import captioner, every_task, seer
+from helpers.page_routes import page_routes
 from helpers.serving import serve_models, serve_session
 from helpers.slow import slow_after
-from regard.serve.page import PageRoutes
 from regard.tasks import TASKS, Request
 from regard.viewer.session import Session, page
 
 TEXT = "the quick brown fox"
-NAMES = ("name", "text", "trace", "other", "distance", "row", "rows", "ids", "beams", "most", "as")
 
 
 @pytest.fixture
@@ -51,6 +50,12 @@ def api_requests(names, path):
 
 
 def page_requests(compared, trace, path):
+    """Every field of every route that takes a body, and some together."""
+    for route, (method, names) in page_routes().items():
+        if method == "POST" and route != "/api/training":  # which takes no text
+            for name in names:
+                yield route, {"trace": trace, "input": TEXT, "turns": [TEXT]} | {name: path}
+                yield route, {"trace": trace, "input": TEXT, "turns": [TEXT]} | {name: [path]}
     for other in (None, *range(compared)):
         for body in ({"input": path}, {"picture": path}, {"input": TEXT, "answer": path}, {"answer": path}):
             yield "/api/trace", body | ({} if other is None else {"model": other})
@@ -93,22 +98,20 @@ def test_page_takes_no_path(tmp_path, touched, first):
     model = models.pop(first)
     session = Session(model, model.task.example_input())
     with serve_session(session, list(models.values())) as server:
-        gets = page_paths(session, list(models.values()))
         check_paths(
             server,
-            lambda path: (
-                *page_requests(len(models), session.id, path),
-                ("/api/ask", {"input": path}),
-            ),
-            lambda path: [(route, {"trace": session.id} | {name: path}) for route in gets for name in NAMES],
+            lambda path: page_requests(len(models), session.id, path),
+            lambda path: page_queries(session.id, path),
             tmp_path / "a.png",
             touched,
         )
 
 
-def page_paths(session, compared):
-    routes = PageRoutes(session.model, session, compared).routes()
-    return [route.path.replace("{name}", "app.js") for route in routes if "GET" in route.methods]
+def page_queries(trace, path):
+    for route, (method, names) in page_routes().items():
+        for name in names if method == "GET" else ():
+            yield route, {"trace": trace} | {name: path}
+    yield "/page/app.js", {"name": path}
 
 
 def test_tasks_take_strings_for_no_paths(tmp_path):

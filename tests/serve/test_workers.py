@@ -43,6 +43,18 @@ open_server, marker, workers.MAX_FAILURES = workers.open_server, sys.argv.pop(1)
 workers.open_server = lambda *args: os._exit(7) if os.path.exists(marker) else open_server(*args)
 cli.main(["serve", *sys.argv[1:]])
 """
+# Workers that count as hung soon, and whose event loop hangs for ever at one request
+HANGING = """
+import sys, time
+from regard import cli
+from regard.serve import workers
+from regard.serve.openai import OpenAIRoutes
+workers.MAX_MISSED = 4
+async def hang(self, request):
+    time.sleep(600)
+OpenAIRoutes.retrieve_model = hang
+cli.main(["serve", *sys.argv[1:]])
+"""
 # Workers as they are with GPUs: new processes, which load the models themselves
 SPAWNED = """
 import sys, torch
@@ -128,6 +140,24 @@ def test_killed_workers_lose_only_what_they_had_begun(run, asked):
     assert clients.counts.keys() <= {"broken by a kill"}  # none lost, mixed up or refused
     assert server.returncode == 143
     assert len(re.findall(r"worker \d \(process \d+\) was ended by signal 9", errors)) == 2
+
+
+@pytest.mark.slow
+def test_workers_that_hang_are_replaced(run):
+    """One that is stopped, and one whose event loop hangs; connections that wait for them break."""
+    with serve(run, "--log", "none", script=HANGING) as server:
+        first = set(find_workers(server.pid))
+        stopped = min(first)
+        os.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: stopped not in find_workers(server.pid))
+        wait_until(lambda: len(find_workers(server.pid)) == 2)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            fetch(server, "/v1/models/tiny")
+        wait_until(lambda: len(find_workers(server.pid)) == 2)
+        assert fetch(server, "/ready")[0] == 200
+        server.send_signal(signal.SIGTERM)
+        _, errors = server.communicate(timeout=60)
+    assert len(re.findall(r"was ended by signal 9; another takes its place", errors)) >= 2
 
 
 def test_any_worker_answers_for_all(run):

@@ -11,10 +11,12 @@ from safetensors.torch import load_file
 import regard
 from helpers.errors import user_error
 from helpers.runs import TINY, at_step, checkpoints, rows, same, stopped, tiny, write_data, write_text
+from regard.files.tensors import write_tensors
 from regard.runs.load import load
 from regard.tasks import Write
 from regard.text.tokenizer_kinds import KINDS as KINDS_OF_TOKENIZER
 from regard.training.build import train
+from regard.training.guard import Guard, Rollback
 from regard.training.job import free_folder
 from regard.training.trainer import Trainer
 
@@ -185,6 +187,27 @@ def test_killed_before_its_first_save_it_starts_from_that_run_again(finished, te
     (tmp_path / "b" / "log.jsonl").write_text("")
     train("write", text, out=tmp_path / "b", steps=3, resume=True)
     same(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_base_that_changed_since_is_refused(finished, text, tmp_path, monkeypatch):
+    """It is read again if a run begins again: without checkpoints, or if the guard goes back so far."""
+    base, out = tmp_path / "base", tmp_path / "out"
+    shutil.copytree(finished, base)
+    settings = {"train.device": "cpu", "train.batch": 3, "train.log": 1}
+    train("write", text, out=out, base=base, steps=1, set=settings)
+    weights = load_file(base / "model.safetensors")
+    write_tensors(base / "model.safetensors", {name: t + 1 for name, t in weights.items()})
+    train("write", text, out=out, steps=2, resume=True)  # its checkpoints have all that it needs
+    saved = {p: p.read_bytes() for p in (out / "checkpoints").rglob("*.*") if p.is_file()}
+    again = lambda: train("write", text, out=out, steps=4, resume=True)  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr(Guard, "see_gradient", lambda guard, *_: Rollback(0, "back to the start"))
+        user_error(again, base, "model.safetensors", out)
+    assert saved == {p: p.read_bytes() for p in (out / "checkpoints").rglob("*.*") if p.is_file()}
+    shutil.rmtree(out / "checkpoints")
+    (out / "model.safetensors").unlink()
+    (out / "log.jsonl").write_text("")
+    user_error(again, base, "model.safetensors", out)
 
 
 def test_from_another_run_of_other_sizes(finished, text, tmp_path):

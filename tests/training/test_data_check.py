@@ -12,7 +12,7 @@ import pytest
 
 from helpers.errors import user_error
 from helpers.images import noise, save
-from helpers.runs import before, checkpoints, tiny, unmeasured, write_data, write_text
+from helpers.runs import before, checkpoints, rows, tiny, unmeasured, write_data, write_text
 from regard.data import DataConfig, Stream, digests, images, prepare
 from regard.data.image_readers import read_image_classes
 from regard.training import checkpointer
@@ -218,16 +218,46 @@ def test_other_data_stop_before_anything_is_written(tmp_path, slow, written):
     text, out = write_text(tmp_path / "a.txt"), tmp_path / "out"
     slow.set()
     tiny(text, out, steps=2)
-    earlier = {name: content for name, content in files(out).items() if not name.endswith("log.jsonl")}
+    (out / "log.jsonl").write_bytes((out / "log.jsonl").read_bytes() + b"damaged\n")
+    shutil.copytree(out / "checkpoints" / "step-2", out / "checkpoints" / "step-3")
+    flip(out / "checkpoints" / "step-3" / "model.safetensors", -1)
+    (out / "film").mkdir()
+    (out / "film" / "step-5.safetensors").touch()
+    earlier = files(out)
     slow.clear()
     Path(text).write_text(Path(text).read_text().replace("aged 20", "aged 21"))
     release = lambda trainer, *_: slow.set()  # noqa: E731
     with before(Trainer, written, release):
         user_error(lambda: tiny(text, out, steps=9, resume=True, **{f"train__{written}": 4}), text, "changed")
-    assert {k: v for k, v in files(out).items() if k in earlier and "recipe" not in k} == {
-        k: v for k, v in earlier.items() if "recipe" not in k
-    }
-    assert checkpoints(out) == ["step-2"]
+    assert files(out) == earlier
+
+
+def test_what_changes_once_the_data_are_known(tmp_path, slow):
+    """While they are read, steps are taken and nothing in the folder changes; then all of it does."""
+    text, out = write_text(tmp_path / "a.txt"), tmp_path / "out"
+    slow.set()
+    tiny(text, out, steps=2)
+    (out / "film").mkdir()
+    (out / "film" / "step-5.safetensors").touch()
+    log = (out / "log.jsonl").read_bytes()
+    (out / "log.jsonl").write_bytes(log + b'{"step": 7, "loss": 1.0}\n')
+    earlier = files(out)
+    slow.clear()
+    listings = []
+
+    def look(trainer):
+        listings.append(files(out))
+        if trainer.step == 4:
+            slow.set()
+            trainer.checkpointer.data.wait()
+
+    with before(Trainer, "train_step", look):
+        tiny(text, out, steps=8, resume=True)
+    without_lock = [{k: v for k, v in each.items() if not k.endswith(".lock")} for each in listings]
+    assert without_lock[:3] == [earlier] * 3
+    assert [row["step"] for row in rows(out) if "loss" in row] == list(range(1, 9))
+    assert checkpoints(out) == ["step-2", "step-8"]
+    assert not list((out / "film").iterdir())
 
 
 def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):

@@ -92,7 +92,7 @@ def test_weights_that_are_too_large_are_refused(
 def test_a_full_disk_ends_no_training(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(path: Path, *_: object) -> None:
+    def full(path: Path, *_: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(film, "write_tensors", full)

@@ -22,6 +22,7 @@ from regard.files.atomic import new_folder
 from regard.files.locks import LOCK
 from regard.runs import checkpoints as checkpoint
 from regard.runs.export import export
+from regard.runs.film import frame_path
 from regard.runs.load import load
 from regard.training import build
 from regard.training.trainer import Trainer
@@ -222,13 +223,19 @@ def test_a_failed_run_with_checkpoints_stays(text, tmp_path):
     tiny(text, out, **SETTINGS, resume=True)
 
 
+@pytest.mark.usefixtures("silent_page")
 def test_modes_of_files_are_kept(finished, text, copy):
     private = [
         copy / name for name in ("model.safetensors", "log.jsonl", "recipe.toml", "README.md", "curve.svg")
     ]
     for path in private:
         path.chmod(0o600)
-    tiny(text, copy, resume=True, steps=9, train__evaluate=3)
+    with (copy / "log.jsonl").open("ab") as log:
+        log.write(b"damaged\n")
+    tiny(text, copy, resume=True, steps=9, train__evaluate=3, look=True)
+    saved = copy / "checkpoints" / "step-9"
+    private += [saved / "model.safetensors", saved / "optimizer.safetensors"]
+    private += [copy / "log.jsonl.damaged", frame_path(copy, 9)]
     assert [stat.S_IMODE(path.stat().st_mode) for path in private] == [0o600] * len(private)
 
 

@@ -1,4 +1,5 @@
-"""log.jsonl: rows are appended, repeated steps are replaced, and a row cut by a kill is repaired."""
+"""log.jsonl: rows are appended, repeated steps are replaced, a row cut by a kill is dropped, and others that
+are damaged are kept aside."""
 
 import json
 import os
@@ -26,7 +27,7 @@ def test_rows_are_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.touch()
     with Log(path, 0) as log:
-        assert log.rows == []
+        assert log.rows == log.begin() == []
         for n, row in enumerate(ROWS, 1):
             log.add(row)
             assert rows(path) == ROWS[:n]
@@ -38,11 +39,14 @@ def test_rows_are_there_at_once(tmp_path: Path) -> None:
 def test_what_comes_later_is_forgotten(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl")
     with Log(path, 2) as log:
-        assert log.rows == rows(path) == ROWS[:3]
+        assert log.rows == ROWS[:3]
         log.add({"step": 3})
+        assert rows(path) == ROWS  # nothing changes before it is begun
+        log.begin()
     assert rows(path) == [*ROWS[:3], {"step": 3}]
     assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
     with Log(path, 0) as log:
+        log.begin()
         assert log.rows == []
     assert path.read_text() == ""
 
@@ -56,8 +60,28 @@ def test_what_comes_later_is_forgotten(tmp_path: Path) -> None:
 def test_what_a_kill_leaves(tmp_path: Path, tail: str) -> None:
     path = write(tmp_path / "log.jsonl", tail)
     with Log(path, 9) as log:
+        notices = log.begin()
         log.add({"step": 6})
     assert rows(path) == [*ROWS, {"step": 6}]
+    aside = [p.read_text() for p in tmp_path.glob("*.damaged")]
+    assert aside == ([tail.lstrip("\n")] if tail.endswith("\n") else [])
+    assert len(notices) == len(aside)
+
+
+def test_damaged_lines_are_kept_aside(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[0] = lines[0].replace(b"{", b"[")
+    lines[2:2] = [b"\xff mine\n", b"\n"]
+    path.write_bytes(b"".join(lines))
+    (tmp_path / "log.jsonl.damaged").write_text("earlier ones")
+    with Log(path, 9) as log:
+        (notice,) = log.begin()
+    assert (tmp_path / "log.jsonl.damaged-2").read_bytes() == lines[0] + lines[2]
+    assert all(word in notice for word in (str(path), "2 lines", "log.jsonl.damaged-2"))
+    assert rows(path) == ROWS[1:]
+    with Log(path, 9) as log:
+        assert log.begin() == []
 
 
 def test_not_utf8_and_not_there(tmp_path: Path) -> None:

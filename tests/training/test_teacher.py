@@ -1,6 +1,7 @@
 """Teachers' answers are a student's targets: written once, gone on with, and learned."""
 
 import json
+import shutil
 import tomllib
 
 import pytest
@@ -118,7 +119,11 @@ def test_interrupted_while_the_teachers_answer(taught, tmp_path, monkeypatch):
     monkeypatch.setattr(model, "answers", answers)
     with pytest.raises(KeyboardInterrupt):
         tiny(data, out, **settings, teacher=teachers)
-    assert len(read_answers(out, 100)) == 14
+    sources = watch(monkeypatch)
+    tiny(data, tmp_path / "plain", **settings)
+    sources = sources[0].train.sources
+    assert len(read_answers(out, sources)) == 14
+    assert len(read_answers(out, [f"{source}!" for source in sources])) == 0  # other data, by now
     file = out / "answers-0.jsonl"
     file.write_text(file.read_text() + '{"row": 20, "ans')  # a line that was not finished
     total = len(load_sources(folder))
@@ -141,7 +146,7 @@ def test_processes_share_the_sources(taught, tmp_path, monkeypatch):
         monkeypatch.setattr(distillation.distributed, "WORLD", 3)
         answer_sources(tmp_path, model, sources, range(11))
     assert len(list(tmp_path.glob("answers-*.jsonl"))) == 3
-    together = read_answers(tmp_path, 11)
+    together = read_answers(tmp_path, sources)
     assert [together[row] for row in range(11)] == model.ask(sources)
 
 
@@ -196,6 +201,11 @@ def test_a_student_comes_to_predict_what_its_teachers_do(case, tmp_path):
     del settings["teacher"]
     tiny(data, tmp_path / "again", **settings, resume=True)
     same(tmp_path / "out", tmp_path / "again")
+    shutil.copy(tmp_path / "t2" / "model.safetensors", tmp_path / "t1")
+    user_error(
+        lambda: tiny(data, tmp_path / "again", **settings | {"steps": 14}, resume=True),
+        *(tmp_path / "t1", "model.safetensors"),
+    )
     losses = [row["loss"] for row in rows(tmp_path / "out") if "loss" in row]
     assert all(loss > 0 for loss in losses)
     assert sum(losses[-3:]) < sum(losses[:3])

@@ -76,9 +76,11 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_rows_arrive(run: Path, stub: Any, capsys: pytest.CaptureFixture[str], name: str, code: str) -> None:
     stub(name, code)
     with Log(run / "log.jsonl", 0, name) as log:  # type: ignore[arg-type]
+        log.begin()
         for row in ROWS:
             log.add(row)
     with Log(run / "log.jsonl", 2, name) as log:  # type: ignore[arg-type]
+        log.begin()
         log.add({"step": 3, "loss": 1.5, "notice": "no number"})
     first, second = sys.modules[name].RUNS
     assert first.logged == [(1, {"loss": 2.5}), (2, {"loss": 2.25}), (2, {"valid_loss": 2.0}), (4, {})]
@@ -97,7 +99,7 @@ def test_what_wandb_refuses(tmp_path: Path, stub: Any) -> None:
     folder = tmp_path / "refused"
     folder.mkdir()
     (folder / "recipe.toml").write_text("")
-    user_error(lambda: Log(folder / "log.jsonl", 0, "wandb"), "no API key", "WANDB_MODE=offline")
+    user_error(lambda: Log(folder / "log.jsonl", 0, "wandb").begin(), "no API key", "WANDB_MODE=offline")
 
 
 def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +138,11 @@ def test_tensorboard_has_the_same(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.touch()
     with Log(path, 0, "tensorboard") as log:
+        log.begin()
         for row in ROWS:
             log.add(row)
     with Log(path, 2, "tensorboard") as log:  # as a resumed run: 4 is done again
+        log.begin()
         log.add({"step": 3, "loss": 1.5})
     events = loader.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

@@ -113,7 +113,7 @@ def test_heads_are_named_on_built_in_inputs():
 def test_figures_of_built_in_inputs():
     """They are means over all tokens, computed here by hand."""
     model = reader("write", "gpt")
-    found = measure_heads(model)["attentions"]["blocks.1.attn"]["patterns"]
+    heads = measure_heads(model)["attentions"]["blocks.1.attn"]["patterns"]
     rows = {"previous": [], "induction": []}
     for name, inputs in {"previous": corpus_texts(model), "induction": repeated_tokens(model)}.items():
         for input in inputs:
@@ -124,15 +124,15 @@ def test_figures_of_built_in_inputs():
                 keys = [i - 1] if name == "previous" and i else after if name == "induction" else []
                 rows[name] += [weights[:, i, keys].sum(-1)] if keys else []
     for name, each in rows.items():
-        assert found[name]["rows"] == len(each)
-        torch.testing.assert_close(torch.tensor(found[name]["weights"]), torch.stack(each).mean(0))
+        assert heads[name]["rows"] == len(each)
+        torch.testing.assert_close(torch.tensor(heads[name]["weights"]), torch.stack(each).mean(0))
     assert all(len(set(ids)) * 2 == len(ids) == 18 for ids in repeated_tokens(model))
 
 
 def test_built_in_inputs_of_other_models():
-    found = measure_heads(reader("translate", "transformer"))["attentions"]
-    assert found["decoder.0.cross"]["patterns"].keys() == {"alignment"}
-    assert "induction" in found["encoder.0.attn"]["patterns"]
+    heads = measure_heads(reader("translate", "transformer"))["attentions"]
+    assert heads["decoder.0.cross"]["patterns"].keys() == {"alignment"}
+    assert "induction" in heads["encoder.0.attn"]["patterns"]
     assert "pictures" in measure_heads(seer())["reason"]
     assert "no attention" in measure_heads(reader("write", "recurrent"))["reason"]
     classifier = reader("classify", "t5", task_labels=("fox", "lazy dog"))

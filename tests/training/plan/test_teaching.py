@@ -110,7 +110,7 @@ def test_the_student_has_the_time_that_is_left(
 
     start()
     rows = len(built_trainers[0].corpus.train)
-    answers = read_answers(out, rows)
+    answers = read_answers(out, built_trainers[0].corpus.train.sources)
     assert rows == 33
     assert answered <= len(answers) == clock.asked <= answered + 2
     assert read_seconds(out) == pytest.approx(each * clock.asked)
