@@ -14,6 +14,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "/api/words": ("trace", "ids"),
     "/api/tree": ("trace", "beams"),
     "/api/lens": ("trace", "row"),
+    "/api/heads": ("trace",),
     "/api/attribution": ("trace", "row", "token"),
     "/api/models": (),
     "/api/space": ("trace", "name"),

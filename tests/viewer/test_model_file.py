@@ -496,9 +496,9 @@ def test_every_family_runs_in_a_page_or_is_refused():
 
 @pytest.mark.parametrize(("kind", "word"), REFUSED.items())
 def test_says_which_models_do_not_run_in_a_page(kind, word, tmp_path):
-    model, given = make(kind)
+    model, input = make(kind)
     with pytest.raises(UserError, match=word) as refused:
-        save_model(model, tmp_path / "model.html", given)
+        save_model(model, tmp_path / "model.html", input)
     assert "INPUT" in str(refused.value)
     assert not list(tmp_path.iterdir())
 
