@@ -43,7 +43,7 @@ LIMITS = {  # the beginning of a row, and the numbers in its second column
     "bytes of a body": [ServerLimits.body // MIB],
     "seconds until a body": [ServerLimits.body_seconds],
     "bytes of all bodies": [ServerLimits.body_memory // MIB],
-    "values": [requests.MAX_VALUES],
+    "values": [requests.MAX_VALUES, requests.MAX_KEYS],
     "seconds for a client to read": [ConnectionLimits.send_seconds, connections.MIN_RATE // KIB],
     "requests to the API": [PLACES, ServerLimits.queue, MAX_PLACES],
     "requests of the page": [ServerLimits.page_places, ServerLimits.page_queue],

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tokenizers import Tokenizer as Inner
-from tokenizers import decoders, models, normalizers
 
 from helpers.families import FAMILIES
 from helpers.looking import TEXT, captioner, noise, reader, spelled
+from helpers.saved import HARD, open_saved, prompts
 from helpers.slow import slow_after
 from regard.decode.sampling import Sampling
 from regard.errors import UserError
@@ -23,13 +22,10 @@ from regard.tasks.answers import collect_tokens
 from regard.tasks.converse import Converse, ConverseConfig
 from regard.tasks.request import Request
 from regard.text.chat_template import Template
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_kinds import KINDS, train_tokenizer
 from regard.tracing.intervene import rank_heads
 from regard.viewer import head_corpus
 from regard.viewer.head_corpus import measure_heads
 from regard.viewer.model_file import MAX_BYTES, model_content, save_model
-from regard.viewer.saved_tokenizer import pack_tokenizer
 from regard.viewer.session import Session
 from regard.viewer.talk import talk
 from regard.vision.decoding import resize_image
@@ -97,12 +93,6 @@ REFUSED = {kind: word for word, kinds in NAMED.items() for kind in kinds}  # and
 OTHER_INPUTS = {"t5-restore": "a ___ dog", "t5-geglu": "a ___ dog", "elmo": "the ___ ___ dog"}
 OTHER_INPUTS |= dict.fromkeys(SENTENCES, "jumps over the fox\tden Hund")
 
-HARD = [
-    "", " ", "The quick  brown fox, jumps! over-the (lazy) dog's 1,234.5 u.s. @-@ it’s",
-    "Éclair naïve ÜBER straße Σας\u0301 \u200b \t\n  x", "日本語 中文 text",
-    "🙂 a\u00a0b \ufffd\x00\x07", "don't 'll  \n\n  end   ",
-]  # fmt: skip
-
 OPEN = """content => {
   globalThis.models ??= {};
   globalThis.models[content.kind] = new regard.constructor(content);
@@ -162,17 +152,7 @@ def make(kind):
 @pytest.fixture(scope="module")
 def opened(browser, tmp_path_factory):
     """A page from file:// with a model in it, to which others are added."""
-    path = tmp_path_factory.mktemp("saved") / "model.html"
-    save_model(make("gpt")[0], path)  # seeded: `added` has the same one
-    page, wrong = browser.new_page(), []
-    page.set_default_timeout(60_000)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: wrong.append(request.url) if "http" in request.url[:5] else None)
-    page.goto(path.as_uri())
-    page.wait_for_selector("main section")
-    yield page
-    assert wrong == []
-    page.close()
+    yield from open_saved(browser, make("gpt")[0], tmp_path_factory)  # seeded: `added` has the same one
 
 
 @pytest.fixture(scope="module")
@@ -188,14 +168,6 @@ def added(opened):
         return models[kind]
 
     return add
-
-
-def prompts(count, blank=""):
-    """Different texts of the vocabulary and beyond, the longest of them over the context."""
-    words = [*TEXT.split(), "unknown", "Fox,", "ü"]
-    rng = np.random.default_rng(5)
-    texts = [" ".join(rng.choice(words, rng.integers(1, 18))) for _ in range(count)]
-    return [f"{text[: len(text) // 2]} {blank} {text}" if blank else text for text in texts]
 
 
 def greedy_ids(model, inputs):
@@ -378,92 +350,6 @@ def test_which_part_said_this(kind, opened, added):
         )
         assert have["logit"] == pytest.approx(want["logit"], abs=1e-4)
         assert {side: pytest.approx(each, abs=1e-4) for side, each in want["words"].items()} == have["words"]
-
-
-def pieces_and_bytes(letters="abcdefghijklmnopqrstuvwxyz▁TQ"):
-    """As Llama's: spaces are written as a character, and what is no token is written in bytes."""
-    tokens = [
-        "<unk>",
-        "<s>",
-        "</s>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        *letters,
-        "▁t",
-        "▁th",
-        "he",
-    ]
-    merges = [("▁", "t"), ("▁t", "h"), ("h", "e")]
-    model = models.BPE({token: id for id, token in enumerate(tokens)}, merges, unk_token="<unk>",
-                       fuse_unk=True, byte_fallback=True)  # fmt: skip
-    inner = Inner(model)
-    inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    steps = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
-    inner.decoder = decoders.Sequence(list(steps))
-    inner.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return Tokenizer(inner)
-
-
-def bytes_as_loaded(change):
-    """A tokenizer of merged bytes whose tokenizer.json was changed."""
-    content = json.loads(train_tokenizer("bpe", [TEXT, *HARD[:4]], 320, ["</s>"]).inner.to_str())
-    change(content)
-    return Tokenizer(Inner.from_str(json.dumps(content)))
-
-
-def digits_alone(content):
-    """As SmolLM2's."""
-    parts = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
-    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": parts}
-
-
-def words_unmerged(content):
-    """As Llama 3's, where a token that is a word needs no merges."""
-    content["model"] |= {"ignore_merges": True, "merges": content["model"]["merges"][:9]}
-
-
-SPECIALS = ["<pad>", "</s>", "[UNK]"]
-TOKENIZERS = {kind: lambda k=kind: train_tokenizer(k, [TEXT, *HARD[:4]], 320, SPECIALS) for kind in KINDS}
-TOKENIZERS |= {"pieces": pieces_and_bytes, "fused": lambda: no_bytes(pieces_and_bytes())}
-TOKENIZERS |= {
-    change.__name__: lambda c=change: bytes_as_loaded(c) for change in (digits_alone, words_unmerged)
-}
-
-
-def no_bytes(tokenizer):
-    content = json.loads(tokenizer.inner.to_str())
-    content["model"]["byte_fallback"] = False
-    return Tokenizer(Inner.from_str(json.dumps(content)))
-
-
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_tokenizers(kind, opened):
-    tokenizer = TOKENIZERS[kind]()
-    texts = [*HARD, *prompts(20)]
-    ids = [tokenizer.encode(text) for text in texts]
-    cut = [row[1::2] for row in ids]  # bytes that are no character
-    script = """([saved, texts, ids]) => {
-      const tokenizer = new regard.model.reader.constructor(saved);
-      return [texts.map((text) => tokenizer.encode(text)), ids.map((row) => tokenizer.decode(row)),
-        ids.map((row) => tokenizer.words(row))];
-    }"""
-    saved = json.loads(json.dumps(pack_tokenizer(tokenizer)))
-    encoded, decoded, words = opened.evaluate(script, [saved, texts, [*ids, *cut]])
-    assert encoded == ids
-    assert decoded == [tokenizer.decode(row) for row in (*ids, *cut)]
-    assert words == [tokenizer.tokens(row) for row in (*ids, *cut)]
-
-
-@pytest.mark.parametrize(
-    ("part", "value", "word"),
-    [
-        ("normalizer", {"type": "NFC"}, "normalizer is NFC"),
-        ("pre_tokenizer", {"type": "Whitespace"}, "pre_tokenizer is Whitespace"),
-        ("decoder", {"type": "BPEDecoder", "suffix": "</w>"}, "decoder is BPEDecoder"),
-    ],
-)
-def test_tokenizers_that_do_not_run_in_a_page(part, value, word):
-    with pytest.raises(UserError, match=word):
-        pack_tokenizer(bytes_as_loaded(lambda content: content.update({part: value})))
 
 
 @pytest.mark.parametrize("size", [(6, 6), (37, 23), (5, 3), (9, 40)])

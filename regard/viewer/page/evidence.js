@@ -6,6 +6,7 @@ import { articleFor, headName, roleTable, roleWords } from "./describe.js";
 /** @typedef {import("./scene_data.js").Scene} Scene */
 
 const SUMMARY = "What this head does, in figures";
+const STILL = 700; // milliseconds: while one types, or a film plays, nobody asks for names
 
 /**
  * The figures of the selected head, once they are opened; null if it has none. With `named`, what it does on
@@ -30,8 +31,11 @@ export function evidence(app, scene, named) {
     await live.get("heads").then(fill, (error) => figures.append(h("p", { role: "alert" }, error.message)));
   });
   if (live && named) {
-    live.get("heads").then((corpus) => summary.append(nameThere(scene, corpus)),
-      () => {}); // said when the figures are opened
+    setTimeout(() => {
+      if (!details.isConnected) return;
+      live.get("heads").then((corpus) => summary.append(nameThere(scene, corpus)),
+        () => {}); // said when the figures are opened
+    }, STILL);
   }
   return details;
 }
