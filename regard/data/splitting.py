@@ -67,6 +67,9 @@ def find_splits(folder: str, has_classes: bool) -> dict[str, list[str]]:
         entries = list_entries(folder)
     except OSError:  # whoever reads the folder says why it can't be read
         return {}
+    inside = [entry for entry in entries if not is_about(entry[0])]
+    if [is_dir for _, is_dir in inside] == [True] and inside[0][0].lower() not in NAMES and not has_classes:
+        return find_splits(os.path.join(folder, inside[0][0]), False) if reading_version() > 3 else {}
     for entry, is_dir in entries:
         name, path = entry.lower(), os.path.join(folder, entry)
         while not is_dir and Path(name).suffix in COMPRESSED:
