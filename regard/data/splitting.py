@@ -18,6 +18,7 @@ VALID = ("valid", "val", "validation", "dev")
 TEST = ("test", "testing")
 NAMES = {name: kind for kind, names in (("train", TRAIN), ("valid", VALID), ("test", TEST)) for name in names}
 RECORDING = re.compile(r"(?P<label>[^_]+)_(?P<voice>.+)_(\d+)\.wav", re.DOTALL | re.IGNORECASE)  # as in FSDD
+SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")  # after the name of a split in several files, as on hubs
 ABOUT = ("readme", "license", "licence", "dataset_dict", "dataset_info")  # files that are no data
 
 
@@ -56,16 +57,19 @@ def first_held_out(every: int) -> int:
 # Folders with folders or files named train, valid, test
 
 
-def find_splits(folder: str, has_classes: bool) -> dict[str, str]:
+def find_splits(folder: str, has_classes: bool) -> dict[str, list[str]]:
     """Return the paths of a folder's own splits by "train", "valid" and "test"; none if it has other entries.
 
     `has_classes`: folders are named after classes, so that a folder with a file in it is a class.
     """
-    splits: dict[str, str] = {}
+    splits: dict[str, list[str]] = {}
     try:
         entries = list_entries(folder)
     except OSError:  # whoever reads the folder says why it can't be read
         return {}
+    inside = [entry for entry in entries if not is_about(entry[0])]
+    if [is_dir for _, is_dir in inside] == [True] and inside[0][0].lower() not in NAMES and not has_classes:
+        return find_splits(os.path.join(folder, inside[0][0]), False) if reading_version() > 3 else {}
     for entry, is_dir in entries:
         name, path = entry.lower(), os.path.join(folder, entry)
         while not is_dir and Path(name).suffix in COMPRESSED:
@@ -73,10 +77,12 @@ def find_splits(folder: str, has_classes: bool) -> dict[str, str]:
         stem = name if is_dir else Path(name).stem
         if stem in ABOUT:
             continue
-        kind = NAMES.get(stem)
-        if kind is None or kind in splits or (has_classes and not (is_dir and _has_classes(path, stem))):
+        is_shard = not is_dir and SHARD.search(stem) is not None and reading_version() > 3
+        kind = NAMES.get(SHARD.sub("", stem) if is_shard else stem)
+        is_second = kind in splits and not is_shard
+        if kind is None or is_second or (has_classes and not (is_dir and _has_classes(path, stem))):
             return {}
-        splits[kind] = path
+        splits.setdefault(kind, []).append(path)
     return splits if "train" in splits else {}
 
 
@@ -121,12 +127,12 @@ def use_splits(
     train, held_out = [], [enter_folder(str(path), has_classes, has_media) for path in valid]
     for path in (enter_folder(str(path), has_classes, has_media) for path in paths):
         splits = find_splits(path, has_classes) if reading_version() > 1 and is_folder(path) else {}
-        train.append(splits.get("train", path))
+        train += splits.get("train", [path])
         if not splits:
             continue
         used = {"train": "to train on"}
         if "valid" in splits and not valid:
-            held_out.append(splits["valid"])
+            held_out += splits["valid"]
             used["valid"] = "to evaluate on"
         record_note(f"{path}: {describe_splits(splits, used)}")
     return train, held_out
@@ -134,17 +140,19 @@ def use_splits(
 
 def choose_test(paths: Sequence[str], has_classes: bool, has_media: bool = False) -> list[str]:
     """Return what to score on, where folders have splits of their own: test, else valid."""
-    chosen = []
+    chosen: list[str] = []
     for path in (enter_folder(str(path), has_classes, has_media) for path in paths):
         splits = find_splits(path, has_classes) if reading_version() > 1 and is_folder(path) else {}
         kind = next((kind for kind in ("test", "valid") if kind in splits), None)
-        chosen.append(path if kind is None else splits[kind])
+        chosen += [path] if kind is None else splits[kind]
         if kind is not None:
             record_note(f"{path}: {describe_splits(splits, {kind: 'to score on'})}")
     return chosen
 
 
-def describe_splits(splits: dict[str, str], used: dict[str, str]) -> str:
-    return ", ".join(
-        f"{os.path.basename(path)} is {used.get(kind, 'left out')}" for kind, path in splits.items()
-    )
+def describe_splits(splits: dict[str, list[str]], used: dict[str, str]) -> str:
+    lines = []
+    for kind, (first, *more) in splits.items():
+        verb = f"and {len(more):,} more are" if more else "is"
+        lines.append(f"{os.path.basename(first)} {verb} {used.get(kind, 'left out')}")
+    return ", ".join(lines)

@@ -143,10 +143,20 @@ def test_splits_of_a_folder(tmp_path):
         ".hidden/x",
     )
     assert find_splits(a, True) == {
-        k: f"{a}/{v}" for k, v in (("train", "train"), ("valid", "Val"), ("test", "test"))
+        k: [f"{a}/{v}"] for k, v in (("train", "train"), ("valid", "Val"), ("test", "test"))
     }
     b = make(tmp_path / "b", "train.tsv.gz", "dev.tsv")
-    assert find_splits(b, False) == {"train": f"{b}/train.tsv.gz", "valid": f"{b}/dev.tsv"}
+    assert find_splits(b, False) == {"train": [f"{b}/train.tsv.gz"], "valid": [f"{b}/dev.tsv"]}
+    shards = [f"{name}-0000{n}-of-00002-0a1f.csv" for name in ("train", "validation", "test") for n in (0, 1)]
+    c = make(tmp_path / "c", "README.md", *(f"data/{name}" for name in shards))  # as on hubs
+    files = [f"{c}/data/{name}" for name in shards]
+    with read_together() as reading:
+        assert use_splits([f"{c}/data"], [], False) == (files[:2], files[2:4])
+        assert use_splits([c], [], False) == (files[:2], files[2:4])
+        assert choose_test([c], False) == files[4:]
+    assert f"{shards[4]} and 1 more are left out" in next(iter(reading.notes))
+    with read_together(version=3):
+        assert use_splits([c], [], False) == ([c], [])
     for n, names in enumerate(
         (
             ["train/1.png", "bus/2.png"],  # vehicles
