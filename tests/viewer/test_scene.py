@@ -1,6 +1,7 @@
 """The scene: the whole model in one picture, down to one number; every number shown is torch's."""
 
 import pytest
+import torch
 
 from helpers import looking
 from helpers.browsing import WORDS, Session, axe_violations, close, number, shown
@@ -38,6 +39,15 @@ SHARE = """() => {  // of the window, within the bounds of all that is drawn
   const low = (side) => Math.max(stage[side], Math.min(...boxes.map((box) => box[side])));
   const high = (side) => Math.min(stage[side], Math.max(...boxes.map((box) => box[side])));
   return (high("right") - low("left")) * (high("bottom") - low("top")) / (innerWidth * innerHeight);
+}"""
+PAINTED = """async (buttons) => {  // the shape and numbers of the image in, or before, each button
+  const { painted } = await import("/page/scene_paint.js");
+  const images = [...document.querySelectorAll(".layer .pixels")];
+  return Object.fromEntries([...document.querySelectorAll(buttons)].map((button) => {
+    const before = images.filter((one) => one.compareDocumentPosition(button) & 4);
+    const { shape, data } = painted.get(button.querySelector(".pixels") ?? before.at(-1));
+    return [button.id, [shape, Array.from(data, String)]];
+  }));
 }"""
 WHEEL = """([deltaY, ctrlKey]) => {
   const stage = document.querySelector(".stage");
@@ -210,6 +220,34 @@ def test_the_wheel_zooms_and_the_picture_follows(tab):
     it.page.wait_for_timeout(700)  # one depth at a time
     it.page.evaluate(WHEEL, [200, True])
     it.page.wait_for_selector(".layer.model:only-child .chip")
+
+
+@pytest.mark.parametrize("kind", slow_after(2, ["alibi", "gru", *KINDS]))
+def test_every_number_that_is_drawn_is_the_traces(tab, kind):
+    """Of a head its queries, keys, values, scores, weights and outputs, and all boxes of its block."""
+    it, trace = tab(kind), shown(kind).trace
+    attention, head, _ = opening(kind)
+    it.turn("#view=look&depth=head")
+    it.page.wait_for_selector(".layer.head .pixels")
+    drawn = it.page.evaluate(PAINTED, ".layer.head .cover")
+    assert [name.removeprefix("open-") for name in drawn][-1] == "heads"
+    assert {"open-scores", "open-weights"} <= set(drawn)
+    drawn = {f"{attention['name']}.{name.removeprefix('open-')}": x for name, x in drawn.items()}
+    it.turn("#view=look&depth=block")
+    it.page.wait_for_selector(".layer.block .pixels")
+    cards = it.page.evaluate(PAINTED, ".layer.block .card-box")
+    assert len(cards) >= 3
+    for name, (shape, numbers) in [
+        *drawn.items(),
+        *((name.removeprefix("card-"), one) for name, one in cards.items()),
+    ]:
+        want = trace[name]
+        if want.ndim > 2:  # keys may be shared by several heads
+            want = want[head * len(want) // attention["heads"]]
+        want = torch.atleast_2d(want).float()
+        assert list(want.shape) == shape, name
+        numbers = torch.tensor([float(x) for x in numbers]).view(*shape)
+        assert torch.allclose(numbers, want, rtol=1e-5, atol=1e-5), name
 
 
 def test_what_is_left_moves_away_as_it_was(tab):
