@@ -243,9 +243,15 @@ def test_in_one_file(tab, tmp_path):
 
 @pytest.mark.parametrize("width", slow_after(1, [1440, 390]))
 def test_axe_finds_nothing(tab, width):
-    it = tab("transformer", viewport={"width": width, "height": 900})
-    for view in ("attention", "next", "walk", "whatif"):
-        it.turn(f"#view={view}")
-        it.page.wait_for_selector("#scene .stage .chip", state="attached")
-        it.page.wait_for_function("() => getComputedStyle(document.getElementById('main')).opacity === '1'")
-        assert axe_violations(it.page) == "", view
+    views = ["attention", "attention&form=arcs", "attention&form=atlas", "next", "next&words=layers", "walk"]
+    views += ["whatif", "alignment", "map", "space", "space&map=positions", "compare&with=lazy", "talk"]
+    views += ["take"]
+    for kind, shown_views in (("transformer", views), ("vit", ["picture"])):
+        it = tab(kind, viewport={"width": width, "height": 900})
+        for view in shown_views:
+            it.turn(f"#view={view}")
+            it.page.wait_for_selector("#scene .stage .chip", state="attached")
+            it.page.wait_for_function(
+                "() => getComputedStyle(document.getElementById('main')).opacity === '1'"
+            )
+            assert axe_violations(it.page) == "", view

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 import regard
-from helpers.browsing import WORDS, close, trained
+from helpers.browsing import WORDS, axe_violations, close, trained
 from helpers.commands import call, stdout_of
 from helpers.errors import user_error
 from helpers.serving import Server, serve_session
@@ -197,6 +197,8 @@ def test_a_run_that_is_over_has_its_film_and_no_controls(tab, folder):
         it.page.wait_for_selector("#film-play:text-is('Play')")
         captions = list(dict.fromkeys(it.page.evaluate("window.seen")))
         assert captions == ["final model", *(f"step {step}" for step in STEPS)]
+        assert it.page.is_visible("#film")
+        assert axe_violations(it.turn("#view=training").page) == ""
 
 
 def test_a_frame_gives_the_same_trace_as_a_model_with_its_weights(folder):

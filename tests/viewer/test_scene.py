@@ -1,6 +1,7 @@
 """The scene: the whole model in one picture, down to one number; every number shown is torch's."""
 
 import pytest
+import torch
 
 from helpers import looking
 from helpers.browsing import WORDS, Session, axe_violations, close, number, shown
@@ -30,11 +31,25 @@ ABOVE = """() => {  // pixels between the head of a block and its tokens
   const [head, chip] = [".card-head", ".queries .chip"].map((one) => document.querySelector(one));
   return head && chip && [chip.getBoundingClientRect().top - head.getBoundingClientRect().bottom];
 }"""
-SHARE = """() => {
-  const box = document.querySelector(".stage").getBoundingClientRect();
-  return box.width * box.height / (innerWidth * innerHeight);
+SHARE = """() => {  // of the window, within the bounds of all that is drawn
+  const parts = "button, canvas, path, rect, text, .card-open, .caption, .leaves, .terms, .cell, .legend";
+  const boxes = [...document.querySelectorAll(".layer *")].filter((one) => one.matches(parts))
+    .map((one) => one.getBoundingClientRect()).filter(({ width, height }) => width && height);
+  if (!boxes.length) return 0;
+  const stage = document.querySelector(".stage").getBoundingClientRect();
+  const low = (side) => Math.max(stage[side], Math.min(...boxes.map((box) => box[side])));
+  const high = (side) => Math.min(stage[side], Math.max(...boxes.map((box) => box[side])));
+  return (high("right") - low("left")) * (high("bottom") - low("top")) / (innerWidth * innerHeight);
 }"""
-
+PAINTED = """async (buttons) => {  // the shape and numbers of the image in, or before, each button
+  const { painted } = await import("/page/scene_paint.js");
+  const images = [...document.querySelectorAll(".layer .pixels")];
+  return Object.fromEntries([...document.querySelectorAll(buttons)].map((button) => {
+    const before = images.filter((one) => one.compareDocumentPosition(button) & 4);
+    const { shape, data } = painted.get(button.querySelector(".pixels") ?? before.at(-1));
+    return [button.id, [shape, Array.from(data, String)]];
+  }));
+}"""
 WHEEL = """([deltaY, ctrlKey]) => {
   const stage = document.querySelector(".stage");
   stage.dispatchEvent(new WheelEvent("wheel", { deltaY, ctrlKey, cancelable: true }));
@@ -94,24 +109,22 @@ def test_the_page_opens_on_the_scene_with_torchs_numbers(tab, kind):
     assert shares == pytest.approx(best.tolist(), abs=1e-5)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_scene_fills_the_window(tab, size):
-    it = tab("transformer", viewport={"width": size[0], "height": size[1]})
-    assert it.page.evaluate(SHARE) >= 0.6
-    assert it.page.evaluate("document.documentElement.scrollWidth") <= size[0]
-    for depth in ("block", "head", "product"):
-        it.turn(f"#view=look&depth={depth}")
-        assert it.page.evaluate(SHARE) >= 0.6
-        assert it.page.evaluate("document.documentElement.scrollWidth") <= size[0]
-
-
-@pytest.mark.parametrize("kind", ["gpt", "vit", "captioner", "lstm"])
-def test_other_models_fill_the_window_and_no_chip_is_cut_off(tab, kind):
-    it = tab(kind, viewport={"width": 1440, "height": 900})
-    it.page.wait_for_selector(".queries .chip")
-    assert it.page.evaluate(SHARE) >= 0.6
-    widths = "all => all.map(b => [b.scrollWidth, b.clientWidth])"
-    assert all(full <= room for full, room in it.page.eval_on_selector_all(".chip bdi", widths))
+@pytest.mark.parametrize("kind", slow_after(3, ["gpt", "vit", "lstm", "transformer", "t5", "captioner"]))
+def test_what_is_drawn_fills_the_window_and_no_chip_is_cut_off(tab, kind):
+    it = tab(kind)
+    for width, height in SIZES:
+        it.page.set_viewport_size({"width": width, "height": height})
+        for depth in ("", "&depth=block", "&depth=head", "&depth=product"):
+            if kind == "captioner" and depth == "&depth=product":  # its scores are no product
+                continue
+            it.turn(f"#view=look{depth}")
+            it.page.wait_for_selector(f".layer.{depth[7:] or 'model'}:only-child > *")
+            assert it.page.evaluate(SHARE) >= 0.6, (width, depth)
+            assert it.page.evaluate("document.documentElement.scrollWidth") <= width
+            widths = "all => all.map(b => [b.scrollWidth, b.clientWidth])"
+            if width == 1440:
+                chips = it.page.eval_on_selector_all(".chip bdi", widths)
+                assert all(full <= room for full, room in chips)
 
 
 def test_ribbons_have_room_at_every_width(tab):
@@ -208,6 +221,34 @@ def test_the_wheel_zooms_and_the_picture_follows(tab):
     it.page.wait_for_timeout(700)  # one depth at a time
     it.page.evaluate(WHEEL, [200, True])
     it.page.wait_for_selector(".layer.model:only-child .chip")
+
+
+@pytest.mark.parametrize("kind", slow_after(2, ["alibi", "gru", *KINDS]))
+def test_every_number_that_is_drawn_is_the_traces(tab, kind):
+    """Of a head its queries, keys, values, scores, weights and outputs, and all boxes of its block."""
+    it, trace = tab(kind), shown(kind).trace
+    attention, head, _ = opening(kind)
+    it.turn("#view=look&depth=head")
+    it.page.wait_for_selector(".layer.head .pixels")
+    drawn = it.page.evaluate(PAINTED, ".layer.head .cover")
+    assert [name.removeprefix("open-") for name in drawn][-1] == "heads"
+    assert {"open-scores", "open-weights"} <= set(drawn)
+    drawn = {f"{attention['name']}.{name.removeprefix('open-')}": x for name, x in drawn.items()}
+    it.turn("#view=look&depth=block")
+    it.page.wait_for_selector(".layer.block .pixels")
+    cards = it.page.evaluate(PAINTED, ".layer.block .card-box")
+    assert len(cards) >= 3
+    for name, (shape, numbers) in [
+        *drawn.items(),
+        *((name.removeprefix("card-"), one) for name, one in cards.items()),
+    ]:
+        want = trace[name]
+        if want.ndim > 2:  # keys may be shared by several heads
+            want = want[head * len(want) // attention["heads"]]
+        want = torch.atleast_2d(want).float()
+        assert list(want.shape) == shape, name
+        numbers = torch.tensor([float(x) for x in numbers]).view(*shape)
+        assert torch.allclose(numbers, want, rtol=1e-5, atol=1e-5), name
 
 
 def test_what_is_left_moves_away_as_it_was(tab):

@@ -1,6 +1,6 @@
 /* One block of the model: norm, attention, +, feed-forward, each with its live numbers and shape. */
 
-import { h, last, s } from "./dom.js";
+import { h, last, range, s } from "./dom.js";
 import { describeRole, roleWords, shapeWords } from "./describe.js";
 import { tensorOrNull } from "./scene_data.js";
 import { place } from "./scene_layout.js";
@@ -92,16 +92,17 @@ function describeBlock(scene, cards) {
  */
 function draw(root, app, scene, cards, width, height) {
   const narrow = width < 720;
-  const lines = Math.ceil(cards.length / (narrow ? 2 : Math.max(3, Math.floor((width - 40) / 190))));
-  const columns = Math.ceil(cards.length / lines);
   const gap = narrow ? 26 : 34;
-  const margin = narrow ? 14 : 40;
+  const margin = narrow ? 14 : 32;
+  const columns = narrow ? 2 : countColumns(cards.length, width, height);
+  const lines = Math.ceil(cards.length / columns);
   const cardWidth = (width - 2 * margin - (columns - 1) * gap) / columns;
   const at = cards.findIndex(({ name, heads }) => heads && partOf(name) === scene.attention?.name);
   const picker = at < 0 ? null : headButtons(app, scene, cardWidth - 20);
   const below = picker ? 56 + PICKER : 56;
-  const lineHeight = Math.max(94 + below, Math.min(430, (height - 60) / lines));
-  const top = Math.max(44, (height - lines * lineHeight) / 2 + 24);
+  const top = 36;
+  const foot = picker && Math.floor(at / columns) === lines - 1 ? PICKER + 8 : 0; // below the last line
+  const lineHeight = Math.max(94 + below, (height - top - 12 + below - foot) / lines);
   const svg = s("svg", { width, height: Math.max(height, top + lines * lineHeight), "aria-hidden": "true" });
   /** @type {Box[]} */
   const boxes = [];
@@ -117,6 +118,19 @@ function draw(root, app, scene, cards, width, height) {
   root.append(svg, ...buttons);
   const { x, y, height: tall } = boxes[Math.max(0, at)];
   if (picker) root.append(place(picker, { x, y: y + tall + 6, width: cardWidth - 20 }));
+}
+
+/**
+ * So many that cards of all lines together fill the stage and are about as wide as tall.
+ * @type {(count: number, width: number, height: number) => number}
+ */
+function countColumns(count, width, height) {
+  const shape = (/** @type {number} */ columns) => { // and no place is left empty
+    const lines = Math.ceil(count / columns);
+    return Math.abs(Math.log((width / columns) / (height / lines))) + 0.2 * (columns * lines - count);
+  };
+  const fits = range(count).map((n) => n + 1).filter((columns) => width / columns >= 190);
+  return fits.reduce((best, columns) => (shape(columns) < shape(best) ? columns : best), 1);
 }
 
 /** @type {(app: App, scene: Scene, card: Card, room: number) => HTMLElement} */

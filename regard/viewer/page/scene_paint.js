@@ -66,6 +66,9 @@ function signedPeak(data) {
   return usual > 0 && peak > OUTLIER * usual ? OUTLIER / 2 * usual : peak;
 }
 
+/** The numbers of each image of the scene. @type {WeakMap<HTMLElement, Tensor>} */
+export const painted = new WeakMap();
+
 /**
  * One pixel for each number, in the colours of the other matrices.
  * @param {Pick<Matrix, "tensor" | "signed" | "blank" | "limits" | "image">} matrix
@@ -76,6 +79,7 @@ export function paint({ tensor, signed = true, blank = null, limits, image }) {
   const canvas = image
     ?? paintMatrix(tensor, limits ?? [signed ? -peak : 0, peak], signed,
       blank?.length === tensor.data.length ? blank : null, masked); // a saved file may have pooled one only
+  painted.set(canvas, tensor);
   canvas.className = "pixels";
   canvas.setAttribute("aria-hidden", "true");
   return canvas;

@@ -97,11 +97,13 @@ class Drawing {
     const left = rows ? labelWidth(rows) : 16;
     const low = columns ? labelWidth(columns) : 16;
     const roomWide = width - side - left - 84;
-    const roomTall = (narrow ? Math.min(height, width) : height) - low - 110;
+    const roomTall = (narrow ? Math.min(height, width) : height) - low - 100;
     const [T, inner, S] = [c.shape[0], a.shape[1], c.shape[1]];
-    const deep = inner * Math.max(1, Math.min(26, (0.45 * roomTall) / inner)); // of the second factor
-    const long = Math.max(inner, Math.min(26 * inner, 0.45 * roomWide, LONGEST * deep)); // of the first
-    const most = [Math.min(84, (roomWide - long) / S), Math.min(84, (roomTall - deep) / T)];
+    const large = Math.max(1, Math.min(roomWide / 800, roomTall / 450)); // on a large screen
+    const [thick, cell] = [36 * large, 110 * large]; // of a number, at most
+    const deep = inner * Math.max(1, Math.min(thick, (0.45 * roomTall) / inner)); // of the second factor
+    const long = Math.max(inner, Math.min(thick * inner, 0.45 * roomWide, LONGEST * deep)); // of the first
+    const most = [Math.min(cell, (roomWide - long) / S), Math.min(cell, (roomTall - deep) / T)];
     const wide = S * Math.min(most[0], LONGEST * most[1]);
     const tall = T * Math.min(most[1], LONGEST * most[0]);
     const x0 = left + 16 + Math.max(0, (roomWide - long - wide) / 2);
