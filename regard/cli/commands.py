@@ -109,7 +109,7 @@ def serve(options: argparse.Namespace) -> None:
     limits = ServerLimits(**{name: value for name, value in asked.items() if value is not None})
     key = os.environ.get("REGARD_API_KEY") if options.api_key is None else options.api_key
     if options.host not in ("127.0.0.1", "localhost", "::1") and key is None:
-        print("whoever reaches this address may use it; --api-key asks them for a key", file=sys.stderr)
+        print("anyone who can reach this address may use it; --api-key requires a key", file=sys.stderr)
     security = SecurityConfig(
         host=options.host,
         names=frozenset(name.lower() for name in options.name),

@@ -54,7 +54,7 @@ def export_ctranslate2(folder: str | Path, request: ExportRequest) -> str:
     if layout not in BUILDERS or (layout == "encoder") != (task in ENCODER_TASKS):
         name = type(getattr(model, "model", model)).__name__
         raise UserError(
-            f"a model of kind {name} for the task {task} has no place in CTranslate2; use --to onnx"
+            f"a model of kind {name} for the task {task} is not supported by CTranslate2; use --to onnx"
         )
     for setting in UNSUPPORTED:
         if hasattr(model.config, setting):
@@ -182,14 +182,12 @@ def check_parts(stack: StackParts) -> None:
             parts.append((block.ffn.f, (FeedForward, SwiGLU)))
     for part, supported in parts:
         if type(part) not in supported:
-            raise UserError(f"{type(part).__name__} has no place in CTranslate2; use --to onnx")
+            raise UserError(f"{type(part).__name__} is not supported by CTranslate2; use --to onnx")
     sizes = {block_sizes(block) for block in stack.blocks}
     if len(sizes) > 1 or next(iter(sizes))[-1] not in ACTIVATIONS:
-        raise UserError(
-            "blocks with other activations, or not all alike, have no place in CTranslate2; use --to onnx"
-        )
+        raise UserError("CTranslate2 needs blocks that are alike, with one of its activations; use --to onnx")
     if not any(math.isclose(stack.embed_scale, scale) for scale in (1, math.sqrt(stack.embed.embedding_dim))):
-        raise UserError(f"embeddings times {stack.embed_scale} have no place in CTranslate2; use --to onnx")
+        raise UserError(f"CTranslate2 can't multiply embeddings by {stack.embed_scale}; use --to onnx")
 
 
 def block_sizes(block: Any) -> tuple[Any, ...]:
@@ -308,7 +306,7 @@ def check_texts(engine: Any, folder: Path, model: ExportedModel, request: Export
         if a == b:
             same += 1
         elif not is_tie(model, [text] if translates else [], [*prompt, *a], [*prompt, *b], request.end):
-            raise UserError("CTranslate2 writes something else than the model itself; nothing was kept")
+            raise UserError("CTranslate2's output differs from the model's own; nothing was kept")
     return f"CTranslate2 wrote the same as the model itself for {same} of {len(texts)} texts"
 
 

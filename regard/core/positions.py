@@ -190,5 +190,5 @@ def make_positions(config: Any, both_ways: bool = False, **changes: Any) -> Posi
     if c.positions == "relative":
         return Relative(c.context, c.dim, c.heads, both_ways)
     if c.positions == "alibi" and both_ways:
-        raise ValueError("alibi has distances but no directions: a text would be as its mirror image")
+        raise ValueError("alibi encodes distances, not directions: a text would look like its mirror image")
     return POSITIONS[c.positions](c.context, c.dim, c.heads)

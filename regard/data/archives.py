@@ -212,7 +212,7 @@ class _MemberReader(io.RawIOBase):
         self.count += len(data)
         self.crc = zlib.crc32(data, self.crc)
         if not data and (self.count, self.crc) != (self.member.size, self.member.crc):
-            raise damaged_member(self.path, "its checksum is another")
+            raise damaged_member(self.path, "its checksum differs")
         buffer[: len(data)] = data
         return len(data)
 

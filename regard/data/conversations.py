@@ -221,12 +221,12 @@ def read_json_list(path: str) -> Iterator[tuple[str, Any]]:
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{name}:{line}: not JSON ({first_line(error)}); mend it there") from None
+            raise UserError(f"{name}:{line}: not JSON ({first_line(error)}); correct it there") from None
         yield f"{name}:{line}", value
         at = skip_blanks(text, at)
         if text[at : at + 1] not in (",", "]"):
             line += text.count("\n", counted, at)
-            raise UserError(f"{name}:{line}: the list goes on without a comma, or ends; mend it there")
+            raise UserError(f"{name}:{line}: the list goes on without a comma, or ends; correct it there")
         at = skip_blanks(text, at + 1) if text[at] == "," else at
 
 
@@ -286,7 +286,7 @@ def find_inner(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parse_turns(items: list[Any], where: str) -> Conversation:
     if len(items) < 2:
-        raise UserError(f"{where}: {len(items)} turns are no conversation; give at least two turns")
+        raise UserError(f"{where}: {len(items)} turns are not a conversation; give at least two turns")
     if all(isinstance(item, str) for item in items):
         return [Turn("", clean(item, where, "a turn")) for item in items]
     turns = []
@@ -310,7 +310,7 @@ def clean(text: Any, where: str, name: str) -> str:
         values = [part.get("text") if isinstance(part, Mapping) else part for part in text]
         parts = [value for value in values if isinstance(value, str)]
         if len(parts) < len(values):
-            raise UserError(f"{where}: {name} has parts that are no texts; leave images and others out")
+            raise UserError(f"{where}: {name} has parts that are not text; leave images and others out")
         text = "\n".join(parts)
     if not isinstance(text, str):
         raise UserError(f"{where}: {name} has no text but {shorten(text)}; give each turn a text")

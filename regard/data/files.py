@@ -281,7 +281,7 @@ def open_text(path: str) -> Iterator[IO[bytes]]:
     """Open a file as `open_file` does; its text is recoded to UTF-8 where that is known to be needed."""
     suffix = content_suffix(path)
     if suffix in CONVERT and suffix not in {*CONVERTED, ".svg"}:
-        raise UserError(f"{path}: a {suffix} file is no text{CONVERT[suffix]}")
+        raise UserError(f"{path}: a {suffix} file is not text{CONVERT[suffix]}")
     with open_file(path) as file:
         is_recoded = reading_version() > 1
         yield recode(file, display_name(path), current_reading().config.encoding) if is_recoded else file

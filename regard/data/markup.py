@@ -163,5 +163,5 @@ def read_subtitles(path: str) -> str:
             cue.append(text)
     end_cue()
     if lines and not has_times:
-        raise UserError(f"{path}: no times ({ARROW}), so these are no subtitles; name it .txt")
+        raise UserError(f"{path}: no times ({ARROW}), so these are not subtitles; name it .txt")
     return "".join(line + "\n" for line in lines)

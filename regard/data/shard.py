@@ -87,7 +87,7 @@ class Shard:
         file = _open_file(self.path, self.status)
         if (status := _status(os.fstat(file.file.fileno()))) != self.status:
             if status[1] != self.status[1]:
-                raise self._changed("its size is another")
+                raise self._changed("its size differs")
             self.check()
             self.status = _status(regular_stat(self.path))
             file = _open_file(self.path, self.status)

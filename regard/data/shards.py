@@ -96,7 +96,7 @@ def _read_index(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
         numbers = [side["bytes"] for side in sides] + [entry["tokens"] for entry in entries]
         texts = [entry[key] for entry in entries for key in ("name", "sha256")]
         if not (all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts)):
-            raise ValueError("a value is of another kind")
+            raise ValueError("a value has the wrong type")
         digest = about["tokenizer"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: damaged ({first_line(error)}); prepare the folder again") from None
@@ -265,9 +265,7 @@ def divide_files(
             f"--part {number}/{count}: there are {len(files)} files; split them, or take fewer parts"
         )
     if config.tokenizer == "char":
-        raise UserError(
-            "--part: characters of all parts would have to be known; give data.tokenizer=bpe, or a file"
-        )
+        raise UserError("--part: data.tokenizer=char needs all parts; give data.tokenizer=bpe, or a file")
     names = [os.path.basename(name) for name in (*files, *valid_paths)]
     shared = json.dumps([names, count, vars(config)], default=str)
     own, first = fetch(files[number - 1 :: count]), fetch(files[::count])

@@ -105,7 +105,7 @@ def _parse_record(where: str, record: dict[str, Any]) -> Span:
         return Span(question, context, "", 0)
     if not isinstance(answer, str) or not check_surrogates(answer, where).strip():
         raise UserError(
-            f"{where}: the answer {quote_name(repr(answer))} is no text; copy it from the context, or say "
+            f"{where}: the answer {quote_name(repr(answer))} is not text; copy it from the context, or say "
             'that there is none by "answers": []'
         )
     return Span(question, context, answer, _find_start(where, context, answer, start))

@@ -146,16 +146,16 @@ def parse_line(where: str, line: bytes, D: int) -> tuple[bytes, list[float]]:
     """The word, which may have spaces inside, and its numbers."""
     fields = line.split()
     if len(fields) <= D:
-        raise UserError(f"{where}: {len(fields) - 1} numbers after the word, but {D} in other lines; mend it")
+        raise UserError(f"{where}: {len(fields) - 1} numbers after the word, but {D} elsewhere; correct it")
     row = []
     for text in fields[-D:]:
         try:
             row.append(float(text))
         except ValueError:
             shown = text[:40].decode(errors="replace")
-            raise UserError(f"{where}: {shown!r} is not a number; mend the line") from None
+            raise UserError(f"{where}: {shown!r} is not a number; correct the line") from None
         if not abs(row[-1]) <= MAX_NUMBER:
-            raise UserError(f"{where}: {text[:40].decode()} is too large or not finite; mend the line")
+            raise UserError(f"{where}: {text[:40].decode()} is too large or not finite; correct the line")
     return b" ".join(fields[:-D]), row
 
 

@@ -64,8 +64,8 @@ class Vocabulary:
         plain = [id for id, data in enumerate(self.bytes) if data.isascii() and data.strip() == data != b""]
         if tokenizer.decode(plain[:100]).encode() != b"".join(self.bytes[id] for id in plain[:100]):
             raise UserError(
-                "this model's tokenizer puts spaces between words, so that its answers can't be held to a "
-                "schema; use a model with a tokenizer of bytes, characters or BPE"
+                "this model's tokenizer puts spaces between words, so its answers can't be made to follow "
+                "a schema; use a model with a tokenizer of bytes, characters or BPE"
             )
         self.inner: LLTokenizer = LLTokenizer(
             TokenizerWrapper(_Spelling(self.bytes)), n_vocab=V + 1, eos_token=V

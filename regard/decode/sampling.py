@@ -212,7 +212,7 @@ def process_logits(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) 
         logits = no_repeat_ngram(logits, texts, s.no_repeat_ngram_size)
     if s.suppress_tokens:
         if (largest := max(s.suppress_tokens)) >= logits.shape[-1]:
-            raise UserError(f"suppress_tokens: {largest} is no token of the {logits.shape[-1]}")
+            raise UserError(f"suppress_tokens: {largest} is not one of the {logits.shape[-1]} tokens")
         suppressed = torch.tensor(list(s.suppress_tokens), device=logits.device)
         logits = logits.index_fill(-1, suppressed, -math.inf)
     return logits
@@ -269,7 +269,7 @@ class RowRules:
         if s.logit_bias:
             tokens, bias = zip(*s.logit_bias, strict=True)
             if max(tokens) >= len(logits):
-                raise UserError(f"logit_bias: {max(tokens)} is no token of the {len(logits)}")
+                raise UserError(f"logit_bias: {max(tokens)} is not one of the {len(logits)} tokens")
             at = torch.tensor(tokens, device=logits.device)
             logits = logits.index_add(0, at, torch.tensor(bias, dtype=logits.dtype, device=logits.device))
         if len(written) < s.min_new_tokens and len(self.ends) < len(logits):

@@ -165,7 +165,7 @@ def new_folder(folder: Path, argument: str = "DIR") -> Iterator[Draft]:
         draft = Draft(folder, home / DRAFT if in_place else home, argument)
         leftovers = _contents(draft.path)
         if leftovers and not was_left:
-            raise UserError(f"{draft.path} is left from an interrupted command; delete it if it is no use")
+            raise UserError(f"{draft.path} is left by an interrupted command; delete it if you don't need it")
         for path in leftovers:
             remove(path)
         draft.path.mkdir(exist_ok=True)
@@ -225,7 +225,7 @@ def check_empty(folder: Path, argument: str, is_locked: bool = False) -> None:
         if not is_locked:
             check_unlocked(folder, argument)
         raise UserError(
-            f"{folder} exists and is not empty; choose another {argument}, or delete it if it is no use"
+            f"{folder} exists and is not empty; choose another {argument}, or delete it if you don't need it"
         )
 
 

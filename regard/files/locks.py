@@ -102,7 +102,7 @@ def _rely_on_file(path: Path, name: Path, handle: int, is_new: bool) -> None:
     if not is_new:
         owner = _read_owner(handle, path) or "another process"
         raise UserError(
-            f"{name} was in use by {owner}, and this filesystem has no locks that tell "
+            f"{name} was in use by {owner}, and this filesystem has no locks that show "
             f"whether it still is; if it is not, delete {path}"
         )
     sys.stderr.write(f"{name}: this filesystem has no locks; if regard is killed, delete {path}\n")

@@ -26,7 +26,7 @@ def digest_weights(base: str) -> dict[str, str]:
     path = download(base) if base.startswith(HUB) else Path(base)
     if (path / BASE).exists():  # it might point at another, and that at this one
         raise UserError(
-            f"{path}: it keeps an adapter itself; make one folder of it first: regard export {path} FOLDER"
+            f"{path}: it is an adapter itself; export it to a full model first: regard export {path} FOLDER"
         )
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     return {file.name: file_sha256(file) for file in files}

@@ -96,7 +96,7 @@ def card_facts(model: Model, name: str, license: str | None) -> CardFacts:
         return CardFacts(name=name, license=license or own)
     run = read_run(model.folder)
     if run.problem is not None:  # a card without scores and origin would hide it
-        raise UserError(f"{model.folder}: what its card should say can't be read: {run.problem}")
+        raise UserError(f"{model.folder}: the facts for its model card can't be read: {run.problem}")
     scores = {
         key.removeprefix("valid_"): value
         for key, value in (run.best or {}).items()

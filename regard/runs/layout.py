@@ -66,7 +66,7 @@ def read_lines(path: Path) -> list[bytes]:
 def parse_count(text: str) -> int:
     """A whole number of a log; raises ValueError for one that no run writes, and no float can hold."""
     if abs(number := int(text)) > LARGEST:
-        raise ValueError(f"{text[:20]}... is no number of a log")
+        raise ValueError(f"{text[:20]}... is not a number of a log")
     return number
 
 

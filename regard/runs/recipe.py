@@ -53,7 +53,7 @@ def read_file(path: Path) -> Sections:
     sections.pop("about", None)
     for name, section in sections.items():
         if name not in ("model", "data", "task", "train") or not isinstance(section, dict):
-            raise UserError(f"{path}: [{name}] is no part of a recipe; use [model] [data] [task] [train]")
+            raise UserError(f"{path}: [{name}] is not a recipe's section; use [model] [data] [task] [train]")
     return {"model": {}, "data": {}, "task": {}, "train": {}} | sections
 
 

@@ -35,7 +35,7 @@ def engine_crashed() -> APIError:
 
 
 def page_restarts() -> APIError:
-    message = "the page hung and starts again; reload it, and ask for less if that repeats"
+    message = "the page hung and was restarted; reload it, and ask for less if that repeats"
     return APIError(503, message, code="crashed", headers={"Retry-After": "1"})
 
 

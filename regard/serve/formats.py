@@ -201,7 +201,7 @@ def read_conversation(model: Model, messages: list[Message]) -> str | Conversati
     """The input of a chat model: messages for its template, or one text of all turns."""
     task = model.task
     if not task.converses:
-        message = "this model has no chat template and holds no conversations; use /v1/completions"
+        message = "this model has no chat template, so it cannot hold conversations; use /v1/completions"
         raise APIError(400, message, "model", "no_chat_template")
     turns = [read_turn(message, f"messages[{i}]") for i, message in enumerate(messages)]
     if task.takes_messages:

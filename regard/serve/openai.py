@@ -85,9 +85,7 @@ class OpenAIRoutes:
         prompts = as_batch(body["prompt"])
         top_logprobs, echo = body.get("logprobs"), body.get("echo") or False
         if echo and top_logprobs is not None and served.model.task.has_source:
-            raise APIError(
-                400, "echo: this model reads its prompt with an encoder, which scores none", "echo"
-            )
+            raise APIError(400, "echo: this model's encoder reads the prompt without predicting it", "echo")
         options = generation_options(served, body, len(prompts), await self.compile(served, body))
         format = CompletionFormat(served.output_tokenizer, top_logprobs is not None, echo)
         return await self.generate(request, body, served, prompts, options, top_logprobs, format)

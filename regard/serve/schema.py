@@ -304,7 +304,7 @@ def check(value: object, schema: Schema, path: str = "") -> None:
     if isinstance(value, dict) and "propertyNames" in schema:
         for name, item in value.items():
             if not re.fullmatch(schema["propertyNames"]["pattern"], name):
-                raise APIError(400, f"{path}: {name[:50]!r} is no key of it", path)
+                raise APIError(400, f"{path}: {name[:50]!r} is not one of its keys", path)
             check(item, schema["additionalProperties"], f"{path}.{name}")
     if isinstance(value, list):
         items = schema.get("items", ANY)

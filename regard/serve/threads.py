@@ -48,7 +48,7 @@ class WorkerThreads:
 
         def give_up() -> None:
             if held:
-                log.error("cancelled work has not ended after %g s; another thread goes on", self.patience)
+                log.error("cancelled work still runs after %g s; another thread takes over", self.patience)
                 release()
 
         def compute() -> T:
@@ -92,7 +92,7 @@ class ExclusiveThreads:
         try:
             while not (await asyncio.wait([result], timeout=WATCH_INTERVAL))[0]:
                 if not self.lock.given_up and self.lock.idle > self.limit:
-                    log.error("work hangs, it has called no module for %g s; it is given up", self.limit)
+                    log.error("work hangs: it has called no module for %g s, and is given up", self.limit)
                     self.lock.give_up()
                 if self.lock.given_up:
                     raise WorkHangs

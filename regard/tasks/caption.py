@@ -65,7 +65,7 @@ class CaptionConfig(Augmentation):
         check_image_settings(self.size, self.channels)
         for name in ("mixup", "cutmix"):
             if getattr(self, name):
-                raise ValueError(f"{name}={getattr(self, name)}: an image of two would need two captions")
+                raise ValueError(f"{name}={getattr(self, name)}: a mix of two images would need two captions")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -227,7 +227,7 @@ class Classify(Task[ClassifyConfig, Examples, ClassifyModel]):
             return add_head(model, len(config.labels or (0,)), mean=config.mean)
         if config.smoothing:
             raise UserError(
-                f"task.smoothing={config.smoothing}: what is written is not smoothed; leave it out"
+                f"task.smoothing={config.smoothing}: labels that are written are not smoothed; leave it out"
             )
         return model
 

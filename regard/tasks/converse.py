@@ -55,7 +55,7 @@ class Converse(Writer[ConverseConfig, ChatDataset]):
     def read(cls, request: DataRequest[ConverseConfig]) -> Corpus:
         writer = request.base
         if not isinstance(writer, Writer):
-            raise UserError("a chat of this kind goes on from a language model; give one with --from MODEL")
+            raise UserError("this chat is trained from a language model; give one with --from MODEL")
         tokenizer = writer.tokenizer
         task = cls(request.config, tokenizer, request.context)
         task.continue_from(writer)

@@ -123,7 +123,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     before, kind_before, start = "O", "", 0
     for place, tag in enumerate([*tags, "O"]):
         if not TAG.fullmatch(tag):
-            raise UserError(f'tag "{tag}": no entity\'s; it is O, or B, I, E or S and a kind, as in B-PER')
+            raise UserError(f'tag "{tag}": not an entity\'s; give O, or B, I, E or S and a kind, as in B-PER')
         part, kind = tag[0], tag[2:] or "_"
         if before in "OES" or part in "OBS" or kind != kind_before:
             if before != "O":

@@ -165,7 +165,7 @@ class SpanTask(Task[SpanTaskConfig, Examples, ModelWithHead]):
         notes = [f"{long:,} {of} texts are longer than {self.context} tokens (model.context) and are read in "
                  "parts that overlap"] if long else []  # fmt: skip
         notes += [f"{none:,} {of} questions have no answer: the model learns to say so"] if none else []
-        notes += [f"{lost:,} {of} answers are whole in no part, and not learned"] if lost else []
+        notes += [f"{lost:,} {of} answers don't fit into one part and are not learned"] if lost else []
         return Examples(questions, windows, np.array(places, dtype=np.int64).reshape(-1, 2)), notes
 
     def windows(self, pairs: Sequence[tuple[str, str]]) -> list[list[Window]]:

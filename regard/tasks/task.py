@@ -196,7 +196,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     def token_losses(self, model: ModelT, *batch: Tensor) -> Tensor:
         """The loss of every prediction of a batch (B, T), in a task that predicts running text."""
-        raise UserError(f"the task {self.config.name} has no loss for each position; that of write has")  # type: ignore[attr-defined]
+        raise UserError(f"the task {self.config.name} has no loss for each position; only the task write has")  # type: ignore[attr-defined]
 
     def measure(self, model: ModelT, *batch: Tensor) -> Tensor:
         """The sums over a batch that `metrics` needs: the loss, and more in some tasks."""
@@ -245,7 +245,7 @@ class Task(ABC, Generic[ConfigT, DataT, ModelT]):
 
     def vectors(self, model: ModelT, texts: Sequence[str | Sequence[int]]) -> Tensor:
         """A vector for each text or its token ids, where a task `embeds`."""
-        raise UserError("this model's task makes no vectors of texts; train one with the recipe embed")
+        raise UserError("this model's task does not embed texts; train one with the recipe embed")
 
     @property
     def text_limit(self) -> int:

@@ -142,7 +142,7 @@ class Writer(Task[ConfigT, DataT, WriteModel]):
             )
         ids = self.tokenizer.encode_spelling(self.template.render(messages))
         if not ids:
-            raise UserError(f"{self.template.where}: the chat template makes nothing of this conversation")
+            raise UserError(f"{self.template.where}: the chat template writes no text for this conversation")
         return ids
 
     def read_in(self, text: str | Sequence[Message]) -> list[int]:

@@ -59,7 +59,7 @@ def change(
         for name, heads in (silence or {}).items():
             if f"{name}.heads" not in places:
                 parts = [part.removesuffix(".heads") for part in places if part.endswith(".heads")]
-                raise UserError(f"{name}: no attention of this model; {suggest(name, parts)}")
+                raise UserError(f"{name} is not an attention of this model; {suggest(name, parts)}")
             stack.enter_context(places[f"{name}.heads"](partial(silence_heads, name, heads)))
         if hide and not attentions:
             raise UserError("this model has no attention from which tokens can be hidden; leave hide out")

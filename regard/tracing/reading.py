@@ -37,7 +37,7 @@ def is_ids(input: object) -> TypeGuard[list[int]]:
 
 def check_ids(ids: list[int], vocab: int) -> list[int]:
     if wrong := next((id for id in ids if not 0 <= id < vocab), None):
-        raise UserError(f"{wrong} is no token id; there are 0 to {vocab - 1}")
+        raise UserError(f"{wrong} is not a token id; they go from 0 to {vocab - 1}")
     return ids
 
 

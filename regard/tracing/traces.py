@@ -83,7 +83,7 @@ class Trace:
         """Draw an attention: one head, or the mean of all."""
         name = name.removesuffix(".weights")
         if name not in self.attentions:
-            raise UserError(f"{name}: no attention of this trace; {suggest(name, self.attentions)}")
+            raise UserError(f"{name} is not an attention of this trace; {suggest(name, self.attentions)}")
         over_image = "grid" in self.about and attention_sides(name)[1] != "target"
         patches = Patches(self["pixels"], self.about["grid"]) if over_image else None
         return draw_attention(name, self[f"{name}.weights"], *self.sides(name), head, patches)
@@ -113,7 +113,7 @@ class Trace:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
         if FORMAT not in metadata:
-            raise UserError(f"{path}: no trace; regard look MODEL INPUT --save {path.name} makes one")
+            raise UserError(f"{path}: not a trace; regard look MODEL INPUT --save {path.name} makes one")
         if hashlib.sha256(metadata[FORMAT].encode()).hexdigest() != metadata.get(f"{FORMAT}-sha256"):
             raise UserError(f"{path}: damaged, its metadata does not match its SHA-256; make it again")
         try:
@@ -128,11 +128,11 @@ class Trace:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise UserError if a file is no trace."""
+    """Raise UserError if a file is not a trace."""
     try:
         with safe_open(path, framework="pt") as file:
             is_trace = FORMAT in (file.metadata() or {})
     except (OSError, SafetensorError):
         is_trace = False
     if not is_trace:
-        raise UserError(f"{path} exists and is no trace; choose another name, or delete it if it is no use")
+        raise UserError(f"{path} exists and is not a trace; choose another name, or delete it")

@@ -266,7 +266,7 @@ def use_data(job: Job, task_class: type[Task]) -> None:
         )
     trained_on = {os.path.realpath(path) for path in job.data}
     seen = [path for path in job.valid if os.path.realpath(path) in trained_on]
-    job.notes = [*reading.notes, *(f"{path} is trained on, too: figures of it say little" for path in seen)]
+    job.notes = [*reading.notes, *(f"{path} is also trained on, so its scores mean little" for path in seen)]
 
 
 def read_data(

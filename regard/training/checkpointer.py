@@ -332,7 +332,7 @@ def is_intact(path: Path) -> bool:
 
 
 def no_first_model() -> nn.Module:
-    raise UserError("this run can't begin again: nobody said how its model is made")
+    raise UserError("this run can't start over, as it was given no function that builds its model")
 
 
 def can_average(path: Path) -> bool:

@@ -198,7 +198,7 @@ class Guard:
         s.has_advised = True
         s.scale /= RESTARTED**s.restarts
         lr = f"train.lr={self.config.lr * s.scale:.3g}"
-        self.notice(f"{seen}, also with lower rates; it goes on with {lr}. {ADVICE.capitalize()}")
+        self.notice(f"{seen}, also with lower rates; training continues with {lr}. {ADVICE.capitalize()}")
         return None
 
     def go_back(
@@ -264,7 +264,7 @@ class Guard:
                 f"more steps only memorise: since step {best['step']:.0f} the training loss fell from "
                 f"{s.best_mean:.4g} to {s.mean:.4g}, and the validation loss rose from {lowest:.4g} to "
                 f"{loss:.4g}. Stopped at step {metrics['step']:.0f}, {left or 0:.0f} s early; "
-                "train.guard=false goes on"
+                "train.guard=false continues to the end"
             )
 
     def see_remark(self, remark: str | None, done: float) -> None:
@@ -293,7 +293,7 @@ class Guard:
             )
 
 
-ADVICE = "check that each target belongs to its input: it may not follow from it"
+ADVICE = "check that each target belongs to its input: it may not be predictable from it"
 
 
 def first_batches(task: Task, samples: Samples) -> Iterator[Batch]:

@@ -220,7 +220,7 @@ class Plan:
         """The output of a part on another input."""
         part, other, shown = one.get("part"), one.get("input"), self.of.shown
         if part not in self.of.patchable:
-            raise UserError(f"{str(part)[:100]}: no part whose output can come from another input")
+            raise UserError(f"{str(part)[:100]}: not a part whose output can come from another input")
         if other is None:
             raise UserError("input: give the other input")
         tensor = self.of.trace_other(other, str(part))
@@ -241,7 +241,7 @@ class Plan:
         for i, one in enumerate(self.changes):
             kind, part = one.get("kind"), str(one.get("part"))
             if kind in ("silence", "weights") and part not in known:
-                raise UserError(f"{part[:100]}: no attention of this model")
+                raise UserError(f"{part[:100]}: not an attention of this model")
             if kind == "silence":
                 silence.setdefault(part, []).append(number(one, "head"))
             elif kind == "weights":

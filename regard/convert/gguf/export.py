@@ -32,7 +32,7 @@ SPLITS = {"gpt2": "gpt-2", "digits": "smollm", "llama3": "llama-bpe", "qwen2": "
 NORMAL, UNKNOWN = 1, 2  # types of tokens
 CHECKED = 64  # tokens of each text whose logits are compared
 NO_TOKENIZER = (
-    "this model's tokenizer has no place in a GGUF file; train with --set data.tokenizer=bpe, or use --to hf"
+    "a GGUF file cannot hold this model's tokenizer; train with --set data.tokenizer=bpe, or use --to hf"
 )
 
 
@@ -42,7 +42,7 @@ def export_gguf(path: str | Path, request: ExportRequest) -> str:
     if path.suffix != ".gguf":
         raise UserError(f"{path}: --to gguf writes a file; name it something.gguf")
     if not is_missing(path):
-        raise UserError(f"{path} exists; choose another name, or delete it if it is no use")
+        raise UserError(f"{path} exists; choose another name, or delete it if you don't need it")
     model = request.model
     if type(model) is not GPT:
         kind = type(getattr(model, "model", model)).__name__

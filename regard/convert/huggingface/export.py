@@ -70,7 +70,7 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
         mean, model, head = with_head.mean, with_head.model, with_head.head
     if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
         raise UserError(
-            f"a model of kind {type(model).__name__} for the task {task} has no shape in transformers; use "
+            f"a model of kind {type(model).__name__} for the task {task} does not exist in transformers; use "
             "--to onnx"
         )
     config: Any = model.config
@@ -109,7 +109,7 @@ def gpt_family(c: Any, request: ExportRequest) -> Family:
 def transformer_family(c: Any, request: ExportRequest) -> Family:
     if c.positions == "rotary":
         raise UserError(
-            "model.positions=rotary beside an encoder has no shape in transformers; train with "
+            "model.positions=rotary beside an encoder has no equivalent in transformers; train with "
             "model.positions=relative (a T5), or use --to ctranslate2 or --to onnx"
         )
     return t5.FAMILY if c.positions == "relative" else pegasus.FAMILY if c.pre else marian.FAMILY
@@ -172,7 +172,7 @@ def label_names(task: dict[str, Any]) -> dict[str, Any]:
     labels = task.get("labels")
     if not labels:
         raise UserError(
-            "a model that predicts scores, not classes, has no equal in transformers; use --to onnx"
+            "a model that predicts scores, not classes, has no equivalent in transformers; use --to onnx"
         )
     return {
         "id2label": {str(i): name for i, name in enumerate(labels)},

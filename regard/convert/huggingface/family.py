@@ -178,7 +178,7 @@ def take_weights(
                 f"{list(shape)}; copy the model again"
             )
     for name in state:
-        raise UserError(f"{weights_path}: {name} has no place in a {family.kind} of this {config_path.name}")
+        raise UserError(f"{weights_path}: {name} is not part of a {family.kind} of this {config_path.name}")
     return weights
 
 
@@ -222,4 +222,4 @@ def require_settings(config: Any, target: str, **expected: Any) -> None:
         if (actual := getattr(config, name)) not in values:
             possible = " or ".join(str(v).lower() for v in values if v is not None)
             fix = f"with model.{name}={possible}" if possible else "without"
-            raise UserError(f"model.{name}={shorten(actual)} has no place in {target}; train {fix}")
+            raise UserError(f"model.{name}={shorten(actual)} is not supported by {target}; train {fix}")

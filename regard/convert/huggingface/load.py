@@ -108,7 +108,7 @@ def load_folder(path: str | Path, small: bool = False) -> LoadedFolder:
     writes = family.kind in WRITING_TASKS
     if (head and (writes or sentences is not None)) or (writes and dense):
         raise UserError(
-            f"{c.weights}: a head for classes or answers has no place in such a folder; remove it"
+            f"{c.weights}: a head for classes or answers is not supported in such a folder; remove it"
         )
     tokenizer, target = load_tokenizers(family, folder, top)
     if writes:

@@ -123,7 +123,7 @@ def describe(model: Transformer, target: str = "Marian", pre: bool = False) -> d
     require_settings(c, target, kv_heads=(None, c.heads), head_dim=None)
     if c.target_vocab is not None:
         raise UserError(
-            f"two tokenizers have no place in {target}'s tokenizer.json; train with a recipe without "
+            f"{target}'s tokenizer.json cannot hold two tokenizers; train with a recipe without "
             "data.target_tokenizer, or use --to ctranslate2 or --to onnx"
         )
     config = {

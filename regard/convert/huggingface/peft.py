@@ -145,7 +145,7 @@ def pair_matrices(path: Path) -> Matrices:
     pairs: dict[str, dict[str, Tensor]] = {}
     for key, t in tensors.items():
         if (match := KEY.fullmatch(key)) is None or t.ndim != 2 or not t.is_floating_point():
-            raise UserError(f"{path}: {key} is no low-rank matrix of a linear layer, and not supported")
+            raise UserError(f"{path}: {key} is not supported, only low-rank matrices of linear layers")
         pairs.setdefault(match["module"], {})[match["matrix"]] = t
     for module, pair in pairs.items():
         if len(pair) < 2 or len(pair["A"]) != pair["B"].shape[1] or not len(pair["A"]):

@@ -60,7 +60,7 @@ def read_spm(path: Path) -> tuple[dict[str, float], dict[int, Value]]:
         for number, content in list(read_fields(path.read_bytes())):
             fields = dict(read_fields(content)) if number in (1, 2, 3) and isinstance(content, bytes) else {}
             if number == 2 and fields.get(3, UNIGRAM) != UNIGRAM:
-                raise UserError(f"{path}: not a unigram model; a Marian has no other")
+                raise UserError(f"{path}: not a unigram model, the only kind that Marian uses")
             if number == 3:
                 normalization = fields
             if number == 1 and fields.get(3, NORMAL) == NORMAL:

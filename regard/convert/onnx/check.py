@@ -22,7 +22,7 @@ def check_graphs(folder: Path, graphs: list[Graph], model: ExportedModel) -> str
     try:
         runtime = import_extra("onnx", "onnxruntime")
     except UserError:
-        return "not tried, for there is no onnxruntime: pip install onnxruntime"
+        return "not checked, as onnxruntime is missing: pip install onnxruntime"
     largest = 0.0
     for graph in graphs:
         options = runtime.SessionOptions()
