@@ -1,4 +1,4 @@
-"""Heads on models that read texts, and what the tasks with labels share.
+"""Heads on models that read texts, and functions shared by the tasks with labels.
 
 Shapes: B batch, L classes.
 """
@@ -15,13 +15,13 @@ from regard.tasks import metrics
 from regard.tasks.answers import Answer
 from regard.tasks.loss import IGNORED
 
-ClassMetric = Literal["accuracy", "matthews", "f1", "loss"]  # by which the best weights are kept
-ENOUGH = 3  # rows of a class that should be predicted at least once
-BALANCED = 0.95  # share of the classes that count, from which on accuracy says enough: about 65:35 of two
+ClassMetric = Literal["accuracy", "matthews", "f1", "loss"]  # that choose the best weights
+ENOUGH = 3  # a class with this many rows should be predicted at least once
+BALANCED = 0.95  # from this balance of the classes on, accuracy is enough: about 65:35 of two
 
 
 class ClassConfig(Protocol):
-    """What the settings of tasks with a class for each input share."""
+    """The base of the settings of tasks with a class for each input."""
 
     @property
     def balanced(self) -> bool: ...
@@ -30,12 +30,12 @@ class ClassConfig(Protocol):
 
 
 def without_head(model: nn.Module) -> nn.Module:
-    """The model below a head, or itself."""
+    """Return the model below a head, or the model itself."""
     return model.model if isinstance(model, Electra | ModelWithHead) else model
 
 
 def add_head(model: nn.Module, outputs: int, each: bool = False, mean: bool = False) -> ModelWithHead:
-    """The model with a new head, for a text or for `each` token, in place of any other."""
+    """Add a new head, for a text or for `each` token, in place of any other."""
     model = model.model if isinstance(model, ModelWithHead) else model
     headed = ModelWithHead(model, outputs, each, mean, dropout=model.config.dropout)  # type: ignore[arg-type, union-attr]
     headed.model.requires_grad_(True)
@@ -44,7 +44,7 @@ def add_head(model: nn.Module, outputs: int, each: bool = False, mean: bool = Fa
 
 
 def encoder_only(model: nn.Module) -> Bert | Elmo:
-    """A BERT or an ELMo whose own heads are not trained."""
+    """Return a BERT or an ELMo whose own heads are frozen."""
     encoder = model.model if isinstance(model, ModelWithHead) else model
     assert isinstance(encoder, Bert | Elmo)
     encoder.requires_grad_(True)
@@ -53,7 +53,7 @@ def encoder_only(model: nn.Module) -> Bert | Elmo:
 
 
 def freeze(parts: Sequence[nn.Module | nn.Parameter]) -> None:
-    """Parts that the task does not use: a parameter without a gradient would keep other processes waiting."""
+    """Freeze the parts that the task does not use: other processes would wait for their gradients."""
     for part in parts:
         part.requires_grad_(False)
 
@@ -64,8 +64,8 @@ def freeze(parts: Sequence[nn.Module | nn.Parameter]) -> None:
 def label_settings(
     config: ClassConfig, numbers: Sequence[int] | np.ndarray, names: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Settings that follow from how often each class is there: the metric by which the best weights are kept,
-    and the weights of the classes; and notes."""
+    """Return the settings that follow from the class frequencies (the metric that chooses the best weights,
+    and the weights of the classes), and notes."""
     counts = np.bincount(numbers, minlength=len(names))
     settings: dict[str, Any] = {"labels": list(names)}
     if config.balanced:
@@ -84,13 +84,13 @@ def label_settings(
 
 
 def label_balance(counts: Sequence[int] | np.ndarray) -> float:
-    """How many classes there are in effect, e to the entropy, as a share of all: 1 if all are as frequent."""
+    """The effective number of classes, e to the entropy, as a share of all: 1 if all are equally frequent."""
     p = np.asarray(counts) / max(1, np.sum(counts))
     return float(np.exp(-(p * np.log(np.where(p > 0, p, 1))).sum())) / len(p)
 
 
 def class_weights(counts: Sequence[int] | np.ndarray) -> list[float]:
-    """Weights by which rare classes count as much as frequent ones; over all rows, their mean is 1."""
+    """Weights with which rare classes count as much as frequent ones; their mean over all rows is 1."""
     counts = np.asarray(counts)
     weights = 1 / np.maximum(counts, 1)
     return (weights * counts.sum() / (weights * counts).sum()).tolist()
@@ -123,7 +123,7 @@ def count_scores(counts: Sequence[float]) -> dict[str, float]:
 
 
 def remark_on_classes(names: Sequence[str], counts: Sequence[float], balanced: bool) -> str | None:
-    """What is striking about `class_counts` over all data: classes that are never predicted."""
+    """Describe classes that are never predicted, according to `class_counts` over all data."""
     _, predicted, true = np.reshape(counts, (3, -1))
     missing = [(name, n) for name, p, n in zip(names, predicted, true, strict=True) if p == 0 and n >= ENOUGH]
     if not missing:
@@ -136,7 +136,7 @@ def remark_on_classes(names: Sequence[str], counts: Sequence[float], balanced: b
 
 
 def likeliest_classes(labels: Sequence[str], logits: Tensor, count: int) -> list[Answer]:
-    """The best classes with their probabilities."""
+    """The most likely classes with their probabilities."""
     best = logits.softmax(-1).topk(min(count, len(logits)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [Answer(labels[i], p) for i, p in pairs]

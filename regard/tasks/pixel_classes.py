@@ -1,4 +1,4 @@
-"""Classes of what is read as pixels: images, and the spectrograms of recordings.
+"""Classification of pixels: images, and spectrograms of recordings.
 
 Shapes: B batch, C channels, H height, W width, L classes.
 """
@@ -41,7 +41,7 @@ from regard.vision.decoding import ImageSource
 
 @dataclass(frozen=True, kw_only=True)
 class PictureConfig(ReadConfig):
-    holdout: float = 0.1  # the share of the images or recordings to evaluate on, where no others are given
+    holdout: float = 0.1  # the share of the images or recordings to evaluate on, if no others are given
     memory_gb: float = 2.0  # of decoded images that are kept; the others are decoded again when needed
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class PictureConfig(ReadConfig):
 
 
 class PixelConfig(Protocol):
-    """What the settings of these tasks share."""
+    """The base of the settings of these tasks."""
 
     @property
     def labels(self) -> tuple[str, ...] | None: ...
@@ -97,7 +97,7 @@ class Examples:
         return hashlib.sha256(self.sources.fingerprint().encode() + self.labels.tobytes()).hexdigest()
 
     def sampled_fingerprint(self) -> str:
-        """As earlier versions took it."""
+        """The fingerprint that earlier versions computed."""
         return hashlib.sha256(self.sources.sampled_fingerprint().encode() + self.labels.tobytes()).hexdigest()
 
 
@@ -110,15 +110,15 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     static_shapes = has_references = shows_scores = has_class_folders = has_media = True
     data_settings = ("labels", "mean", "std", "weights", "metric")
     ask_batch_size = 64
-    normalised: ClassVar[Text] = IMAGE  # what the page says about pixels as the network reads them
+    normalised: ClassVar[Text] = IMAGE  # the page's text about pixels as the network reads them
 
     def setup(self) -> None:
         self.labels = self.class_names = self.config.labels or ()
-        metric = self.config.metric or "accuracy"  # as earlier runs have it
+        metric = self.config.metric or "accuracy"  # for runs of earlier versions
         self.best_metric = None if metric == "loss" else metric
 
     def stack(self, pixels: Sequence[Tensor]) -> Tensor:
-        """Several inputs as one tensor (B, C, H, W)."""
+        """Stack several inputs to one tensor (B, C, H, W)."""
         return torch.stack(list(pixels))
 
     # Data
@@ -129,7 +129,7 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
         return Shuffled(data, seed, size, notes)
 
     def evaluation_batches(self, data: Examples, tokens: int) -> Iterator[Batch]:
-        """All inputs once, as they are: (B, C, H, W), and their classes (B,)."""
+        """All inputs once, unchanged: (B, C, H, W), and their classes (B,)."""
         size = max(1, min(tokens, TOKENS_AT_ONCE) // self.context)
         for first in range(0, len(data), size):
             rows = np.arange(first, min(first + size, len(data)))
@@ -141,19 +141,19 @@ class PixelClasses(Task[ConfigT, Examples, ModelWithHead]):
     # Training
 
     def attention_mask(self, model: ModelWithHead, pixels: Tensor) -> tuple[Tensor, ...]:
-        """The mask (B, tokens) over these pixels, where the model needs one."""
+        """The mask (B, tokens) for these pixels, if the model needs one."""
         return ()
 
     def logits(self, model: ModelWithHead, pixels: Tensor) -> Tensor:
         """(B, L) of inputs with bytes for pixels, or with numbers from 0 to 1."""
         x = pixels if pixels.is_floating_point() else pixels / 255
-        # Plain numbers: a tensor made of them would have the device waited for.
+        # Plain numbers: making a tensor of them would wait for the device.
         moments = zip(self.config.mean or (), self.config.std or (), strict=True)
         x = torch.stack([(x[:, i] - mean) / std for i, (mean, std) in enumerate(moments)], dim=1)
         return widened(model(x, *self.attention_mask(model, pixels)))
 
     def cross_entropies(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Of each row, by the weight of its class, in nats (B,)."""
+        """The cross-entropy of each row (B,), in nats, times the weight of its class."""
         w = self.config.weights
         weights = None if w is None else torch.tensor(w, device=logits.device)
         return F.cross_entropy(

@@ -1,4 +1,4 @@
-"""The names of classes that an encoder-decoder writes, and how likely each is: Raffel et al. 2020.
+"""The class names that an encoder-decoder writes, and their probabilities: Raffel et al. 2020.
 
 Shapes: B batch, T tokens, D width, V vocabulary, C names, L tokens of a name, n names for each text.
 """
@@ -35,7 +35,7 @@ class WrittenNames:
     def likelihoods(
         self, model: Transformer, ids: Tensor, attention_mask: Tensor, which: Tensor | None = None
     ) -> Tensor:
-        """log p of writing each name after a text (B, C); or of those with the numbers `which` (B, n)."""
+        """log p of writing each name after a text (B, C), or only of the names `which` (B, n)."""
         names = self.ids.to(ids.device)
         which = torch.arange(len(names), device=ids.device).expand(len(ids), -1) if which is None else which
         n, written = which.shape[1], names[which.flatten()]  # (B·n, L)
