@@ -19,7 +19,7 @@ from regard.training.state import TrainState
 
 
 class Evaluation:
-    """Measures the weights that a model has now, or others."""
+    """Evaluates a model's current weights, or others."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Evaluation:
         """Return the metrics on the validation set, or None if a signal interrupted it."""
         c = self.config
         tokens = c.tokens or (c.micro or max(1, c.batch // distributed.WORLD)) * self.task.context
-        together = c.parallel != "ddp"  # its processes must all run every batch in the same order
+        together = c.parallel != "ddp"  # all processes must run every batch in the same order
         sums, count = torch.zeros(1, device=self.device, dtype=torch.float64), 0
         self.model.eval()
         with torch.no_grad(), self.autocast:
@@ -54,7 +54,7 @@ class Evaluation:
                     count += targets(batch)
         self.model.train()
         if not together:
-            width = int(distributed.all_max(len(sums))[0])  # a process without a batch has one sum only
+            width = int(distributed.all_max(len(sums))[0])  # a process without a batch has only one sum
             sums = nn.functional.pad(sums, (0, width - len(sums)))
             sums, count = distributed.all_sum(sums), int(distributed.all_sum(torch.tensor(count)))
         loss, *more = sums.tolist()
@@ -71,13 +71,13 @@ class Evaluation:
         with better_weights:
             is_best = self.keep_if_best(state, metrics)
             self.reporter.draw_curve(state.best)
-            if self.config.parallel == "ddp":  # a process alone has only a share of the weights
+            if self.config.parallel == "ddp":  # a single process has only a share of the weights
                 self.reporter.show_sample(self.model, valid, state.step)
         state.worse = 0 if is_best else state.worse + 1
         return {"step": state.step} | metrics
 
     def measure_weights(self, weights: dict[str, Tensor], valid: Any) -> dict[str, float] | None:
-        """Measure other weights; then the model has its own again."""
+        """Measure other weights, then restore the model's own."""
         current = {name: t.clone() for name, t in self.checkpointer.weights().items()}
         self.checkpointer.load_weights(weights)
         metrics = self.measure(valid)
@@ -92,8 +92,7 @@ class Evaluation:
     def keep_if_best(
         self, state: TrainState, metrics: dict[str, float], weights: dict[str, Tensor] | None = None
     ) -> bool:
-        """Log an evaluation. If it is the best so far, publish the weights (the model's, if none are given)
-        and return True."""
+        """Log an evaluation. If it is the best so far, publish the weights or the model's; return True."""
         metrics = {"step": state.step} | metrics
         is_best = state.best is None or self.rank_key(metrics) > self.rank_key(state.best)
         is_best = is_best or metrics == state.best  # the same evaluation, after it was interrupted

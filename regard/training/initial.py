@@ -1,4 +1,4 @@
-"""The model that a run begins with: a new one, or one that was trained before."""
+"""The initial model of a run: a new one, or one that was trained before."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +25,16 @@ from regard.training.settings import from_data
 
 
 def load_parent(job: Job, config: TrainConfig, started: bool) -> Model | None:
-    """The model to start from. The checkpoints of a run that has started have all weights, unless it keeps
-    an adapter: its base must be what it was then."""
-    torch.manual_seed(config.seed)  # heads that a folder lacks are drawn
+    """Load the model to start from. A run that has started needs only its configuration, as the checkpoints
+    have all weights; but the base of an adapter must be unchanged."""
+    torch.manual_seed(config.seed)  # heads that a folder lacks are initialized at random
     if job.resumes and (job.folder / BASE).exists():
         find_base(job.folder)
     return load_base(job.base) if job.base and (config.adapter or not started) else None
 
 
 def load_base(path: str | Path) -> Model:
-    """The model to start from, with weights in float32."""
+    """Load the model to start from, with weights in float32."""
     model = load_model(path, "cpu")
     dequantize_model(model.model)
     return model
@@ -42,7 +42,7 @@ def load_base(path: str | Path) -> Model:
 
 @dataclass(frozen=True)
 class ModelFactory:
-    """Makes the model of a run, with what the recipe adds to it."""
+    """Makes the model of a run, with the recipe's heads and updates."""
 
     job: Job
     kind: str
@@ -54,7 +54,7 @@ class ModelFactory:
     config: TrainConfig
 
     def make(self, parent: Model | None, started: bool) -> nn.Module:
-        """The model; a run that has `started` loads its weights afterwards."""
+        """Make the model; a run that has `started` loads its weights afterwards."""
         torch.manual_seed(self.config.seed)
         if parent is not None:
             model = base_model(parent, self.job.base, self.settings)
@@ -72,7 +72,7 @@ class ModelFactory:
         return model
 
     def make_first(self) -> nn.Module:
-        """The model as it was before the first step, also when the run is resumed."""
+        """Make the model as it was before the first step, also when the run is resumed."""
         torch.manual_seed(self.config.seed)
         return self.make(load_base(self.job.base) if self.job.base else None, started=False)
 
@@ -92,7 +92,7 @@ def new_model(kind: str, settings: dict[str, Any], corpus: Corpus) -> nn.Module:
 
 
 def base_model(parent: Model, base: str | Path | None, settings: dict[str, Any]) -> nn.Module:
-    """The model to start from, without its head."""
+    """Return the model to start from, without its head."""
     model = without_head(parent.model)
     model.requires_grad_(True)
     for key, value in settings.items():
@@ -102,7 +102,7 @@ def base_model(parent: Model, base: str | Path | None, settings: dict[str, Any])
 
 
 def keep_head(parent: Model, model: nn.Module, config: Any) -> None:
-    """Keep the head of the model to start from, if it predicts the same, perhaps in another order."""
+    """Keep the head of the model to start from, if it predicts the same classes, perhaps in another order."""
     (labels, *bounds), (new_labels, *new_bounds) = (
         [getattr(c, name, None) for name in ("labels", "low", "high")] for c in (parent.task.config, config)
     )

@@ -1,4 +1,4 @@
-"""The log of a run, log.jsonl: a row per logged step, evaluation and notice; a tracker may get it, too."""
+"""The log of a run, log.jsonl: a row per logged step, evaluation and notice; a tracker may also get it."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from regard.training.trackers import Name, open_tracker
 class Log:
     """The rows so far, and the file that they are appended to.
 
-    Rows of steps after `step`, and evaluations after `evaluated`, are dropped: they will be run again.
+    Rows of steps after `step`, and evaluations after `evaluated`, are dropped: they will be repeated.
     """
 
     def __init__(self, path: Path, step: int, tracker: Name = "none", evaluated: int | None = None):
@@ -24,7 +24,7 @@ class Log:
         self.go_back(step, step if evaluated is None else evaluated)
 
     def go_back(self, step: int, evaluated: int, notices: bool = False) -> None:
-        """Drop the rows of later steps and evaluations, perhaps not notices, and go on after the others."""
+        """Drop the rows of later steps and evaluations, perhaps not notices, and continue after the rest."""
         self.rows = [
             row
             for row in self.rows
