@@ -1,4 +1,4 @@
-"""What each command does."""
+"""The functions of the commands."""
 
 import argparse
 import contextlib
@@ -73,7 +73,7 @@ def train(options: argparse.Namespace) -> None:
         if where is not None and where.processes > 1:
             from regard.training.plan.cluster import describe_cluster
 
-            lines[-1:] = describe_cluster(planned)  # instead of the time on one
+            lines[-1:] = describe_cluster(planned)  # instead of the time on one process
         print("\n".join(lines))
         return
     from regard.training.build import train
@@ -133,7 +133,7 @@ def export(options: argparse.Namespace) -> None:
     from regard.runs.export import export
     from regard.runs.load import load
 
-    # in float32: weights of four bits would be rounded once more than they are in a GGUF file
+    # in float32: weights of four bits would be rounded a second time
     model = load(options.model, "cpu", "float32", adapter=options.adapter)
     if summary := export(model, options.out, options.to, options.dtype, options.license):
         print(summary, file=sys.stderr)

@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         command, *rest = words
         if command == "train" and {"-h", "--help"} & set(rest) and (name := find_recipe(rest)):
             return argparse.Namespace(command="settings", recipe=name)
-        if "--" in rest:  # argparse forgets it, where no argument stands before it
+        if "--" in rest:  # argparse drops it if no argument stands before it
             at = rest.index("--")
             plain = list(itertools.takewhile(lambda word: not word.startswith("-"), rest[at + 1 :]))
             rest = [*rest[:at], *plain, "--", *rest[at + 1 + len(plain) :]]
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def suggest(self, unknown: str) -> str:
-        """The first of unknown options, and what may have been meant."""
+        """Name the first of unknown options, and the option that may have been meant."""
         option = unknown.split(" ")[0].partition("=")[0]
         close = difflib.get_close_matches(option, self._option_string_actions, 1)
         if close:

@@ -34,8 +34,8 @@ IMAGE = Field(
 
 
 def guess_files(names: list[str], rows: list[Row], known: dict[str, int]) -> dict[str, int]:
-    """Take the only column with bytes or paths of images for the image, and of two the other for what is
-    learned."""
+    """Take the only column with bytes or paths of images for the image; if there are two columns, the other
+    one is learned."""
     columns = [index for index, name in enumerate(names) if "." not in name]
     images = [index for index in columns if rows and all(is_image_cell(cells[index]) for _, cells in rows)]
     if len(images) != 1 or "image" in known:
@@ -66,7 +66,7 @@ CAPTIONS = Layout(
     "image and caption",
     guess_captions,
 )
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})  # that version 1 reads
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})  # formats of version 1
 
 
 def read_image_classes(
