@@ -61,5 +61,5 @@ def error_response(path: str, error: HTTPException) -> Response:
 
 
 def encodable(text: str) -> str:
-    """A message without halves of surrogate pairs, which a client's JSON may hold."""
+    """A message without unpaired surrogates, which a client's JSON may contain."""
     return text.encode(errors="replace").decode()

@@ -16,8 +16,8 @@ from regard.serve.schema import MAX_TEXT, is_unicode
 from regard.vision import decoding
 
 MAX_PIXELS = 2**24  # of an image that are decoded, each of 4 bytes
-FILE_FIELDS = {"image": "picture", "audio": "audio"}  # by what a task reads, and by content type
-MAX_VALUES = 2**19  # of JSON: small ones take many times the memory of their text
+FILE_FIELDS = {"image": "picture", "audio": "audio"}  # by a task's kind of input, and by content type
+MAX_VALUES = 2**19  # values of JSON: small ones take many times the memory of their text
 MAX_INT = 2**53  # whole numbers that JavaScript can hold
 
 
@@ -49,7 +49,7 @@ def file_field(kind: str) -> str | None:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """The JSON object in a body; NaN and infinity are no JSON."""
+    """Parse the JSON object in a body; NaN and infinity are not JSON."""
     if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise APIError(413, f"the body has over {MAX_VALUES:,} values; send less")
     try:
@@ -66,7 +66,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def check_text(value: object, name: str = "input") -> str:
-    """A string that is not too long and can be encoded."""
+    """Check that a string is not too long and can be encoded."""
     if not isinstance(value, str):
         raise APIError(400, f"{name}: give a text")
     if len(value) > MAX_TEXT:
@@ -95,7 +95,7 @@ def decode_file(model: Model, file: object) -> torch.Tensor:
 
 
 def body_int(body: dict[str, Any], name: str) -> int | None:
-    """A whole number of a body, if it is there."""
+    """A whole number in a body, if there is one."""
     value = body.get(name)
     if value is not None and not is_int(value):
         raise APIError(400, f"{name}: give a whole number")
@@ -107,7 +107,7 @@ def is_int(value: object) -> bool:
 
 
 def query_int(request: Request, name: str, low: int = 0) -> int | None:
-    """A whole number of the query string, if it is there."""
+    """A whole number in the query string, if there is one."""
     text = request.query_params.get(name)
     return None if text is None else _parse_int(text, name, low)
 
