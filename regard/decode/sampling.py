@@ -32,10 +32,10 @@ def _is_number(x: object, low: float, high: float = math.inf) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the next token is chosen. Names and meanings are those of Hugging Face."""
+    """Options for choosing the next token, with the names and meanings of Hugging Face."""
 
     max_new_tokens: int = 200
-    temperature: float = 1.0  # 0 is greedy: always the likeliest token
+    temperature: float = 1.0  # 0 is greedy: always the most likely token
     top_k: int = 0  # 0 is off
     top_p: float = 1.0
     min_p: float = 0.0
@@ -50,8 +50,8 @@ class Sampling:
     frequency_penalty: float = 0.0  # OpenAI's: subtracted from a logit for each time the row has the token
     presence_penalty: float = 0.0  # OpenAI's: subtracted once
     logit_bias: Sequence[tuple[int, float]] = ()  # added to the logits of these tokens
-    min_new_tokens: int = 0  # no end before so many tokens
-    grammar: Grammar | None = None  # what the text has to match
+    min_new_tokens: int = 0  # no end before this many tokens
+    grammar: Grammar | None = None  # the grammar that the text has to match
 
     def __post_init__(self) -> None:
         for name, fits, need in (
@@ -122,7 +122,7 @@ class Sampling:
 
     @property
     def has_rules(self) -> bool:
-        """Whether a row has rules of its own."""
+        """Return whether a row has its own rules."""
         return any(getattr(self, name) != default for name, default in RULES.items())
 
     def without_rules(self) -> "Sampling":
@@ -143,7 +143,7 @@ RULES: dict[str, Any] = {
 
 
 def repetition_penalty(logits: Tensor, texts: Sequence[Sequence[int]], penalty: float) -> Tensor:
-    """Make tokens that the text already has less likely, Keskar et al. 2019, section 4.1."""
+    """Make tokens less likely that are already in the text, Keskar et al. 2019, section 4.1."""
     repeated = torch.zeros_like(logits, dtype=torch.bool)
     for row, text in enumerate(texts):
         repeated[row, list(set(text))] = True
@@ -151,7 +151,7 @@ def repetition_penalty(logits: Tensor, texts: Sequence[Sequence[int]], penalty: 
 
 
 def no_repeat_ngram(logits: Tensor, texts: Sequence[Sequence[int]], n: int) -> Tensor:
-    """Rule out tokens that would repeat n tokens of the text; where that rules out all, change nothing."""
+    """Rule out tokens that would repeat n tokens of the text; if that rules out all, change nothing."""
     banned = torch.zeros_like(logits, dtype=torch.bool)
     for row, text in enumerate(texts):
         tail = text[len(text) - n + 1 :]
@@ -162,18 +162,18 @@ def no_repeat_ngram(logits: Tensor, texts: Sequence[Sequence[int]], n: int) -> T
 
 
 def temperature(logits: Tensor, t: float) -> Tensor:
-    """Divide the logits: below 1, likely tokens become likelier; above 1, all become more alike."""
+    """Divide the logits: below 1, likely tokens become more likely; above 1, all become more similar."""
     return logits / t
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k likeliest tokens, and those as likely as the last of them. Fan et al. 2018."""
+    """Keep the k most likely tokens, and tokens as likely as the last of them. Fan et al. 2018."""
     last = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
     return logits.masked_fill(logits < last, -math.inf)
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the fewest tokens with probability p in total, of equals the first ones, Holtzman et al. 2020."""
+    """Keep the fewest tokens with probability p in total, the first of equals, Holtzman et al. 2020."""
     ascending, order = (x.flip(-1) for x in logits.sort(dim=-1, descending=True, stable=True))
     out = ascending.softmax(-1).cumsum(-1) <= 1 - p
     out[:, -1] = False
@@ -181,7 +181,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def min_p(logits: Tensor, p: float | Tensor) -> Tensor:
-    """Keep the tokens at least p times as likely as the likeliest, Nguyen et al. 2024."""
+    """Keep the tokens at least p times as likely as the most likely one, Nguyen et al. 2024."""
     probs = logits.softmax(-1)
     return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), -math.inf)
 
@@ -219,7 +219,7 @@ def process_logits(logits: Tensor, texts: Sequence[Sequence[int]], s: Sampling) 
 
 
 class RowRules:
-    """What the options say of one row by what it has written since its prompt of `begin` tokens.
+    """The rules of one row, which depend on its text since its prompt of `begin` tokens.
 
     `ends` are the tokens that end a text, which has at most `limit` new ones.
     """
@@ -227,7 +227,7 @@ class RowRules:
     def __init__(self, s: Sampling, begin: int, ends: Collection[int], limit: int):
         self.sampling, self.begin, self.ends, self.limit = s, begin, list(ends), limit
         self.grammar: GrammarState | None = None  # made when the first token is chosen
-        self.error: UserError | None = None  # why this row can't go on; others can
+        self.error: UserError | None = None  # why this row can't continue; others can
 
     @property
     def finished(self) -> bool:
@@ -235,7 +235,7 @@ class RowRules:
         return self.grammar is not None and self.grammar.finished
 
     def accept(self, token: int) -> int:
-        """Take the next token; another one where a grammar needs it to be complete in time."""
+        """Take the next token, or another one if a grammar needs it to be complete in time."""
         if self.grammar is None or self.error is not None:
             return token
         try:
@@ -245,7 +245,7 @@ class RowRules:
             return token
 
     def restrict(self, logits: Tensor, processed: Tensor) -> Tensor:
-        """Only what the grammar allows; by the model's own logits, if other options ruled that out."""
+        """Allow only the grammar's tokens; with the model's own logits, if other options ruled them out."""
         if self.sampling.grammar is None or self.error is not None:
             return processed
         try:
@@ -286,9 +286,9 @@ def row_rules(s: Sampling, begin: int, ends: Collection[int], limit: int) -> Row
 
 
 def row_generator(seed: int, sample: int, prompt: Sequence[int]) -> np.random.Generator:
-    """A row's own random numbers, whatever its place in the batch.
+    """A row's own random numbers, independent of its place in the batch.
 
-    They depend on the prompt too, or else different prompts would get the same random numbers.
+    They also depend on the prompt, otherwise different prompts would get the same random numbers.
     """
     data = np.array([seed, sample, *prompt], dtype=np.uint64).astype("<u8").tobytes()
     key = int.from_bytes(hashlib.blake2b(data, digest_size=16).digest(), "little")
@@ -342,7 +342,7 @@ def choose_by_row(logits: Tensor, options: RowOptions, uniform: Tensor) -> Tenso
 
 
 def filter_by_row(logits: Tensor, options: RowOptions) -> Tensor:
-    """top_k, then top_p, then min_p, with numbers of each row's own."""
+    """top_k, then top_p, then min_p, with each row's own numbers."""
     V = logits.shape[-1]
     k, p = options.top_k.where(options.top_k > 0, V).clamp(max=V)[:, None], options.top_p[:, None]
     descending, order = logits.sort(dim=-1, descending=True, stable=True)

@@ -1,4 +1,4 @@
-"""What models declare about themselves, for the code that exports them and knows no model class."""
+"""Declarations of models for the exporters, which know no model classes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 Axes = tuple[int | str, ...]  # fixed sizes, and names of those that may vary
 TEXT: Axes = ("batch", "length")
 SOURCE: Axes = ("batch", "source")
-# Names are those of Hugging Face's optimum, so that its programs know what to feed
-PAIR: Mapping[str, Axes] = {"input_ids": SOURCE, "attention_mask": SOURCE}  # what an encoder of texts reads
+# Names are those of Hugging Face's optimum, so that its programs can be used
+PAIR: Mapping[str, Axes] = {"input_ids": SOURCE, "attention_mask": SOURCE}  # an encoder of texts
 
 
 class ExportedModel(nn.Module):
-    """What exporters use of a model. This is for type checkers: models need not derive from it."""
+    """The interface of a model for exporters. It serves type checkers: models need not derive from it."""
 
     config: Any
     graphs: Callable[[], "list[Graph]"]
     stacks: Callable[[], "list[StackParts]"]
-    encode: Callable[..., Tensor]  # of one that reads
-    start: Callable[..., tuple[Tensor, Any]]  # of one that writes
+    encode: Callable[..., Tensor]  # of a model that reads
+    start: Callable[..., tuple[Tensor, Any]]  # of a model that writes
     step: Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
@@ -45,7 +45,7 @@ class Graph:
 
 
 def text_graphs(m: Any) -> list[Graph]:
-    """The logits of texts, without a mask: no token reads the padding behind it."""
+    """The logits of texts, without a mask: no token attends to the padding after it."""
     return [Graph("model", lambda ids: m(ids), {"input_ids": TEXT})]
 
 
@@ -77,7 +77,7 @@ def pixel_inputs(config: Any) -> dict[str, Axes]:
 
 
 def head_graphs(m: Any) -> list[Graph]:
-    """That of the model below, up to the head, with a mask if it reads texts."""
+    """The graph of a model with its head, with a mask if it reads texts."""
     (graph,) = m.model.graphs()
     inputs = {name: axes for name, axes in graph.inputs.items() if name != "state"}
     inputs |= {"attention_mask": graph.inputs["input_ids"]} if "input_ids" in inputs else {}
@@ -166,7 +166,7 @@ def language_graphs(model: Any) -> list[Graph]:
 
 @dataclass(frozen=True)
 class StackParts:
-    """A stack of Transformer blocks, and what comes before and after; a model lists its own in `stacks()`.
+    """A stack of Transformer blocks, with the parts before and after it; a model lists its own in `stacks()`.
 
     An encoder alone encodes texts, a decoder alone writes them, and a decoder after an encoder translates.
     """
@@ -210,5 +210,5 @@ def transformer_stacks(m: Any) -> list[StackParts]:
 
 
 def head_stacks(m: Any) -> list[StackParts]:
-    """Those of the model below, if it has any, with the head."""
+    """The stacks of the model below, if it has any, with the head."""
     return [replace(stack, head=m.head) for stack in getattr(m.model, "stacks", list)()]

@@ -1,6 +1,7 @@
-"""Every intermediate of a run, by name: `regard.trace(model, "Hi how are you")["decoder.0.cross.weights"]`.
+"""Every intermediate value of a run, by name: `regard.trace(model, "Hi how are
+you")["decoder.0.cross.weights"]`.
 
-A name is that of a module and of one of its values. There is no batch dimension.
+A name consists of a module's name and a value's. There is no batch dimension.
 Shapes: T queries, S keys, H heads, d = D / H, D width, V vocabulary.
 
 Of a model; an encoder-decoder's names begin with `encoder.` and `decoder.`
@@ -92,8 +93,8 @@ def trace(
 def trace_input(
     model: Model, inputs: Any, layers: Sequence[int] | None = None, most: float = math.inf
 ) -> Trace:
-    """Trace a model's run on an input that is a text or an image already, never the path of one; raises
-    UserError if the trace would have more than `most` numbers."""
+    """Trace a model's run on an input that is already a text or an image, never a path; raise UserError if
+    the trace would have more than `most` numbers."""
     check_single(model)
     with evaluating(model.model), torch.no_grad():
         reading = read_input(model, inputs)

@@ -1,4 +1,4 @@
-"""How large a trace will be, before it is made."""
+"""Limits on the size of a trace, checked before it is made."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ OUTPUTS = 2  # with a number for each token and word: logits, probabilities
 
 
 def output_vocab(model: Model) -> int:
-    """The words that a model's output is about; 0 if it has none."""
+    """The size of the vocabulary of a model's output; 0 if it has none."""
     config: Any = model.model.config
     vocab: Any = getattr(config, "target_vocab", None) or getattr(config, "vocab", 0)
     return int(vocab)
@@ -26,7 +26,7 @@ def count_numbers(
     module: nn.Module, lengths: Mapping[str, int], layers: Sequence[int] | None, vocab: int
 ) -> int:
     """The numbers in the tensors of a trace that grow fastest with its input: those of attentions and of the
-    output. `lengths` are the tokens of each side, and `vocab` the words that it is about."""
+    output. `lengths` are the tokens of each side, and `vocab` is the size of the output."""
     attentions = Description().of(module).attentions
     depths: dict[str, int] = {}
     for name in attentions:
