@@ -38,11 +38,11 @@ ACTIVATIONS: dict[Callable[..., Tensor], str] = {
 }
 POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU", "gelu": "GELU"}
 DECODER_POSITIONS = ("rotary", "learned", "sinusoidal", "alibi", "none")  # of a decoder without an encoder
-UNSUPPORTED = ("rope_scaling", "window", "sliding_window", "embed_dim")  # settings that must not be there
+UNSUPPORTED = ("rope_scaling", "window", "sliding_window", "embed_dim")  # settings that must be absent
 ENCODER_TASKS = ("classify", "tag", "span", "embed")
 NEW_TOKENS = 64  # generated for each text of the check
 TOLERANCE = 1e-3  # of hidden states; and logits that are closer may change places
-CHECK_COST, MIN_TEXTS = 2**32, 8  # a large model is checked with fewer texts: weights x texts, but this many
+CHECK_COST, MIN_TEXTS = 2**32, 8  # weights x texts, at most: large models are checked with fewer texts
 
 
 def export_ctranslate2(folder: str | Path, request: ExportRequest) -> str:
@@ -191,7 +191,7 @@ def check_parts(stack: StackParts) -> None:
 
 
 def block_sizes(block: Any) -> tuple[Any, ...]:
-    """What the engine takes to be the same in all blocks of a stack."""
+    """The sizes that the engine requires to be equal in all blocks of a stack."""
     f, norm, ffn = block.attn.f, block.attn.norm, block.ffn.f
     return f.heads, f.kv_heads, block.attn.pre, type(norm), norm.eps, type(ffn), ffn.f
 
@@ -349,7 +349,7 @@ def write(
 def is_tie(
     model: ExportedModel, source: list[list[int]], a: list[int], b: list[int], end: int | None
 ) -> bool:
-    """Whether two texts differ first where both tokens have the same logit, but for rounding."""
+    """Return whether two texts first differ at tokens with equal logits, up to rounding."""
     at = next(i for i in range(len(a) + len(b)) if a[i : i + 1] != b[i : i + 1])
     logits = model(*(torch.tensor([ids]) for ids in (*source, a[:at])))[0, -1]
     first, second = (text[at] if at < len(text) else end for text in (a, b))

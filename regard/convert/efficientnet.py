@@ -157,7 +157,7 @@ def read_object(file: IO[bytes]) -> Any:
 
 
 def call(function: str, arguments: Any) -> Any:
-    """The result of the only two functions that a file of tensors needs."""
+    """Call one of the only two functions that a file of tensors needs."""
     if function == "collections OrderedDict":
         return dict(*arguments)
     if function == "torch._utils _rebuild_tensor_v2":

@@ -158,7 +158,7 @@ def read_subtitles(path: str) -> str:
             is_note = True
         else:
             text = SUBTITLE_TAG.sub("", line)
-            if text.startswith(("- ", "– ")) and cue:  # somebody else
+            if text.startswith(("- ", "– ")) and cue:  # another speaker
                 end_cue()
             cue.append(text)
     end_cue()

@@ -24,7 +24,7 @@ class CompletionFormat:
     def __init__(self, tokenizer: Tokenizer, logprobs: bool, echoes: bool = False):
         self.tokenizer, self.with_logprobs, self.echoes = tokenizer, logprobs, echoes
         self.echo: list[str] = []  # with `echoes`: the prompt of each answer
-        self.decoders: dict[int, Decoder] = {}  # letters of each answer, to know where its tokens begin
+        self.decoders: dict[int, Decoder] = {}  # letters of each answer, which give the places of its tokens
         self.offsets: dict[int, int] = {}  # letters of each answer so far
         self.prompts: list[CompletionLogprobs] = []  # with echo and logprobs: of each prompt
 

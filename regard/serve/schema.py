@@ -46,7 +46,7 @@ def enum(*values: object) -> Schema:
 
 
 def obj(fields: dict[str, Schema], *required: str) -> Schema:
-    """An object of these fields. Null stands for a field that is not set, whatever its name."""
+    """An object of these fields. Null stands for any field that is not set."""
     optional = nullable({name: field for name, field in fields.items() if name not in required})
     schema = {"type": "object", "properties": fields | optional, "additionalProperties": NULL}
     return schema | ({"required": list(required)} if required else {})

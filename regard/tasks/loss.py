@@ -26,8 +26,7 @@ def cross_entropy(
 ) -> Tensor:
     """-Σ log p[target] over the positions that count, p = softmax(x Wᵀ + bias); the caller takes the mean.
 
-    With smoothing ε, a target has 1-ε of the probability, and every word ε/V (Szegedy et al. 2016, section
-    7):
+    With smoothing ε, a target has 1-ε, and every word ε/V (Szegedy et al. 2016, section 7):
     -Σ [(1-ε) log p[target] + ε/V Σ_v log p[v]]. Without W, x are the logits.
     With `weights`, each position has its own.
     """

@@ -252,7 +252,7 @@ class WordsTask(Task[WordsTaskConfig, Any, Word2Vec]):
     def reading(self, model: Word2Vec, input: str) -> Reading:
         ids = self.tokenizer.encode(input)
         if not ids:
-            raise UserError(f"{input}: the model knows none of its words")
+            raise UserError(f"{input}: none of its words are in the model's vocabulary")
         (row,) = on_device(model, ids)
         return Reading({"text": ids}, {"text": self.tokenizer.tokens(ids)}, lambda: model(row))
 

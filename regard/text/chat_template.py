@@ -111,8 +111,8 @@ class Template:
         for (c, _), prompt, text in reversed(list(zip(places, texts, texts, strict=True))):
             if not text.startswith(prompt):
                 raise UserError(
-                    f"{self.where}: the chat template does not write an answer behind the text that asks for "
-                    "it, so that nobody knows what to learn; put {% generation %} around the answer in it"
+                    f"{self.where}: the chat template does not write the answer after the prompt, so the "
+                    "tokens to learn are unknown; put {% generation %} around the answer in it"
                 )
             span = len(prompt), len(text)
             known = next((spans for longer, spans in rows[c] if longer.startswith(text)), None)

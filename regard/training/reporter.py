@@ -110,7 +110,7 @@ class Reporter:
         if not finished:
             path = shlex.quote(str(self.folder / run_folder.RECIPE))
             how = f"regard train {path} --out {shlex.quote(str(self.folder))} --resume"
-            self.display.say(f"stopped at step {state.step}; go on with: {how}")
+            self.display.say(f"stopped at step {state.step}; continue with: {how}")
 
     def describe_gain(self, best: dict[str, float] | None) -> str:
         """The perplexity before training, if it was measured, and at the best step."""

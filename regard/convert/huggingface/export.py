@@ -66,7 +66,7 @@ def write_folder(folder: Path, request: ExportRequest) -> None:
     head: nn.Linear | None = None
     mean = False  # the heads of transformers read the first token; sentence-transformers has one for the mean
     if getattr(model, "has_task_head", False):
-        with_head = cast(ModelWithHead, model)  # or any other that declares a head
+        with_head = cast(ModelWithHead, model)  # or any other model that declares a head
         mean, model, head = with_head.mean, with_head.model, with_head.head
     if (type(model), task) not in FAMILIES or (head is None) != (task not in TASK_OF_CLASS.values()):
         raise UserError(
@@ -133,7 +133,7 @@ def bert_family(c: Any, request: ExportRequest) -> Family:
 
 
 def predicts_next(family: Family, request: ExportRequest) -> bool:
-    """Whether a head for the next sentence is exported, too."""
+    """Return whether a head for the next sentence is also exported."""
     has_head = family.names.get("next") == bert.NAMES["next"]
     return request.task["name"] == "fill" and bool(request.task.get("next")) and has_head
 
@@ -148,7 +148,7 @@ FAMILIES: dict[tuple[type[nn.Module], str], Callable[[Any, ExportRequest], Famil
 
 
 def describe(family: Family, model: nn.Module, request: ExportRequest, bare: bool) -> dict[str, Any]:
-    """The content of config.json, but for the ids of special tokens; of a `bare` model, without a head."""
+    """The content of config.json, except the ids of special tokens; of a `bare` model, without a head."""
     config, task = family.describe(model), str(request.task["name"])
     if config["model_type"] == "longformer" and request.task.get("separators") == 1:
         raise UserError(

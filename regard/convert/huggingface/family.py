@@ -1,6 +1,7 @@
 """A family of models in Hugging Face's layout: its settings, and its weights by a table of names.
 
-A table maps our names to theirs, with * for a layer's number, and without `.weight` or `.bias` at the end.
+A table maps Regard's names to Hugging Face's ("theirs"), with * for a layer's number, without `.weight` or
+`.bias` at the end.
 """
 
 import math
@@ -19,7 +20,7 @@ from regard.files.tensors import Tensors
 from regard.models import MODELS
 from regard.quantize.weights import SmallWeight
 
-ACTIVATIONS = {  # their names: ours
+ACTIVATIONS = {  # their names: Regard's
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
@@ -47,11 +48,11 @@ class Family:
     from_theirs: Callable[[str, Tensor, Any], Tensor] = unchanged  # convert a tensor, by our name and config
     to_theirs: Callable[[str, Tensor, Any], Tensor] = unchanged
     heads: tuple[str, ...] = ()  # prefixes of their names that a folder may lack
-    extra_tensors: Callable[[Any], Tensors] = lambda model: {}  # in their files, but no weights of ours
+    extra_tensors: Callable[[Any], Tensors] = lambda model: {}  # in their files, but not used by Regard
 
 
 def encoder_settings(c: Config) -> dict[str, Any]:
-    """The settings that BERT and ViT have in common."""
+    """The settings that BERT and ViT share."""
     return {
         "dim": c.size("hidden_size"),
         "depth": c.size("num_hidden_layers"),
@@ -64,7 +65,7 @@ def encoder_settings(c: Config) -> dict[str, Any]:
 
 
 def their_name(names: dict[str, str], ours: str) -> str:
-    """Their name of a tensor."""
+    """Hugging Face's name of a tensor."""
     if ours in names:
         return names[ours]
     stem, _, end = ours.rpartition(".")
@@ -94,7 +95,7 @@ class EmptyWeights(TorchFunctionMode):
         elif (
             func.__name__ in ("normal_", "uniform_") and (t := args[0] if args else kwargs["tensor"]).is_meta
         ):
-            return t  # torch imports its compiler, which takes a second, to draw no numbers
+            return t  # otherwise torch imports its compiler, which takes a second
         return func(*args, **kwargs)
 
 
@@ -155,7 +156,7 @@ def take_weights(
     config_path: Path,
     weights_path: Path,
 ) -> Tensors:
-    """Our weights, by our names; raise UserError for a tensor that is missing, misshapen or left over."""
+    """Take the weights by Regard's names; raise UserError for a missing, misshapen or unused tensor."""
     own_heads = tuple(head for head in family.heads if any(name.startswith(head) for name in state))
     weights = Tensors()
     for ours, shape in shapes.items():
@@ -169,7 +170,7 @@ def take_weights(
         t = state.pop(name)
         try:
             weights[ours] = convert_weight(family, ours, t, config)
-        except (RuntimeError, IndexError):  # of another shape, as is said below
+        except (RuntimeError, IndexError):  # of another shape: the error is raised below
             weights[ours] = t
         if weights[ours].shape != shape or not t.is_floating_point():
             actual = f"{str(t.dtype).removeprefix('torch.')} of shape {list(t.shape)}"
@@ -183,7 +184,7 @@ def take_weights(
 
 
 def convert_weight(family: Family, ours: str, t: Tensor, config: Any) -> Tensor:
-    """One of their tensors as ours; of a small weight, all parts have its rows."""
+    """Convert a tensor to Regard's layout; all parts of a quantised weight have its rows."""
     if isinstance(t, SmallWeight):
         return type(t)(*(family.from_theirs(ours, part, config).contiguous() for part in t.parts))
     return family.from_theirs(ours, t.float(), config).contiguous() if t.is_floating_point() else t
@@ -206,7 +207,7 @@ def remove_tied_copy(state: Tensors, copy: str, embedding: str, path: Path) -> N
 
 
 def export_weights(family: Family, model: nn.Module) -> Tensors:
-    """Our weights by their names."""
+    """The weights by Hugging Face's names."""
     weights = {
         their_name(family.names, name): family.to_theirs(name, t, model.config)
         for name, t in model.state_dict().items()
@@ -215,7 +216,7 @@ def export_weights(family: Family, model: nn.Module) -> Tensors:
 
 
 def require_settings(config: Any, target: str, **expected: Any) -> None:
-    """Raise UserError for a setting of our model that the target cannot represent; a tuple lists several
+    """Raise UserError for a setting of the model that the target cannot represent; a tuple lists several
     possible values."""
     for name, value in expected.items():
         values = value if isinstance(value, tuple) else (value,)

@@ -79,5 +79,5 @@ def axis_sizes(config: Any, batch: int, source: int, target: int) -> dict[str, i
 
 
 def vocab_size(config: Any) -> int:
-    """The smaller vocabulary, if there are two: ids that both have."""
+    """The smaller vocabulary, if there are two: ids that exist in both."""
     return min(getattr(config, name, None) or UNBOUNDED for name in ("vocab", "target_vocab"))
